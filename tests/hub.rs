@@ -523,8 +523,10 @@ fn what_cannot_be_opened_is_not_fetched() {
 
     let mut pickled = tiny();
     pickled.remove(WEIGHTS);
+    pickled.remove("pytorch_model.bin");
+    pickled.insert("model.ckpt".into(), b"not read".to_vec());
     let hub = Hub::new(pickled);
-    refused(&hub.run(&RUN), 3, &["no model in Hugging Face's layout", "pytorch_model.bin"]);
+    refused(&hub.run(&RUN), 3, &["no model in Hugging Face's layout", "pytorch_model.bin", "model.ckpt"]);
     assert_eq!(hub.hub.asked().len(), 1);
 }
 

@@ -8,10 +8,10 @@ mod tests;
 use std::path::Path;
 
 use super::tensor::{Contents, Tensor};
-use super::{Checkpoint, Format, Naming, Notes, Weight, hf_config, pth, safetensors, unread};
+use super::{Checkpoint, Format, Naming, Notes, Weight, hf_config, unread};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
-use crate::files::{Bytes, folder_of as folder_of_file, printable, read_text};
+use crate::files::{folder_of as folder_of_file, printable, read_text};
 
 pub(crate) use index::shard_names;
 
@@ -74,8 +74,8 @@ pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     let generation = generation.as_ref().map(|text| (text.as_str(), generation_place.as_str()));
     let eos = hf_config::stop_ids(generation, (&config_text, &config_place))?;
     let (contents, files) = match is_index(weights) {
-        true => index::read(path, &path.join(weights), &mut notes)?,
-        false => (read(&path.join(weights))?, 1),
+        true => index::read_shards(path, &path.join(weights), &mut notes)?,
+        false => (index::read_file(&path.join(weights))?, 1),
     };
     // `.` and `..` have no name of their own.
     let full = path.canonicalize().unwrap_or_else(|_| path.into());
@@ -83,15 +83,6 @@ pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     let format = Format::HuggingFace { files, pickled: weights.starts_with("pytorch") };
     let checkpoint = assemble(name, (config, notes), eos, contents, format, &path.display().to_string())?;
     Ok(Checkpoint { path: Some(path.into()), ..checkpoint })
-}
-
-/// What one file of weights holds. As in transformers its name says what kind it is of.
-fn read(path: &Path) -> Result<Contents> {
-    let (bytes, place) = (Bytes::map(path)?, path.display().to_string());
-    match path.extension().is_some_and(|extension| extension == "safetensors") {
-        true => safetensors::parse(&bytes, &place),
-        false => pth::read(&bytes, &place),
-    }
 }
 
 /// Puts together what the files of a directory say, wherever they came from. The path is left empty.

@@ -1,4 +1,5 @@
-//! The index of shards: which files hold the weights. It must not make this program read, or fetch, files elsewhere.
+//! The files of weights, and the index of shards that says which they are. It must not make this program read, or
+//! fetch, files elsewhere.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Component, Path};
@@ -8,8 +9,9 @@ use serde::Deserialize;
 use super::super::limits::{MAX_FILES, MAX_TENSORS};
 use super::super::screen::Notes;
 use super::super::tensor::Contents;
+use super::super::{pth, safetensors};
 use crate::error::{Error, Result};
-use crate::files::{printable, read_json, read_text};
+use crate::files::{Bytes, printable, read_json, read_text};
 
 /// The largest index that is read; Llama 3.1 405B's has 97 KB.
 const MAX_INDEX: u64 = 8 << 20;
@@ -47,7 +49,11 @@ fn read_index(index_path: &Path) -> Result<Shards> {
     }
     let mut files: Vec<String> = Vec::new();
     for name in named {
-        let file = inside(name).ok_or_else(|| outside(index_path, name))?;
+        let file = inside(name).ok_or_else(|| {
+            let expected = "files in the directory of the index, or below it";
+            let found = format!("`{}`", printable(name));
+            wrong(index_path, "the index names a shard outside the directory", expected, &found)
+        })?;
         // Under its last name: the shard that is read last counts.
         files.retain(|other| *other != file);
         files.push(file);
@@ -77,16 +83,6 @@ fn stays_inside(folder: &Path, path: &Path) -> bool {
             && folders.next().is_some_and(|name| name.starts_with("models--")))
 }
 
-fn outside(index_path: &Path, name: &str) -> Error {
-    let expected = "files in the directory of the index, or below it";
-    wrong(
-        index_path,
-        "the index names a shard outside the directory",
-        expected,
-        &format!("`{}`", printable(name)),
-    )
-}
-
 fn wrong(index_path: &Path, what: &str, expected: &str, found: &str) -> Error {
     Error::model(what)
         .in_file(index_path)
@@ -103,9 +99,18 @@ pub(crate) fn shard_names(index_path: &Path) -> Result<Vec<String>> {
     Ok(read_index(index_path)?.files)
 }
 
+/// What one file of weights holds. As in transformers its name says what kind it is of.
+pub(super) fn read_file(path: &Path) -> Result<Contents> {
+    let (bytes, place) = (Bytes::map(path)?, path.display().to_string());
+    match path.extension().is_some_and(|extension| extension == "safetensors") {
+        true => safetensors::parse(&bytes, &place),
+        false => pth::read(&bytes, &place),
+    }
+}
+
 /// Opens every shard that the index names, once, and puts together what they hold, as transformers does: which tensor
 /// is in which shard, the shards say, and where two have one, the last.
-pub(super) fn read(folder: &Path, index_path: &Path, notes: &mut Notes) -> Result<(Contents, usize)> {
+pub(super) fn read_shards(folder: &Path, index_path: &Path, notes: &mut Notes) -> Result<(Contents, usize)> {
     let Shards { files, tensors } = read_index(index_path)?;
     let mut all = Contents::default();
     let mut twice = HashSet::new();
@@ -116,9 +121,13 @@ pub(super) fn read(folder: &Path, index_path: &Path, notes: &mut Notes) -> Resul
             return Err(wrong(index_path, &what, "every file that the index names", "no such file"));
         }
         if !stays_inside(folder, &path) {
-            return Err(outside(index_path, &format!("{file}, a link")));
+            return Err(Error::model("the index names a shard that is a link out of the directory")
+                .in_file(index_path)
+                .expected("a file in the directory or below it, or a link into the hub's cache")
+                .found(format!("`{}`", printable(file)))
+                .next("put the file itself in the place of the link"));
         }
-        let shard = super::read(&path)?;
+        let shard = read_file(&path)?;
         for name in shard.tensors.keys().chain(shard.unreadable.keys()) {
             all.rounded.remove(name);
             if all.tensors.remove(name).is_some() | all.unreadable.remove(name).is_some() {

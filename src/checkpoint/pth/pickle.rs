@@ -159,7 +159,8 @@ pub(super) fn read(pickle: &[u8]) -> Result<Vec<(&str, StoredTensor<'_>)>, Wrong
             tensors.insert(*name, machine.tensors[*tensor].clone());
         }
     }
-    if tensors.is_empty() {
+    // A shard may hold nothing.
+    if tensors.is_empty() && !machine.dicts[dict].is_empty() {
         let keys = machine.dicts[dict].iter().filter_map(|(key, _)| match key {
             Value::Text(name) => Some(format!("`{}`", printable(name))),
             _ => None,

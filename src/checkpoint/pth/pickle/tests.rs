@@ -126,7 +126,8 @@ fn what_no_checkpoint_needs_is_refused() {
     assert!(message(b"\x80\x02ccollections\nOrderedDict\n)\x81.").contains("0x81"));
     assert!(message(&[b"\x80\x02\x8a\x14", &[1; 20][..], b"."].concat()).contains("20"));
     assert!(message(b"\x80\x02)K\x01K\x02s.").contains("a tuple"));
-    assert!(message(b"\x80\x02}.").contains("names to tensors"));
+    assert!(message(b"\x80\x02}K\x01K\x02s.").contains("names to tensors"));
+    assert!(read(b"\x80\x02}.").unwrap().is_empty());
     assert!(message(b"\x80\x02K\x01.").contains("a number"));
     assert!(message(&pickle(&[("a", "Float", "0", 1, 0, &[1; 9], &[1; 9])])).contains("axes"));
     assert!(message(&pickle(&[("a", "Float", "0", 1, 0, &[1, 1], &[1])])).contains("stride"));
