@@ -48,7 +48,8 @@ fn a_pytorch_file_that_is_cut_off_or_changed() {
         for _ in 0..3 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let at = (state >> 33) as usize;
-            let at = if at % 2 == 0 { at % 3000 } else { directory + at % (whole.len() - directory) };
+            let at =
+                if at.is_multiple_of(2) { at % 3000 } else { directory + at % (whole.len() - directory) };
             changed[at] = (state >> 24) as u8;
         }
         opened(model(&changed).path());
