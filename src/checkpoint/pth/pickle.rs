@@ -7,7 +7,7 @@
 //! refer to each other by number, so that a pickle that contains itself, or is nested a million deep,
 //! is no danger. The operations are those of Python's `pickletools`, protocols 2 to 5.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::super::gather::Strided;
 use super::super::tensor::Dtype;
@@ -153,7 +153,7 @@ pub(super) fn read(pickle: &[u8]) -> Result<Vec<(&str, StoredTensor<'_>)>, Wrong
         })
     };
     let dict = INNER.into_iter().find_map(inner).unwrap_or(dict);
-    let mut tensors = HashMap::new();
+    let mut tensors = BTreeMap::new();
     for (key, value) in &machine.dicts[dict] {
         if let (Value::Text(name), Value::Tensor(tensor)) = (key, value) {
             tensors.insert(*name, machine.tensors[*tensor].clone());
