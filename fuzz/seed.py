@@ -22,7 +22,8 @@ FILES = {
     "shard_index": ["**/*.index.json"],
     "meta_params": ["**/params.json"],
     "llama2c": ["formats/**/*.bin"],
-    "pth": ["**/*.pth"],
+    "pth": ["**/*.pth", "**/pytorch_model*.bin"],
+    "pytorch_bin": ["**/*.pth", "**/pytorch_model*.bin"],
     "gguf": ["**/*.gguf"],
     "chat_template": ["**/*.jinja"],
     "tokenizer_json": ["**/tokenizer.json"],
@@ -115,7 +116,10 @@ def gguf():
 
 def pickles():
     """The pickles inside the fixtures' archives."""
-    for file in sorted(FIXTURES.glob("**/*.pth")):
+    for file in sorted([*FIXTURES.glob("**/*.pth"), *FIXTURES.glob("**/pytorch_model*.bin")]):
+        if not zipfile.is_zipfile(file):
+            # Of before PyTorch 1.6.
+            continue
         with zipfile.ZipFile(file) as archive:
             for name in archive.namelist():
                 if name.endswith("/data.pkl"):
@@ -139,10 +143,11 @@ def main():
                 if file.stat().st_size <= LARGEST:
                     # Under its whole path, so that files of one name do not replace each other.
                     shutil.copyfile(file, folder / "_".join(file.relative_to(FIXTURES).parts))
-    folder = HERE / "corpus" / "pickle"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, pickle in pickles():
-        (folder / name).write_bytes(pickle)
+    for target in ["pickle", "pytorch_bin"]:
+        folder = HERE / "corpus" / target
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, pickle in pickles():
+            (folder / f"{name}.pkl").write_bytes(pickle)
     if shutil.which("cargo"):
         folder = HERE / "corpus" / "trace"
         folder.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,8 @@ mod common;
 mod configuration;
 #[path = "formats/gguf_keys.rs"]
 mod gguf_keys;
+#[path = "formats/layouts.rs"]
+mod layouts;
 #[path = "formats/params_fields.rs"]
 mod params_fields;
 #[path = "formats/published.rs"]

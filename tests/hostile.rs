@@ -17,6 +17,9 @@ mod configuration;
 #[path = "hostile/frames.rs"]
 mod frames;
 #[cfg(target_os = "linux")]
+#[path = "hostile/pytorch.rs"]
+mod pytorch;
+#[cfg(target_os = "linux")]
 #[path = "hostile/random.rs"]
 mod random;
 #[path = "hostile/request.rs"]
@@ -79,9 +82,9 @@ fn a_path_without_a_model() {
     let missing = folder.path().join("missing.bin");
     refused(&run(&missing), 3, &["where: ", "missing.bin", "found: No such file", "check the spelling"]);
     refused(&run(folder.path()), 3, &["config.json with model.safetensors", "found: no model file at all"]);
-    file(&folder, "pytorch_model.bin", "");
+    file(&folder, "model.ckpt", "");
     file(&folder, "config.json", "{}");
-    refused(&run(folder.path()), 3, &["found: config.json, pytorch_model.bin"]);
+    refused(&run(folder.path()), 3, &["or pytorch_model.bin", "found: config.json, model.ckpt"]);
     let text = file(&folder, "notes.bin", "a".repeat(100));
     refused(&run(&text), 3, &["notes.bin", "expected: ", "found: ", "llama2.c"]);
     let empty = file(&folder, "empty.bin", "");

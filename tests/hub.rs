@@ -124,6 +124,40 @@ fn only_what_is_needed_is_fetched_and_only_once() {
     assert!(hub.hub.asked().is_empty() && hub.store.asked().is_empty());
 }
 
+/// PyTorch's files, and shards in folders of the repository, whose index writes `./` before them.
+#[test]
+fn files_of_every_layout_are_fetched_and_read_from_the_cache() {
+    for (name, index, shards) in [
+        ("bin", None, &["pytorch_model.bin"][..]),
+        (
+            "bin-shards",
+            Some("pytorch_model.bin.index.json"),
+            &["part/pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"],
+        ),
+        ("shards", Some("model.safetensors.index.json"), &["sub/deep/a.safetensors", "z.safetensors"]),
+    ] {
+        let folder = fixture("layouts").join(name);
+        let all = shards.iter().copied().chain(index).chain(["config.json"]);
+        let hub = Hub::new(all.map(|file| (file.into(), fs::read(folder.join(file)).unwrap())).collect());
+        let run = |model: &str| ["--model", model, "--ids", "1,17,5", "-n", "4"].map(str::to_owned);
+        let expected = ok(&llama_trace(run(folder.to_str().unwrap())));
+        let info = ok(&hub.run(&["info", "--model", "org/tiny"]));
+        assert!(info.lines().skip(1).eq(info_of(&folder)), "{info}");
+        for offline in [&[][..], &["--offline".to_owned()]] {
+            let args = [&run("org/tiny")[..], offline].concat();
+            assert_eq!(
+                ok(&hub.run(&args.iter().map(String::as_str).collect::<Vec<_>>())),
+                expected,
+                "{name}"
+            );
+        }
+        for shard in shards {
+            let kept = hub.cached().join("snapshots").join(COMMIT).join(shard);
+            assert_eq!(fs::read(kept).unwrap(), hub.files[*shard]);
+        }
+    }
+}
+
 #[test]
 fn every_command_takes_a_name() {
     let hub = Hub::new(tiny());
@@ -489,8 +523,10 @@ fn what_cannot_be_opened_is_not_fetched() {
 
     let mut pickled = tiny();
     pickled.remove(WEIGHTS);
+    pickled.remove("pytorch_model.bin");
+    pickled.insert("model.ckpt".into(), b"not read".to_vec());
     let hub = Hub::new(pickled);
-    refused(&hub.run(&RUN), 3, &["no model in Hugging Face's layout", "pytorch_model.bin"]);
+    refused(&hub.run(&RUN), 3, &["no model in Hugging Face's layout", "pytorch_model.bin", "model.ckpt"]);
     assert_eq!(hub.hub.asked().len(), 1);
 }
 

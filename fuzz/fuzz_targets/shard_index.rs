@@ -1,4 +1,5 @@
-//! model.safetensors.index.json beside a file of weights.
+//! model.safetensors.index.json and pytorch_model.bin.index.json beside shards, some of them in folders and one behind
+//! a link that leads out.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -6,14 +7,28 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use llama_trace_fuzz::Folder;
 
-static FOLDER: LazyLock<Folder> = LazyLock::new(|| {
-    let folder = Folder::default();
-    folder.fixture("golden/gqa/config.json", "config.json");
-    folder.fixture("golden/gqa/model.safetensors", "a.safetensors");
-    folder
+static FOLDERS: LazyLock<[Folder; 3]> = LazyLock::new(|| {
+    let [safe, pickled, outside] = std::array::from_fn(|_| Folder::default());
+    outside.put("secret.safetensors", b"not to be read");
+    for (folder, from, file) in
+        [(&safe, "golden/gqa", "model.safetensors"), (&pickled, "layouts/bin", "pytorch_model.bin")]
+    {
+        folder.fixture(&format!("{from}/config.json"), "config.json");
+        folder.fixture(&format!("{from}/{file}"), "a.safetensors");
+        folder.fixture(&format!("{from}/{file}"), "a.bin");
+        folder.put("sub/none", b"");
+        folder.fixture(&format!("{from}/{file}"), "sub/a.safetensors");
+        folder.fixture(&format!("{from}/{file}"), "sub/a.bin");
+        #[cfg(unix)]
+        std::os::unix::fs::symlink(outside.path(""), folder.path("out")).expect("a link can be made");
+    }
+    [safe, pickled, outside]
 });
 
 fuzz_target!(|bytes: &[u8]| {
-    FOLDER.put("model.safetensors.index.json", bytes);
-    FOLDER.model("");
+    let [safe, pickled, _] = &*FOLDERS;
+    safe.put("model.safetensors.index.json", bytes);
+    safe.model("");
+    pickled.put("pytorch_model.bin.index.json", bytes);
+    pickled.model("");
 });

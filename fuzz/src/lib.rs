@@ -34,9 +34,11 @@ impl Folder {
         if name.is_empty() { self.0.path().into() } else { self.0.path().join(name) }
     }
 
-    /// Writes `bytes` to the file of this name.
+    /// Writes `bytes` to the file of this name, in a folder of its own where the name has one.
     pub fn put(&self, name: &str, bytes: &[u8]) {
-        fs::write(self.path(name), bytes).expect("a file can be written");
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().expect("it lies in the folder")).expect("a folder can be made");
+        fs::write(path, bytes).expect("a file can be written");
     }
 
     /// Copies a file of the project's fixtures into the folder.
@@ -48,16 +50,20 @@ impl Folder {
     /// Opens the model of this name and does with it what `info`, `chat` and a run of two tokens do.
     pub fn model(&self, name: &str) {
         let Ok(checkpoint) = checkpoint::open(Some(&self.path(name))) else { return };
-        let _ = (checkpoint.format.to_string(), format!("{:?}", checkpoint.config));
+        let _ = (checkpoint.format.to_string(), format!("{:?}", checkpoint.config), checkpoint.notes.lines());
         for (_, tensor) in checkpoint.tensors() {
             let _ = (tensor.count(), tensor.shape().len());
         }
         let _ = chat_template::read(&checkpoint);
-        let _ = tokenizer::count_inside(&checkpoint);
-        if let Ok(Some(tokenizer)) = tokenizer::find(&checkpoint, None) {
+        let _ = tokenizer::count_inside(&checkpoint.vocabulary());
+        if let Ok(Some(tokenizer)) = tokenizer::find(&checkpoint.vocabulary(), &checkpoint.config, None) {
             use_up(&*tokenizer);
         }
-        let Ok(model) = Model::load(&checkpoint, Cpu::default()) else { return };
+        // What `info` shows is what a run takes.
+        let shown = checkpoint.check_weights().is_ok();
+        let model = Model::load(&checkpoint, Cpu::default());
+        assert!(!shown || model.is_ok(), "info opens what a run refuses");
+        let Ok(model) = model else { return };
         let Ok(sampler) = Sampler::new(Sampling::default()) else { return };
         let mut session = Session::new(&model, sampler).unwrap();
         if session.check(&[0, 1]).is_ok() {

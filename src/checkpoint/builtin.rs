@@ -2,7 +2,7 @@
 //! something to look at before anything was fetched. `fixtures/train` makes it.
 
 use super::huggingface::assemble;
-use super::{Checkpoint, hf_config, safetensors};
+use super::{Checkpoint, Format, hf_config, safetensors};
 use crate::error::Result;
 use crate::files::Bytes;
 
@@ -45,7 +45,8 @@ pub(super) fn open(ignore: &[String]) -> Result<Checkpoint> {
     let config = hf_config::model_config(CONFIG, PLACE, ignore)?;
     let eos = hf_config::stop_ids(Some((GENERATION_CONFIG, PLACE)), (CONFIG, PLACE))?;
     let contents = safetensors::parse(&Bytes::Static(&WEIGHTS.file), PLACE)?;
-    assemble("built-in".into(), config, eos, contents, 1, PLACE)
+    let format = Format::HuggingFace { files: 1, pickled: false };
+    assemble("built-in".into(), config, eos, contents, format, PLACE)
 }
 
 #[cfg(test)]

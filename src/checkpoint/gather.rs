@@ -1,4 +1,4 @@
-//! Tensors whose values do not lie one after the other in a file: put together in memory when they are
+//! Tensors whose values do not lie in a file as they are needed, one after the other or as float32: put together in memory when they are
 //! first read (see [`Bytes::build`]), and at no other time. Where the process is asked to stop meanwhile the rest is
 //! left out: who reads it looks at the same request before its result is used.
 
@@ -77,6 +77,22 @@ impl Strided {
     }
 }
 
+/// Float64 values rounded to float32, which takes half of the bytes.
+pub(super) fn rounded(doubles: Bytes) -> Bytes {
+    Bytes::build(doubles.len() / 2, move |out| drop(round(&doubles, out, stop::process())))
+}
+
+fn round(doubles: &[u8], out: &mut [u8], stop: &Stop) -> Result<()> {
+    let (doubles, out) = (doubles.as_chunks::<8>().0, out.as_chunks_mut::<4>().0);
+    for (doubles, out) in doubles.chunks(PIECE / 4).zip(out.chunks_mut(PIECE / 4)) {
+        stop.check()?;
+        for (double, out) in doubles.iter().zip(out) {
+            *out = (f64::from_le_bytes(*double) as f32).to_le_bytes();
+        }
+    }
+    Ok(())
+}
+
 /// One tensor out of `parts` that are equal in number type and in every size but that of `axis` (0 or 1).
 pub(super) fn join(parts: &[Tensor], axis: usize) -> Option<Tensor> {
     let first = parts.first()?;
@@ -150,6 +166,22 @@ mod tests {
             let looks = stops_at_every_look("shards", 0, |stop| copy_rows(&parts, rows, &mut out, stop));
             assert!((7..=9).contains(&looks), "{looks} looks at {rows} rows");
         }
+    }
+
+    #[test]
+    fn float64_is_rounded_to_the_nearest_float32_and_ties_to_even() {
+        let tie = 1.0 + f64::from(f32::EPSILON) / 2.0;
+        let values = [0.1, -0.0, 1e300, tie, tie + f64::EPSILON, f64::NAN];
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let rounded = rounded(Bytes::owned(bytes));
+        let bits: Vec<u32> =
+            rounded.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+        let next = 1.0 + f32::EPSILON;
+        assert_eq!(bits[..5], [0.1, -0.0, f32::INFINITY, 1.0, next].map(f32::to_bits));
+        assert!(f32::from_bits(bits[5]).is_nan());
+        let (doubles, mut out) = (vec![0; 8 * PIECE], vec![0; 4 * PIECE]);
+        let looks = stops_at_every_look("float64", 0, |stop| round(&doubles, &mut out, stop));
+        assert_eq!(looks, 4);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod tests;
 use serde_json::Value;
 
 use self::family::Family;
+use super::class::Class;
 use super::fields::Source;
 use super::json::{Fields, parse_object};
 use super::screen::{Notes, Screen};
@@ -107,6 +108,7 @@ pub(crate) fn model_config(text: &str, place: &str, ignore: &[String]) -> Result
         tied: fields.flag("tie_word_embeddings")?,
     };
     config.check().map_err(|error| error.at(place))?;
+    screen.notes.class = Class::of(object.get("architectures"));
     Ok((config, screen.notes))
 }
 

@@ -3,11 +3,11 @@
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
-use crate::files::{brief, printable};
+use crate::files::{brief, printable, read_json};
 
 /// The JSON object in the text of a file.
 pub(super) fn parse_object(text: &str, place: &str) -> Result<Map<String, Value>> {
-    serde_json::from_str(text).map_err(|error| {
+    read_json(text).map_err(|error| {
         Error::model("the file is no JSON object")
             .at(place)
             .expected("JSON with the model's hyperparameters")

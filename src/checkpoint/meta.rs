@@ -93,9 +93,12 @@ fn load(
     if !params_path.exists() {
         return Err(Error::model("the model's params.json is missing")
             .in_file(params_path)
-            .expected("Meta's params.json beside the .pth files, with dim, n_layers and n_heads")
+            .expected(
+                "Meta's params.json beside the .pth files, with dim, n_layers and n_heads; or config.json beside \
+                pytorch_model.bin",
+            )
             .found("no such file")
-            .next("fetch params.json into the same directory"));
+            .next("fetch the model's params.json or config.json into the same directory"));
     }
     let params_place = params_path.display().to_string();
     let params = Params::read(&read_text(params_path, MAX_PARAMS)?, &params_place, ignore)?;
@@ -118,7 +121,7 @@ fn load(
         config,
         // Not in the files; the tokenizer knows.
         eos: Vec::new(),
-        notes: Notes { unread, ..params.notes },
+        notes: Notes { unread, rounded: contents.rounded.into_iter().collect(), ..params.notes },
         tensors: contents.tensors,
         unreadable: contents.unreadable,
         naming: Naming::Meta,
@@ -195,6 +198,7 @@ fn assemble(
         }
         all.tensors.insert(name, tensor);
     }
+    all.rounded = parts.iter_mut().flat_map(|part| std::mem::take(&mut part.rounded)).collect();
     let unreadable: BTreeMap<_, _> =
         parts.iter_mut().flat_map(|part| std::mem::take(&mut part.unreadable)).collect();
     all.unreadable = unreadable.into_iter().filter(|(name, _)| !all.tensors.contains_key(name)).collect();

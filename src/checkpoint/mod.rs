@@ -13,6 +13,7 @@ pub(crate) mod gguf;
 
 mod ablated;
 mod builtin;
+mod class;
 mod gather;
 pub(crate) mod hf_config;
 pub(crate) mod huggingface;
@@ -38,6 +39,7 @@ use crate::files::gguf::is_gguf;
 use crate::files::{Bytes, Given, Huge, Vocabulary, folder_of};
 
 pub use ablated::Ablated;
+pub use class::Class;
 pub use names::{LayerWeight, Naming, Weight};
 pub use screen::Notes;
 pub use tensor::{Dtype, Dtypes, Scales, Tensor};
@@ -67,10 +69,12 @@ pub struct Checkpoint {
 /// The kinds of checkpoint that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A directory with config.json and safetensors files.
+    /// A directory with config.json and files of weights.
     HuggingFace {
-        /// Number of safetensors files.
+        /// Number of files of weights.
         files: usize,
+        /// Whether they are PyTorch's, and else safetensors.
+        pickled: bool,
     },
     /// llama2.c's `.bin`.
     Llama2c {
@@ -98,8 +102,10 @@ pub enum Format {
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::HuggingFace { files: 1 } => f.write_str("Hugging Face directory, 1 safetensors file"),
-            Self::HuggingFace { files } => write!(f, "Hugging Face directory, {files} safetensors files"),
+            Self::HuggingFace { files, pickled } => {
+                let kind = if *pickled { "PyTorch" } else { "safetensors" };
+                write!(f, "Hugging Face directory, {files} {kind} file{}", if *files == 1 { "" } else { "s" })
+            }
             Self::Random => f.write_str("random weights"),
             Self::Meta { files: 1 } => f.write_str("Meta's checkpoint, 1 .pth file"),
             Self::Meta { files } => write!(f, "Meta's checkpoint, {files} model-parallel .pth files"),
@@ -176,6 +182,9 @@ impl Checkpoint {
                 .next("use a version of the model in one of these"));
         }
         let Some(tensor) = self.tensors.get(&name) else {
+            if let Some(class) = self.notes.class.as_ref().filter(|_| weight == Weight::Head) {
+                return Err(self.no_head(class, &name).at(place()));
+            }
             return Err(Error::model(format!("the checkpoint has no tensor `{name}`"))
                 .at(place())
                 .expected(format!("{} with shape {shape:?}", weight.describe()))
@@ -190,6 +199,33 @@ impl Checkpoint {
                 .next("check that the configuration and the weights belong to the same model"));
         }
         Ok(tensor)
+    }
+
+    /// The error for a model of another class that has no output head `name`.
+    fn no_head(&self, class: &Class, name: &str) -> Error {
+        let own = class.head().filter(|own| self.tensors.contains_key(*own));
+        let next = match own {
+            Some(_) => "open the language model that it was made from",
+            None => {
+                "use a version of the model that has its head; transformers would fill it with random numbers"
+            }
+        };
+        Error::model(format!("the model has no output head: it was saved as {class}"))
+            .expected(format!("`{name}`, which makes logits of the next token, or tie_word_embeddings: true"))
+            .found(own.map_or_else(|| "no head".into(), |own| format!("`{own}`")))
+            .next(next)
+    }
+
+    /// Checks that every weight is there that a run reads, as [`Checkpoint::tensor`] does.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint::tensor`].
+    pub fn check_weights(&self) -> Result<()> {
+        let layers = (0..self.config.layers)
+            .flat_map(|layer| LayerWeight::ALL.map(|weight| Weight::Layer(layer, weight)));
+        let read = [Weight::Embedding].into_iter().chain(layers).chain([Weight::FinalNorm, Weight::Head]);
+        read.filter(|weight| weight.is_in(&self.config))
+            .try_for_each(|weight| self.tensor(weight, &weight.shape(&self.config)).map(drop))
     }
 
     /// Switches off `parts` of the model, and nothing else.

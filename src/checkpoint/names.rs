@@ -193,6 +193,20 @@ impl Naming {
 }
 
 impl Weight {
+    /// Whether a model of this configuration reads the weight. A head that is tied is the embedding table.
+    pub(super) fn is_in(self, config: &ModelConfig) -> bool {
+        use LayerWeight as L;
+        match self {
+            Self::Embedding | Self::FinalNorm | Self::Head => true,
+            Self::Layer(layer, _) if layer >= config.layers => false,
+            Self::Layer(_, L::Bq | L::Bk | L::Bv) => config.qkv_bias,
+            Self::Layer(_, L::Bo) => config.output_bias,
+            Self::Layer(_, L::B1 | L::B2 | L::B3) => config.mlp_bias,
+            Self::Layer(_, L::QNorm | L::KNorm) => config.qk_norm,
+            Self::Layer(..) => true,
+        }
+    }
+
     /// The shape of the weight in a model of this configuration, outermost first.
     pub(crate) fn shape(self, config: &ModelConfig) -> Vec<usize> {
         use LayerWeight as L;

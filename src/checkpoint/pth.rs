@@ -1,21 +1,21 @@
-//! PyTorch's `.pth` files: a zip archive with a pickle that describes the tensors, and one entry with the
+//! PyTorch's `.pth` and `.bin` files: a zip archive with a pickle that describes the tensors, and one entry with the
 //! raw values of each storage. The archive is mapped and its entries are read in place.
 
 mod archive;
 mod pickle;
 
-use super::gather::Strided;
-use super::tensor::{Contents, Tensor};
+use super::gather::{self, Strided};
+use super::tensor::{Contents, Dtype, Tensor};
 use crate::error::{Error, Result};
 use crate::files::{Bytes, magic, printable};
 
 use archive::Archive;
-use pickle::{StoredTensor, Wrong};
+use pickle::{Read, StoredTensor, Wrong};
 
 /// How a zip archive begins.
 const ZIP: &[u8] = b"PK\x03\x04";
-/// How `torch.save` of before version 1.6 begins: a pickle of protocol 2 with a long magic number.
-const LEGACY: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
+/// The number that `torch.save` of before version 1.6 begins with, as a pickle has it.
+const LEGACY: &[u8] = b"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 
 /// How many bytes a file's tensors may take in memory beyond the file's size where strides make copies
 /// of them. Norm weights that were expanded from one value are what it is for.
@@ -23,23 +23,34 @@ pub(super) const SPARE: usize = 64 << 20;
 
 /// Whether a file that begins with `bytes` is one of PyTorch's, old or new.
 pub(super) fn is_pth(bytes: &[u8]) -> bool {
-    bytes.starts_with(ZIP) || bytes.starts_with(LEGACY)
+    bytes.starts_with(ZIP) || is_legacy(bytes)
 }
 
-/// The tensors of the file's dictionary, in place wherever their values lie row-major.
+/// Whether a file that begins with `bytes` is of before PyTorch 1.6: a pickle of any protocol, which begins with its
+/// number, and that of 4 and 5 with the length of a frame after it.
+fn is_legacy(bytes: &[u8]) -> bool {
+    let start = match bytes {
+        [0x80, 2 | 3, ..] => 2,
+        [0x80, 4 | 5, 0x95, ..] => 11,
+        _ => return false,
+    };
+    bytes.get(start..).is_some_and(|bytes| bytes.starts_with(LEGACY))
+}
+
+/// The tensors of the file's dictionary, in place wherever their values lie row-major. Names lose what wrappers of
+/// modules put before them.
 ///
 /// # Errors
 /// [`Error::Model`] where the file is damaged or of another kind, an entry is compressed, or the pickle
 /// asks for anything but tensors.
 pub(super) fn read(file: &Bytes, place: &str) -> Result<Contents> {
     let wrong = |wrong: Wrong| {
-        Error::model(wrong.what)
-            .at(place)
-            .expected(wrong.expected)
-            .found(wrong.found)
-            .next("fetch the file again; if it is what was published, convert the model to safetensors")
+        Error::model(wrong.what).at(place).expected(wrong.expected).found(wrong.found).next(
+            "fetch the file again; if it is what was published, save the tensors alone in Python: \
+                safetensors.torch.save_file(model.state_dict(), \"model.safetensors\")",
+        )
     };
-    if file.starts_with(LEGACY) {
+    if is_legacy(file) {
         return Err(Error::model("the file is in PyTorch's old form, from before version 1.6")
             .at(place)
             .expected("the zip archive that torch.save has written since")
@@ -56,7 +67,7 @@ pub(super) fn read(file: &Bytes, place: &str) -> Result<Contents> {
     let mut contents = Contents::default();
     let mut copied = 0_usize;
     for (name, stored) in tensors {
-        let Some(dtype) = stored.storage.kind.dtype else {
+        let Some(read) = stored.storage.kind.read else {
             contents.unreadable.insert(name.into(), stored.storage.kind.name.into());
             continue;
         };
@@ -67,6 +78,15 @@ pub(super) fn read(file: &Bytes, place: &str) -> Result<Contents> {
                 found,
             })
         })?;
+        let (dtype, bytes, copy) = match read {
+            Read::As(dtype) => (dtype, bytes, copy),
+            Read::Rounded => {
+                contents.rounded.insert(name.into());
+                let bytes = gather::rounded(bytes);
+                let length = bytes.len();
+                (Dtype::F32, bytes, copy + length)
+            }
+        };
         copied = copied.saturating_add(copy);
         if copied > file.len().saturating_add(SPARE) {
             return Err(wrong(Wrong {
@@ -79,7 +99,16 @@ pub(super) fn read(file: &Bytes, place: &str) -> Result<Contents> {
             contents.tensors.insert(name.into(), tensor);
         }
     }
-    Ok(contents)
+    contents.renamed(unwrapped, place)
+}
+
+/// The name of a tensor without what PyTorch's wrappers of a module put before it: `DataParallel` and `torch.compile`.
+fn unwrapped(name: &str) -> String {
+    let mut rest = name;
+    while let Some(inner) = ["module.", "_orig_mod."].iter().find_map(|prefix| rest.strip_prefix(prefix)) {
+        rest = inner;
+    }
+    rest.into()
 }
 
 /// The bytes of a tensor's values, row-major, and how many of them have to be copied for that.
@@ -189,9 +218,45 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn float64_is_rounded_and_counts_as_a_copy() {
+        let doubles: Vec<u8> =
+            [0.1_f64, 0.2, 0.3, 0.4].iter().flat_map(|value| value.to_le_bytes()).collect();
+        let entries: [Entry<'_>; 2] =
+            [("a", "Double", "0", 4, 0, &[2, 2], &[1, 2]), ("b", "Double", "0", 4, 3, &[1], &[1])];
+        let contents = read_vec(&pth(&entries, &[("0", &doubles)])).unwrap();
+        let values = [0.1_f32, 0.3, 0.2, 0.4].map(f32::to_le_bytes).concat();
+        assert_eq!(
+            (contents.tensors["a"].dtype(), &contents.tensors["a"].bytes()[..]),
+            (Dtype::F32, &values[..])
+        );
+        assert_eq!(contents.rounded.iter().collect::<Vec<_>>(), ["a", "b"]);
+        // The same storage of 8 MB under 30 names: 120 MB of float32.
+        let names: Vec<String> = (0..30).map(|i| format!("w{i}")).collect();
+        let many: Vec<Entry<'_>> = names
+            .iter()
+            .map(|name| (&**name, "Double", "0", 1 << 20, 0, &[1 << 20][..], &[1_usize][..]))
+            .collect();
+        let text = read_vec(&pth(&many, &[("0", &vec![0; 8 << 20])])).unwrap_err().to_string();
+        assert!(text.contains("multiply"), "{text}");
+    }
+
+    #[test]
+    fn wrappers_names_are_taken_off() {
+        assert_eq!(unwrapped("module._orig_mod.module.model.norm.weight"), "model.norm.weight");
+        assert_eq!(unwrapped("modules.norm.weight"), "modules.norm.weight");
+        let entries: [Entry<'_>; 2] =
+            [("module.a", "Half", "0", 2, 0, &[1], &[1]), ("a", "Half", "0", 2, 1, &[1], &[1])];
+        assert_eq!(read_vec(&pth(&entries, &[("0", b"aaaa")])).unwrap().tensors.len(), 1);
+        let text = read_vec(&pth(&entries, &[("0", b"aabb")])).unwrap_err().to_string();
+        assert!(text.contains("two tensors for one weight"), "{text}");
+    }
+
+    #[test]
     fn other_files_are_named() {
-        let text = read_vec(LEGACY).unwrap_err().to_string();
-        assert!(text.contains("old form") && text.contains("torch.save(torch.load("), "{text}");
+        for start in [&b"\x80\x02"[..], b"\x80\x03", b"\x80\x04\x95\0\0\0\0\0\0\0\0"] {
+            let text = read_vec(&[start, LEGACY].concat()).unwrap_err().to_string();
+            assert!(text.contains("before version 1.6") && text.contains("torch.save(torch.load("), "{text}");
+        }
         assert!(read_vec(b"GGUF").unwrap_err().to_string().contains("GGUF"));
     }
 

@@ -6,6 +6,7 @@
 
 use safetensors::tensor::{Dtype as StoredDtype, Metadata};
 
+use super::gather;
 use super::limits::MAX_TENSORS;
 use super::tensor::{Contents, Dtype, Tensor};
 use crate::error::{Error, Result};
@@ -75,7 +76,7 @@ pub(super) fn parse(file: &Bytes, place: &str) -> Result<Contents> {
     let mut contents = Contents::default();
     for (name, info) in tensors {
         let dtype = match info.dtype {
-            StoredDtype::F32 => Dtype::F32,
+            StoredDtype::F32 | StoredDtype::F64 => Dtype::F32,
             StoredDtype::F16 => Dtype::F16,
             StoredDtype::BF16 => Dtype::BF16,
             other => {
@@ -85,9 +86,12 @@ pub(super) fn parse(file: &Bytes, place: &str) -> Result<Contents> {
         };
         let start = 8 + header.len();
         let (from, to) = info.data_offsets;
-        let tensor = file
-            .slice(start + from..start + to)
-            .and_then(|bytes| Tensor::new(dtype, info.shape.clone(), bytes));
+        let mut bytes = file.slice(start + from..start + to);
+        if info.dtype == StoredDtype::F64 {
+            contents.rounded.insert(name.clone());
+            bytes = bytes.map(gather::rounded);
+        }
+        let tensor = bytes.and_then(|bytes| Tensor::new(dtype, info.shape.clone(), bytes));
         let Some(tensor) = tensor else {
             let what = format!("tensor `{}` does not fit its bytes", printable(&name));
             return Err(damaged(&what, format!("{dtype} {:?}", info.shape), format!("{} bytes", to - from)));

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::ablated::Ablated;
+use super::class::Class;
 use super::fields::{self, Null, Rule, Source};
 use crate::error::{Error, Result};
 use crate::files::{brief, printable};
@@ -17,6 +18,14 @@ pub struct Notes {
     pub unknown: Vec<String>,
     /// Tensors that nothing reads, neither here nor in the reference.
     pub unread: Vec<String>,
+    /// Tensors that the index of shards names and no shard has.
+    pub absent: Vec<String>,
+    /// Tensors that are in two shards.
+    pub twice: Vec<String>,
+    /// Tensors of float64, which are rounded to float32.
+    pub rounded: Vec<String>,
+    /// The class that config.json says the model is of, where it is no language model's.
+    pub class: Option<Class>,
     /// Parts that are switched off, because the user said so.
     pub ablated: Vec<Ablated>,
 }
@@ -30,9 +39,17 @@ impl Notes {
             (&self.ignored, "configuration ignored, as --ignore-config says"),
             (&self.unknown, "configuration that nothing reads"),
             (&self.unread, "tensors that nothing reads"),
+            (&self.absent, "tensors that the index names and no shard has"),
+            (&self.twice, "tensors that are in several shards, read from the last"),
+            (&self.rounded, "tensors of float64, rounded to float32"),
         ];
         let some = kinds.into_iter().filter(|(names, _)| !names.is_empty());
-        some.map(|(names, what)| format!("{what}: {}", few(names))).collect()
+        let lines = some.map(|(names, what)| format!("{what}: {}", few(names)));
+        let class = self
+            .class
+            .iter()
+            .map(|class| format!("the model was saved as {class}; logits here are those of the next token"));
+        class.chain(lines).collect()
     }
 }
 

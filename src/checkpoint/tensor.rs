@@ -1,10 +1,12 @@
 //! A tensor as it lies in a file: dtype, shape, bytes.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 
-use crate::files::Bytes;
+use crate::error::{Error, Result};
+use crate::files::{Bytes, printable};
 
 /// The number types that weights are stored in. Those from `Q8_0` on are ggml's: some values in a row
 /// share a block, which `ops/blocks.rs` takes apart.
@@ -233,6 +235,11 @@ impl Tensor {
         Some(Self { bytes, ..self.clone() })
     }
 
+    /// Whether both have the same values, stored the same way.
+    pub(super) fn equal(&self, other: &Self) -> bool {
+        self.dtype == other.dtype && self.shape == other.shape && self.bytes.equal(&other.bytes)
+    }
+
     /// The number type.
     pub fn dtype(&self) -> Dtype {
         self.dtype
@@ -276,6 +283,34 @@ pub(super) struct Contents {
     pub(super) tensors: BTreeMap<String, Tensor>,
     /// Tensors of a dtype that is not read here: name and dtype.
     pub(super) unreadable: BTreeMap<String, String>,
+    /// Names of the tensors that are stored in float64 and read as float32.
+    pub(super) rounded: BTreeSet<String>,
+}
+
+impl Contents {
+    /// The same with every name passed through `rename`.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where two tensors that differ get one name.
+    pub(super) fn renamed(self, rename: impl Fn(&str) -> String, place: &str) -> Result<Self> {
+        let mut all =
+            Self { rounded: self.rounded.iter().map(|name| rename(name)).collect(), ..Self::default() };
+        for (name, tensor) in self.tensors {
+            match all.tensors.entry(rename(&name)) {
+                Entry::Vacant(entry) => drop(entry.insert(tensor)),
+                Entry::Occupied(entry) if entry.get().equal(&tensor) => {}
+                Entry::Occupied(entry) => {
+                    return Err(Error::model("the model has two tensors for one weight")
+                        .at(place)
+                        .expected(format!("one tensor `{}`", printable(entry.key())))
+                        .found(format!("another under the name `{}`", printable(&name)))
+                        .next("save the model again with one of the two"));
+                }
+            }
+        }
+        all.unreadable = self.unreadable.into_iter().map(|(name, dtype)| (rename(&name), dtype)).collect();
+        Ok(all)
+    }
 }
 
 #[cfg(test)]

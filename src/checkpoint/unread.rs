@@ -46,7 +46,7 @@ pub(super) fn screen(
             name.strip_suffix(end).is_some_and(|before| before.is_empty() || before.ends_with(['.', '_']))
         });
         let weight = naming.weight(name);
-        if buffer || weight.is_some_and(|weight| reads(weight, config)) {
+        if buffer || weight.is_some_and(|weight| weight.is_in(config)) {
             continue;
         }
         if is_outside(name, naming, config) && !CHANGES.iter().any(|part| name.to_lowercase().contains(part))
@@ -78,22 +78,9 @@ fn is_whole(contents: &Contents, naming: Naming, config: &ModelConfig) -> bool {
     let tables = if config.tied { tables.contains(&true) } else { tables == [true, true] };
     let in_layer = |layer| {
         let weights = L::ALL.map(|weight| Weight::Layer(layer, weight));
-        weights.into_iter().filter(|&weight| reads(weight, config)).all(has)
+        weights.into_iter().filter(|weight| weight.is_in(config)).all(has)
     };
     tables && has(Weight::FinalNorm) && (0..config.layers).all(in_layer)
-}
-
-/// Whether the forward pass of a model of this configuration reads `weight`. A head that is tied may be stored.
-fn reads(weight: Weight, config: &ModelConfig) -> bool {
-    match weight {
-        Weight::Embedding | Weight::FinalNorm | Weight::Head => true,
-        Weight::Layer(layer, _) if layer >= config.layers => false,
-        Weight::Layer(_, L::Bq | L::Bk | L::Bv) => config.qkv_bias,
-        Weight::Layer(_, L::Bo) => config.output_bias,
-        Weight::Layer(_, L::B1 | L::B2 | L::B3) => config.mlp_bias,
-        Weight::Layer(_, L::QNorm | L::KNorm) => config.qk_norm,
-        Weight::Layer(..) => true,
-    }
 }
 
 /// Whether a tensor belongs to no part of the forward pass: to a layer past the last, or to a head that was put

@@ -421,6 +421,8 @@ pub(super) struct Look {
 /// tokens cannot be told otherwise.
 pub(super) fn open_to_look(args: &ModelArgs) -> Result<Look> {
     let (checkpoint, sparse) = open_checkpoint(args, Need::Headers)?;
+    // What a run would refuse is no model to look at.
+    checkpoint.check_weights()?;
     let inside =
         if args.tokenizer.is_none() { tokenizer::count_inside(&checkpoint.vocabulary())? } else { None };
     if inside.is_some() {

@@ -6,6 +6,7 @@ pub(crate) mod magic;
 
 mod bytes;
 mod huge;
+mod json;
 mod map;
 mod name;
 mod noise;
@@ -14,6 +15,7 @@ mod vocabulary;
 
 pub use bytes::{Built, Bytes};
 pub use huge::{Given, Huge};
+pub(crate) use json::read_json;
 pub use map::File;
 pub(crate) use name::{brief, printable};
 pub use noise::Noise;

@@ -21,8 +21,6 @@ pub enum Need {
 }
 
 pub(super) const CONFIG: &str = "config.json";
-pub(super) const SINGLE: &str = "model.safetensors";
-pub(super) const INDEX: &str = "model.safetensors.index.json";
 const TOKENIZERS: [&str; 2] = ["tokenizer.json", "tokenizer.model"];
 
 /// What is read beside the weights, where it is there.
@@ -31,8 +29,8 @@ const BESIDE: [&str; 3] = ["generation_config.json", "tokenizer_config.json", "c
 /// What the weights of a repository are.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Weights {
-    /// Files in a directory of Hugging Face's layout: one, or an index of several.
-    Safetensors(&'static str),
+    /// A file in a directory of Hugging Face's layout: of all weights, or an index of several.
+    HuggingFace(&'static str),
     /// The files of Meta's own layout.
     Meta(Vec<String>),
     /// The file that was named, and the others that it was split into.
@@ -74,8 +72,8 @@ pub(super) fn weights(listed: &[String], name: &Name) -> Result<Weights> {
             false => Err(not_there(listed, name, file)),
         };
     }
-    if let Some(weights) = [SINGLE, INDEX].into_iter().find(|file| has(CONFIG) && has(file)) {
-        return Ok(Weights::Safetensors(weights));
+    if let Some(weights) = huggingface::WEIGHTS.into_iter().find(|file| has(CONFIG) && has(file)) {
+        return Ok(Weights::HuggingFace(weights));
     }
     let shards: Vec<String> = listed.iter().filter(|file| is_meta_shard(file)).cloned().collect();
     if has("params.json") && !shards.is_empty() {
@@ -102,11 +100,13 @@ pub(super) fn find(folder: &Path, name: &Name, need: Need) -> std::result::Resul
         return if has("consolidated.00.pth") { Ok(()) } else { Err("consolidated.00.pth".into()) };
     }
     all(&[CONFIG.into()])?;
-    if has(SINGLE) {
-        return Ok(());
+    match huggingface::WEIGHTS.into_iter().find(|file| has(file)) {
+        Some(index) if huggingface::is_index(index) => {
+            all(&huggingface::shard_names(&folder.join(index)).map_err(|_| index.to_owned())?)
+        }
+        Some(_) => Ok(()),
+        None => Err(huggingface::WEIGHTS[0].into()),
     }
-    all(&[INDEX.into()]).map_err(|_| SINGLE.to_owned())?;
-    all(&huggingface::shard_names(&folder.join(INDEX)).map_err(|_| INDEX.to_owned())?)
 }
 
 /// The tokenizer's file in the folder of a commit.
@@ -166,7 +166,7 @@ fn nothing(listed: &[String], name: &Name) -> Error {
     const TELLING: [&str; 8] = ["json", "safetensors", "gguf", "pth", "bin", "pt", "model", "ckpt"];
     let wrong = Error::model("the repository has no model in Hugging Face's layout")
         .at(name)
-        .expected("config.json, and model.safetensors or model.safetensors.index.json");
+        .expected(format!("config.json, and one of {}", huggingface::WEIGHTS.join(", ")));
     if let Some(first) = listed.iter().find(|name| is_gguf(name)) {
         return wrong
             .found(format!("GGUF files: {}", listing(listed, is_gguf)))
@@ -209,9 +209,14 @@ mod tests {
         let files = ["config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"];
         assert_eq!(small(&llama, &name, Need::Model), files);
         assert_eq!(small(&llama, &name, Need::Tokenizer), ["tokenizer.json"]);
-        assert_eq!(weights(&llama, &name).unwrap(), Weights::Safetensors(SINGLE));
-        let both = listed(&["config.json", INDEX, "model-00001-of-00002.safetensors"]);
-        assert_eq!(weights(&both, &name).unwrap(), Weights::Safetensors(INDEX));
+        assert_eq!(weights(&llama, &name).unwrap(), Weights::HuggingFace("model.safetensors"));
+        for index in ["model.safetensors.index.json", "pytorch_model.bin.index.json"] {
+            let sharded = listed(&["config.json", index, "a-00001-of-00002", "consolidated.00.pth"]);
+            assert_eq!(weights(&sharded, &name).unwrap(), Weights::HuggingFace(index));
+        }
+        let pickled = listed(&["config.json", "pytorch_model.bin", "model.safetensors.index.json"]);
+        assert_eq!(weights(&pickled[..2], &name).unwrap(), Weights::HuggingFace("pytorch_model.bin"));
+        assert_eq!(weights(&pickled, &name).unwrap(), Weights::HuggingFace("model.safetensors.index.json"));
         let meta = listed(&["consolidated.00.pth", "consolidated.01.pth", "params.json", "tokenizer.model"]);
         let files = listed(&["params.json", "consolidated.00.pth", "consolidated.01.pth"]);
         assert_eq!(weights(&meta, &name).unwrap(), Weights::Meta(files));
@@ -236,7 +241,7 @@ mod tests {
             text.contains("GGUF files: m.Q8_0.gguf") && text.contains("--model a/b-GGUF:m.Q8_0.gguf"),
             "{text}"
         );
-        let text = weights(&listed(&["config.json", "pytorch_model.bin", "README.md"]), &name).unwrap_err();
-        assert!(text.to_string().contains("found: config.json, pytorch_model.bin\n"), "{text}");
+        let text = weights(&listed(&["config.json", "model.ckpt", "README.md"]), &name).unwrap_err();
+        assert!(text.to_string().contains("found: config.json, model.ckpt\n"), "{text}");
     }
 }

@@ -207,18 +207,22 @@ impl Fetch<'_, '_> {
             self.file(file)?;
         }
         let folder = self.cache.snapshot(commit);
+        let mut index = None;
         let (weights, cut) = match weights {
-            Weights::Safetensors(file) => {
+            Weights::HuggingFace(file) => {
                 // Before gigabytes come, whether they are of a kind that is computed here.
                 let config = folder.join(files::CONFIG);
                 let text = read_text(&config, MAX_CONFIG)?;
                 hf_config::model_config(&text, &config.display().to_string(), self.ignore)?;
-                if file == files::INDEX {
-                    self.file(file)?;
-                    (huggingface::shard_names(&folder.join(file))?, true)
-                } else {
-                    (vec![file.into()], true)
-                }
+                let weights = match huggingface::is_index(file) {
+                    true => {
+                        self.file(file)?;
+                        index = Some(file);
+                        huggingface::shard_names(&folder.join(file))?
+                    }
+                    false => vec![file.into()],
+                };
+                (weights, file.starts_with("model.safetensors"))
             }
             Weights::Gguf(files) => (files, true),
             // What an archive holds is told at its end, and where each value is, all over it.
@@ -226,7 +230,6 @@ impl Fetch<'_, '_> {
         };
         self.are_listed(&weights)?;
         if need == Need::Headers && cut && weights.iter().any(|file| !folder.join(file).exists()) {
-            let index = folder.join(files::INDEX).exists().then_some(files::INDEX);
             return self.sparse(&[&small[..], index.as_slice()].concat(), &weights);
         }
         weights.iter().try_for_each(|file| self.file(file))

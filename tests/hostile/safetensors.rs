@@ -8,7 +8,7 @@ use serde_json::json;
 use super::child;
 use super::common::models::{self, Tensors};
 use super::common::{fixture, llama_trace};
-use super::{Change, refused, remove, run};
+use super::{Change, refused, run};
 
 #[test]
 fn a_safetensors_file_of_another_size_than_its_header_says() {
@@ -107,8 +107,18 @@ fn an_index_of_shards_that_is_wrong() {
             &|index| index["weight_map"]["lm_head.weight"] = json!("../x"),
             &["outside the directory", "`../x`"],
         ),
-        (&|index| index["weight_map"]["none"] = json!("a.safetensors"), &["`none` is not in the shard"]),
-        (&|index| drop(remove(&mut index["weight_map"], "model.norm.weight")), &["model.norm.weight"]),
+        (
+            &|index| index["weight_map"]["lm_head.weight"] = json!("/dev/zero"),
+            &["outside the directory", "`/dev/zero`"],
+        ),
+        (&|index| index["weight_map"]["lm_head.weight"] = json!("."), &["outside the directory"]),
+        (
+            &|index| {
+                let map = index["weight_map"].as_object_mut().unwrap();
+                map.retain(|_, file| file == "a.safetensors");
+            },
+            &["no tensor `model.embed_tokens.weight`"],
+        ),
     ];
     for (change, texts) in cases {
         let model = models::sharded();

@@ -95,10 +95,10 @@ fn damaged(error: &rawzip::Error) -> Wrong {
 
 /// Where each entry lies; of two with one name the last one counts, as in Python.
 fn entries(zip: &ZipSliceArchive<&[u8]>) -> Result<HashMap<Vec<u8>, Range<usize>>, Wrong> {
-    let mut ranges = HashMap::new();
+    let (mut ranges, mut places) = (HashMap::new(), Vec::new());
     let mut entries = zip.entries();
     while let Some(entry) = entries.next_entry().map_err(|error| damaged(&error))? {
-        if ranges.len() >= MAX_ENTRIES {
+        if places.len() >= MAX_ENTRIES {
             return Err(Wrong {
                 what: "the zip archive has more entries than any checkpoint".into(),
                 expected: format!("at most {MAX_ENTRIES}"),
@@ -113,12 +113,25 @@ fn entries(zip: &ZipSliceArchive<&[u8]>) -> Result<HashMap<Vec<u8>, Range<usize>
             let name = printable(&String::from_utf8_lossy(name.as_bytes()));
             return Err(Wrong {
                 what: format!("the zip entry `{name}` is compressed or encrypted"),
-                expected: "entries stored as they are, as torch.save writes them".into(),
+                expected: "entries stored as they are, as torch.save writes them; what may be a zip bomb is not unpacked"
+                    .into(),
                 found: format!("{method:?}, {} bytes for {}", sizes.0, sizes.1),
             });
         }
         let (start, end) = zip.get_entry(way).map_err(|error| damaged(&error))?.compressed_data_range();
-        ranges.insert(name.as_bytes().to_vec(), start as usize..end as usize);
+        let range = start as usize..end as usize;
+        places.push((range.clone(), name.as_bytes().to_vec()));
+        ranges.insert(name.as_bytes().to_vec(), range);
+    }
+    places.retain(|(range, _)| !range.is_empty());
+    places.sort_by_key(|(range, _)| range.start);
+    if let Some([(first, _), (second, name)]) = places.array_windows().find(|[a, b]| b.0.start < a.0.end) {
+        let name = printable(&String::from_utf8_lossy(name));
+        return Err(Wrong {
+            what: format!("the zip entry `{name}` overlaps another, as in a zip bomb"),
+            expected: "entries that follow one another, as torch.save writes them".into(),
+            found: format!("bytes {second:?} after {first:?}"),
+        });
     }
     Ok(ranges)
 }
@@ -212,6 +225,17 @@ pub(in crate::checkpoint) mod tests {
         }
     }
 
+    #[test]
+    fn entries_that_share_bytes_are_refused() {
+        // Both of the directory's rows lead to the first entry.
+        let mut file = zip(&[("m/data.pkl", b"pickle"), ("m/data/0", b"values")]);
+        Archive::open(&file).unwrap();
+        let rows: Vec<usize> = (0..file.len()).filter(|&at| file[at..].starts_with(b"PK\x01\x02")).collect();
+        file[rows[1] + 42..][..4].fill(0);
+        let text = message(&file);
+        assert!(text.contains("`m/data/0` overlaps another, as in a zip bomb"), "{text}");
+    }
+
     fn message(file: &[u8]) -> String {
         let wrong = Archive::open(file).err().unwrap();
         format!("{}; {}; {}", wrong.what, wrong.expected, wrong.found)
@@ -225,7 +249,7 @@ pub(in crate::checkpoint) mod tests {
         let big = zip(&[("m/data.pkl", b""), ("m/byteorder", b"big")]);
         assert!(message(&big).contains("big-endian"));
         let bomb = zip_with(&[("m/data.pkl", b"...")], CompressionMethod::DEFLATE);
-        assert!(message(&bomb).contains("`m/data.pkl` is compressed"));
+        assert!(message(&bomb).contains("`m/data.pkl` is compressed") && message(&bomb).contains("zip bomb"));
         assert!(message(&zip(&[("m/data.pkl", &vec![0; MAX_PICKLE + 1])])).contains("at most"));
     }
 }

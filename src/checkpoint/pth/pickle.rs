@@ -1,4 +1,4 @@
-//! An interpreter for the pickles of PyTorch checkpoints that can build tensors, dictionaries and tuples,
+//! An interpreter for the pickles of PyTorch checkpoints that can build tensors, dictionaries, lists and tuples,
 //! and nothing else.
 //!
 //! A pickle is a program for a stack machine that may name any function of Python and call it, which is
@@ -7,7 +7,7 @@
 //! refer to each other by number, so that a pickle that contains itself, or is nested a million deep,
 //! is no danger. The operations are those of Python's `pickletools`, protocols 2 to 5.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::super::gather::Strided;
 use super::super::tensor::Dtype;
@@ -45,23 +45,32 @@ pub(super) struct Kind {
     pub name: &'static str,
     /// Bytes of one value.
     pub size: usize,
-    /// The number type, where it is one that weights are read in.
-    pub dtype: Option<Dtype>,
+    /// How its values are read as weights, where they can be.
+    pub read: Option<Read>,
+}
+
+/// How stored values become those of a tensor.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Read {
+    /// As they are stored.
+    As(Dtype),
+    /// Float64, rounded to float32.
+    Rounded,
 }
 
 const KINDS: &[Kind] = &[
-    Kind { name: "Float", size: 4, dtype: Some(Dtype::F32) },
-    Kind { name: "Half", size: 2, dtype: Some(Dtype::F16) },
-    Kind { name: "BFloat16", size: 2, dtype: Some(Dtype::BF16) },
-    Kind { name: "Double", size: 8, dtype: None },
-    Kind { name: "Long", size: 8, dtype: None },
-    Kind { name: "Int", size: 4, dtype: None },
-    Kind { name: "Short", size: 2, dtype: None },
-    Kind { name: "Char", size: 1, dtype: None },
-    Kind { name: "Byte", size: 1, dtype: None },
-    Kind { name: "Bool", size: 1, dtype: None },
-    Kind { name: "ComplexFloat", size: 8, dtype: None },
-    Kind { name: "ComplexDouble", size: 16, dtype: None },
+    Kind { name: "Float", size: 4, read: Some(Read::As(Dtype::F32)) },
+    Kind { name: "Half", size: 2, read: Some(Read::As(Dtype::F16)) },
+    Kind { name: "BFloat16", size: 2, read: Some(Read::As(Dtype::BF16)) },
+    Kind { name: "Double", size: 8, read: Some(Read::Rounded) },
+    Kind { name: "Long", size: 8, read: None },
+    Kind { name: "Int", size: 4, read: None },
+    Kind { name: "Short", size: 2, read: None },
+    Kind { name: "Char", size: 1, read: None },
+    Kind { name: "Byte", size: 1, read: None },
+    Kind { name: "Bool", size: 1, read: None },
+    Kind { name: "ComplexFloat", size: 8, read: None },
+    Kind { name: "ComplexDouble", size: 16, read: None },
 ];
 
 /// The names of Python that a pickle may use.
@@ -71,14 +80,27 @@ enum Global {
     Size,
     RebuildTensor,
     RebuildParameter,
+    /// A name that no tensor depends on: a number type, a device, a counter. What it makes is dropped.
+    Unused,
     Storage(&'static Kind),
 }
+
+/// Names of torch that stand beside tensors in checkpoints of training runs, and change none of them.
+const UNUSED_OF_TORCH: &[&str] = &[
+    "device", "float32", "float", "float64", "double", "float16", "half", "bfloat16", "int64", "long",
+    "int32", "int", "int16", "short", "int8", "uint8", "bool",
+];
+
+/// Keys of the dictionary that training programs put the model's own into, beside the optimizer's and others.
+const INNER: [&str; 4] = ["model", "state_dict", "model_state_dict", "module"];
 
 /// A value on the stack; numbers count in the tables of [`Machine`].
 #[derive(Clone, Copy, Debug)]
 enum Value<'a> {
     /// None, a float, or a set of attributes: something that no tensor depends on.
     Inert,
+    /// A list or a set. No tensor depends on its items either.
+    List,
     Bool,
     Int(i64),
     Text(&'a str),
@@ -93,6 +115,7 @@ impl Value<'_> {
     fn kind(self) -> &'static str {
         match self {
             Self::Inert => "a value of another kind",
+            Self::List => "a list",
             Self::Bool => "a boolean",
             Self::Int(_) => "a number",
             Self::Text(_) => "a string",
@@ -112,7 +135,8 @@ const MAX_AXES: usize = 8;
 /// The most tensors.
 const MAX_TENSORS: usize = 1 << 16;
 
-/// The named tensors in the dictionary that `pickle` builds; of two with one name the last one counts.
+/// The named tensors in the dictionary that `pickle` builds, or in the one of [`INNER`] inside it; of two with one
+/// name the last one counts.
 ///
 /// # Errors
 /// What is wrong, where the pickle is damaged or wants anything but tensors, dictionaries and tuples.
@@ -122,13 +146,21 @@ pub(super) fn read(pickle: &[u8]) -> Result<Vec<(&str, StoredTensor<'_>)>, Wrong
     let Value::Dict(dict) = top else {
         return Err(machine.wrong("a dictionary of tensors", top.kind()));
     };
-    let mut tensors = HashMap::new();
+    let inner = |key: &str| {
+        machine.dicts[dict].iter().rev().find_map(|(name, value)| match (name, value) {
+            (Value::Text(name), Value::Dict(inner)) if *name == key => Some(*inner),
+            _ => None,
+        })
+    };
+    let dict = INNER.into_iter().find_map(inner).unwrap_or(dict);
+    let mut tensors = BTreeMap::new();
     for (key, value) in &machine.dicts[dict] {
         if let (Value::Text(name), Value::Tensor(tensor)) = (key, value) {
             tensors.insert(*name, machine.tensors[*tensor].clone());
         }
     }
-    if tensors.is_empty() {
+    // A shard may hold nothing.
+    if tensors.is_empty() && !machine.dicts[dict].is_empty() {
         let keys = machine.dicts[dict].iter().filter_map(|(key, _)| match key {
             Value::Text(name) => Some(format!("`{}`", printable(name))),
             _ => None,
@@ -220,6 +252,17 @@ impl<'a> Machine<'a> {
                     self.tuple(from)?;
                 }
                 b'}' => self.dict()?,
+                // EMPTY_LIST, EMPTY_SET; APPEND; APPENDS, ADDITEMS
+                b']' | 0x8f => self.push(Value::List)?,
+                b'a' => {
+                    self.pop()?;
+                    self.list()?;
+                }
+                b'e' | 0x90 => {
+                    let from = self.unmark()?;
+                    self.stack.truncate(from);
+                    self.list()?;
+                }
                 b's' => {
                     let from = self.stack.len().checked_sub(2).ok_or_else(|| self.empty())?;
                     self.set_items(from)?;
@@ -258,7 +301,8 @@ impl<'a> Machine<'a> {
                 }
                 other => {
                     let found = format!("operation 0x{other:02x}");
-                    return Err(self.wrong("operations that build tensors, dictionaries and tuples", found));
+                    let expected = "operations that build tensors, dictionaries, lists and tuples";
+                    return Err(self.wrong(expected, found));
                 }
             }
         }
@@ -353,6 +397,14 @@ impl<'a> Machine<'a> {
         self.push(Value::Dict(self.dicts.len() - 1))
     }
 
+    /// Checks that a list is on top of the stack.
+    fn list(&self) -> Result<(), Wrong> {
+        match self.stack.last() {
+            Some(Value::List) => Ok(()),
+            other => Err(self.wrong("a list to put values in", other.map_or("none", |value| value.kind()))),
+        }
+    }
+
     /// Puts the pairs on the stack from `from` on into the dictionary below them.
     fn set_items(&mut self, from: usize) -> Result<(), Wrong> {
         if self.marks.last().is_some_and(|&mark| from < mark) || from > self.stack.len() {
@@ -405,7 +457,11 @@ impl<'a> Machine<'a> {
             ("collections", "OrderedDict") => Some(Global::OrderedDict),
             ("torch", "Size") => Some(Global::Size),
             ("torch._utils", "_rebuild_tensor_v2") => Some(Global::RebuildTensor),
-            ("torch._utils", "_rebuild_parameter") => Some(Global::RebuildParameter),
+            ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => {
+                Some(Global::RebuildParameter)
+            }
+            ("collections", "Counter") | ("builtins" | "__builtin__", "set") => Some(Global::Unused),
+            ("torch", name) if UNUSED_OF_TORCH.contains(&name) => Some(Global::Unused),
             _ => storage(),
         };
         let Some(global) = global else {
@@ -437,6 +493,7 @@ impl<'a> Machine<'a> {
         let value = match (function, self.elements(tuple)) {
             (Global::OrderedDict, []) => return self.dict(),
             (Global::Size, &[sizes @ Value::Tuple(_)]) => sizes,
+            (Global::Unused, _) => Value::Inert,
             (Global::RebuildParameter, &[tensor @ Value::Tensor(_), ..]) => tensor,
             (
                 Global::RebuildTensor,

@@ -61,7 +61,8 @@ fn a_dictionary_of_tensors() {
     let tensors: HashMap<_, _> = read(&pickle).unwrap().into_iter().collect();
     assert_eq!(tensors.len(), 2);
     let a = &tensors["a"];
-    assert_eq!((a.storage.key, a.storage.count, a.storage.kind.dtype), ("0", 6, Some(Dtype::BF16)));
+    assert_eq!((a.storage.key, a.storage.count), ("0", 6));
+    assert!(matches!(a.storage.kind.read, Some(Read::As(Dtype::BF16))));
     assert_eq!(a.view, Strided { offset: 0, shape: vec![2, 3], strides: vec![3, 1] });
     assert_eq!((tensors["b"].storage.kind.name, tensors["b"].view.shape.len()), ("Long", 0));
 }
@@ -99,10 +100,13 @@ fn protocol_4_says_the_same_in_other_words() {
 
 #[test]
 fn any_other_global_is_refused_by_name() {
-    let harmful: [(&[u8], &str); 6] = [
+    let harmful: [(&[u8], &str); 9] = [
         (b"\x80\x02cos\nsystem\nX\x02\0\0\0ls\x85R.", "`os.system`"),
         (b"\x80\x04\x8c\x08builtins\x8c\x04eval\x93\x8c\x011\x85R.", "`builtins.eval`"),
         (b"\x80\x02ctorch\nload\n)R.", "`torch.load`"),
+        (b"\x80\x02c__builtin__\neval\n)R.", "`__builtin__.eval`"),
+        (b"\x80\x02cposix\nsystem\n)R.", "`posix.system`"),
+        (b"\x80\x02ctorch.serialization\nfloat32\n.", "`torch.serialization.float32`"),
         (b"\x80\x02ctorch._utils\n_rebuild_tensor_v3\n)R.", "`torch._utils._rebuild_tensor_v3`"),
         (b"\x80\x02cnumpy\nFloatStorage\n.", "`numpy.FloatStorage`"),
         (b"\x80\x02c\x1b[2J\nx\n.", "`\\u{1b}[2J.x`"),
@@ -115,15 +119,54 @@ fn any_other_global_is_refused_by_name() {
 
 #[test]
 fn what_no_checkpoint_needs_is_refused() {
-    // A list, a class to be instantiated, an integer of 20 bytes, items for a tuple.
-    assert!(message(b"\x80\x02].").contains("0x5d"));
+    // A list, items for none, a class to be instantiated, an integer of 20 bytes, items for a tuple.
+    assert!(message(b"\x80\x02].").contains("a list"));
+    assert!(message(b"\x80\x02}N a.").contains("0x20") && message(b"\x80\x02}Na.").contains("a list"));
+    assert!(message(b"\x80\x02)(NNe.").contains("a tuple") && message(b"\x80\x02](a.").contains("none"));
     assert!(message(b"\x80\x02ccollections\nOrderedDict\n)\x81.").contains("0x81"));
     assert!(message(&[b"\x80\x02\x8a\x14", &[1; 20][..], b"."].concat()).contains("20"));
     assert!(message(b"\x80\x02)K\x01K\x02s.").contains("a tuple"));
-    assert!(message(b"\x80\x02}.").contains("names to tensors"));
+    assert!(message(b"\x80\x02}K\x01K\x02s.").contains("names to tensors"));
+    assert!(read(b"\x80\x02}.").unwrap().is_empty());
     assert!(message(b"\x80\x02K\x01.").contains("a number"));
     assert!(message(&pickle(&[("a", "Float", "0", 1, 0, &[1; 9], &[1; 9])])).contains("axes"));
     assert!(message(&pickle(&[("a", "Float", "0", 1, 0, &[1, 1], &[1])])).contains("stride"));
+}
+
+#[test]
+fn a_training_programs_dictionary_is_looked_into() {
+    let tensors = |class: &str| {
+        let whole = pickle(&[("w", class, "0", 1, 0, &[1], &[1])]);
+        whole[2..whole.len() - 1].to_vec()
+    };
+    // {"loss": tensor, "names": ["a"], "steps": {3, 4}, "kind": torch.float16, "model": {…}}
+    let others = [
+        text("names"),
+        b"]".to_vec(),
+        text("a"),
+        b"a".to_vec(),
+        text("steps"),
+        b"c__builtin__\nset\n](K\x03K\x04e\x85R".to_vec(),
+        text("kind"),
+        b"ctorch\nfloat16\n".to_vec(),
+        text("device"),
+        b"ctorch\ndevice\n".to_vec(),
+        tuple([text("cuda"), number(0)]),
+        b"R".to_vec(),
+        text("count"),
+        b"ccollections\nCounter\n}K\x01K\x02s\x85R".to_vec(),
+        text("optimizer"),
+        tensors("Float"),
+    ]
+    .concat();
+    for key in INNER {
+        let whole = [&b"\x80\x02}("[..], &others, &text(key), &tensors("Half"), b"u."].concat();
+        let read = read(&whole).unwrap();
+        assert_eq!((read.len(), read[0].0, read[0].1.storage.kind.name), (1, "w", "Half"), "{key}");
+    }
+    // A tensor of that name is a tensor.
+    let named = pickle(&[("model", "Half", "0", 1, 0, &[1], &[1])]);
+    assert_eq!(read(&named).unwrap()[0].0, "model");
 }
 
 #[test]
@@ -133,7 +176,7 @@ fn cyclic_deep_and_endless_pickles_end() {
     // Tuples in tuples in tuples; dictionaries, marks and values without end.
     let deep = [&b"\x80\x02)"[..], &b"\x85".repeat(1 << 20), b"."].concat();
     assert!(message(&deep).contains("a tuple"));
-    for endless in [b"}", b"(", b"N", b")"] {
+    for endless in [b"}", b"(", b"N", b")", b"]"] {
         let pickle = [&b"\x80\x02"[..], &endless.repeat(1 << 20), b"."].concat();
         assert!(message(&pickle).contains("at most"));
     }
@@ -188,7 +231,7 @@ proptest! {
     }
 
     #[test]
-    fn any_operations_never_panic(codes in prop::collection::vec(prop::sample::select(&b"().NKMJX}tsubcRQqhrj\x80\x85\x86\x87\x88\x8a\x8c\x93\x94\0\x01\n"[..]), 0..200)) {
+    fn any_operations_never_panic(codes in prop::collection::vec(prop::sample::select(&b"().NKMJX}]aetsubcRQqhrj\x80\x85\x86\x87\x88\x8a\x8c\x93\x94\0\x01\n"[..]), 0..200)) {
         let _ = read(&codes);
     }
 }
