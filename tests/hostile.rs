@@ -7,6 +7,8 @@ mod bin;
 #[cfg(target_os = "linux")]
 #[path = "hostile/bounds.rs"]
 mod bounds;
+#[path = "hostile/broken.rs"]
+mod broken;
 #[cfg(target_os = "linux")]
 #[path = "hostile/child.rs"]
 mod child;
