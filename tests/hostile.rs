@@ -19,6 +19,9 @@ mod configuration;
 #[path = "hostile/frames.rs"]
 mod frames;
 #[cfg(target_os = "linux")]
+#[path = "hostile/memory.rs"]
+mod memory;
+#[cfg(target_os = "linux")]
 #[path = "hostile/random.rs"]
 mod random;
 #[path = "hostile/request.rs"]

@@ -20,6 +20,7 @@ use llama_trace::trace::stage::Section;
 use llama_trace::trace::{Address, Step, Subject};
 use llama_trace::tui::still::Still;
 use llama_trace::tui::theme::{Depth, Theme};
+use llama_trace::tui::view::kind::View;
 use llama_trace::tui::view::views::fitting;
 use llama_trace::tui::{OpenAt, Runs};
 
@@ -28,8 +29,11 @@ use super::common::models;
 /// When a process or a thread counts as hanging. Nothing waits for this in a test that passes.
 const HANGS: Duration = Duration::from_secs(60);
 
+/// What the weight of this number is instead.
+type Weight = fn(usize) -> Option<f32>;
+
 /// What the weights are: all of them, or some of the first layer's queries.
-const KINDS: [(&str, fn(usize) -> Option<f32>); 10] = [
+const KINDS: [(&str, Weight); 10] = [
     ("NaN", |_| Some(f32::NAN)),
     ("a NaN in wq", |i| (i == WQ + 3).then_some(f32::NAN)),
     ("infinite", |_| Some(f32::INFINITY)),
@@ -47,7 +51,7 @@ const WQ: usize = models::BIN_VOCAB * 8 + 2 * 8;
 const HEADER: usize = 7 * 4;
 
 /// The small llama2.c model with such weights, its tokenizer and a template.
-fn broken(folder: &Path, weight: fn(usize) -> Option<f32>) -> String {
+fn broken(folder: &Path, weight: Weight) -> String {
     let mut bytes = models::bin();
     for (i, value) in bytes[HEADER..].as_chunks_mut::<4>().0.iter_mut().enumerate() {
         *value = weight(i).map_or(*value, f32::to_le_bytes);
@@ -77,7 +81,7 @@ fn draw_all(path: &Path, precision: Precision) {
     for section in [Section::Layer, Section::End, Section::Sampler, Section::Start] {
         for step in Step::in_section(section) {
             let all = ["softmax", "masked_scores", "logits", "ffn_hidden"].contains(&step.name());
-            for view in fitting(step).map(|view| view.name()) {
+            for view in fitting(step).map(View::name) {
                 if drawn.contains(&view) && !all {
                     continue;
                 }
