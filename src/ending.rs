@@ -7,6 +7,7 @@
 //! | SIGTSTP, SIGCONT | gives the terminal to the shell, and takes it again |
 //! | SIGXFSZ | nothing: the write that was too long fails, which is an error like others |
 //! | SIGBUS in a file that became shorter | [`lost`] |
+//! | memory that the system does not give | [`memory`] |
 //! | SIGABRT, SIGSEGV, SIGILL, SIGFPE | gives the terminal back and ends as they do |
 //!
 //! The terminal is one for the process, and so is this.
@@ -15,7 +16,11 @@ pub mod remove;
 pub mod scratch;
 
 #[cfg(unix)]
+mod last;
+#[cfg(unix)]
 pub mod lost;
+#[cfg(unix)]
+pub mod memory;
 #[cfg(unix)]
 mod signals;
 #[cfg(unix)]
@@ -48,11 +53,12 @@ pub fn watch() -> Result<()> {
     static WATCHED: OnceLock<Result<()>> = OnceLock::new();
     let watch = || {
         #[cfg(unix)]
-        let watched = signals::watch().and_then(|()| lost::watch());
+        let watched = signals::watch().and_then(|()| last::start()).and_then(|()| lost::watch());
         #[cfg(not(unix))]
         let watched =
             signal_hook::flag::register(signal_hook::consts::SIGINT, stop::process().flag()).map(drop);
         watched.map_err(|error| {
+            drop(std::hint::black_box(Vec::<u8>::with_capacity(4 << 20)));
             let (room, next) = match no_file(&error) {
                 true => ("the files", "raise the limit on open files (ulimit -n)"),
                 false => ("the thread", "raise the limit on processes (ulimit -u), or end other programs"),

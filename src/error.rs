@@ -3,6 +3,7 @@
 
 mod printable;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 
@@ -52,7 +53,7 @@ pub struct Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&printable(&self.what))?;
+        f.write_str(&printable(&shortened(&self.what)))?;
         let parts = [
             ("where", &self.place),
             ("expected", &self.expected),
@@ -61,10 +62,24 @@ impl fmt::Display for Report {
         ];
         for (label, text) in parts {
             if let Some(text) = text {
-                write!(f, "\n  {label:>8}: {}", printable(text))?;
+                write!(f, "\n  {label:>8}: {}", printable(&shortened(text)))?;
             }
         }
         Ok(())
+    }
+}
+
+/// Characters of a part of a message: more than any list of ours has. A longer one repeats what somebody typed.
+const LONGEST: usize = 2000;
+
+/// `text`, or where it is very long its beginning and its length.
+pub fn shortened(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(LONGEST) {
+        None => text.into(),
+        Some(_) => {
+            let start: String = text.chars().take(LONGEST / 10).collect();
+            format!("{start}… ({} bytes)", text.len()).into()
+        }
     }
 }
 
@@ -106,6 +121,9 @@ impl Error {
 
     /// For a thread that the system does not let start; `what` ends the sentence "no thread can be started …".
     pub fn no_thread(what: &str, error: &std::io::Error) -> Self {
+        // The system does not say what is missing. Where it is memory for the stack, asking for as much ends the process
+        // as it does everywhere.
+        drop(std::hint::black_box(Vec::<u8>::with_capacity(4 << 20)));
         Self::usage(format!("no thread can be started {what}"))
             .expected("room for one more thread, at least")
             .found(error)
@@ -173,6 +191,14 @@ mod tests {
             text,
             "the header is cut off\n     where: m.bin\n  expected: 28 bytes\n     found: 3 bytes\n      next: fetch the file again"
         );
+    }
+
+    #[test]
+    fn what_somebody_typed_is_not_repeated_without_end() {
+        let text =
+            Error::usage("x".repeat(15_000)).found("é".repeat(15_000)).next("y".repeat(2000)).to_string();
+        assert!(text.contains("x… (15000 bytes)") && text.contains("é… (30000 bytes)"), "{text}");
+        assert!(text.ends_with(&"y".repeat(2000)) && text.len() < 3000, "{}", text.len());
     }
 
     #[test]

@@ -27,7 +27,7 @@
 //! | how the program proves that it is right | [`check`] |
 //! | where two runs first part, and why | [`diff`] |
 //! | what a user sees | [`tui`], [`cli`], [`chapters`]; as a file [`picture`] |
-//! | how the process ends, whatever ends it | [`ending`] |
+//! | how the process ends, whatever ends it | [`ending`]; where there is no [`memory`] |
 //!
 //! Paths are below `src/`, but for `tests/`.
 //!
@@ -66,6 +66,7 @@ pub mod explain;
 pub mod files;
 pub mod generate;
 pub mod hub;
+pub mod memory;
 pub mod model;
 pub mod ops;
 pub mod picture;

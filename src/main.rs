@@ -6,6 +6,10 @@ use clap::Parser;
 use llama_trace::cli::{self, Cli};
 use llama_trace::ending;
 
+#[cfg(unix)]
+#[global_allocator]
+static MEMORY: ending::memory::Memory = ending::memory::Memory;
+
 fn main() -> ExitCode {
     if cli::renders_templates() {
         return cli::render_template();

@@ -16,17 +16,18 @@ use syn::{ItemMod, ItemUse, UseName, UseRename, UseTree};
 const EDGES: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("stop", &["error"]),
-    ("ending", &["error", "stop"]),
+    ("memory", &["error"]),
+    ("ending", &["error", "memory", "stop"]),
     ("config", &["error"]),
     ("files", &["ending", "error", "stop"]),
     ("ops", &["config"]),
     ("checkpoint", &["config", "error", "files", "stop"]),
     ("hub", &["checkpoint", "ending", "error", "files", "stop"]),
     ("tokenizer", &["config", "error", "files", "stop"]),
-    ("trace", &["config", "error"]),
+    ("trace", &["config", "error", "memory"]),
     ("record", &["config", "ending", "error", "files", "stop", "trace"]),
     ("chapters", &["trace"]),
-    ("backend", &["checkpoint", "config", "error", "files", "ops", "stop"]),
+    ("backend", &["checkpoint", "config", "error", "files", "memory", "ops", "stop"]),
     ("model", &["backend", "checkpoint", "config", "error", "ops", "trace"]),
     ("generate", &["backend", "config", "error", "model", "stop", "tokenizer", "trace"]),
     (
@@ -63,7 +64,7 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("diff", &["backend", "check", "config", "error", "explain", "model", "ops", "stop", "trace"]),
-    ("picture", &["error"]),
+    ("picture", &["error", "memory"]),
     ("tui", &["chapters", "ending", "error", "picture", "trace"]),
     (
         "cli",
@@ -78,6 +79,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "files",
             "generate",
             "hub",
+            "memory",
             "model",
             "record",
             "picture",
@@ -343,4 +345,75 @@ fn every_path_that_the_map_names_is_there() {
         assert!(paths.iter().any(|path| path == named), "the map does not say what {named} is touched for");
     }
     assert_eq!(named_paths("//! | `a/b.rs`, [`c`] | `d/<e>/f.rs`: `g()` |\n/// `h/i.rs`"), ["a/b.rs", "d/"]);
+}
+
+/// Names of libc that the sources use. Before one is added: it must be in libc's modules for Linux and for Apple
+/// (`src/unix/bsd/apple`, `src/unix/bsd`, `src/unix`), since nothing here builds for the second.
+const LIBC: &[&str] = &[
+    "EMFILE",
+    "ENFILE",
+    "MAP_ANON",
+    "MAP_FAILED",
+    "MAP_PRIVATE",
+    "PROT_NONE",
+    "SA_ONSTACK",
+    "SA_SIGINFO",
+    "SIGABRT",
+    "SIGBUS",
+    "SIGFPE",
+    "SIGILL",
+    "SIGSEGV",
+    "SIG_DFL",
+    "SIG_IGN",
+    "STDERR_FILENO",
+    "_exit",
+    "c_int",
+    "c_void",
+    "mmap",
+    "mprotect",
+    "munmap",
+    "pause",
+    "sigaction",
+    "sigemptyset",
+    "siginfo_t",
+    "signal",
+    "usleep",
+    "write",
+];
+
+/// Those that Linux alone has, where nothing else is compiled.
+const LIBC_OF_LINUX: &[&str] = &["M_ARENA_MAX", "mallopt"];
+
+#[test]
+fn what_is_used_of_libc_is_there_on_apple_too() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for file in files("") {
+        // Registers of a signal's context, for a processor and a system that it names.
+        if file.ends_with("by_hand.rs") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&file).unwrap();
+        let place = file.strip_prefix(&src).unwrap().display();
+        for (at, _) in text.match_indices("libc::") {
+            // An import that is for other systems says so in the line before.
+            let before: Vec<&str> = text[..at].lines().rev().take(4).collect();
+            if before.iter().any(|line| line.contains("cfg(not(target_vendor = \"apple\"))")) {
+                continue;
+            }
+            let rest = &text[at + "libc::".len()..];
+            let end =
+                |rest: &str| rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+            let names = match rest.strip_prefix('{') {
+                Some(list) => list[..list.find('}').unwrap()].split(',').map(str::trim).collect(),
+                None => vec![&rest[..end(rest)]],
+            };
+            for name in names {
+                let of_linux = before.iter().any(|line| line.contains("target_os = \"linux\""));
+                assert!(
+                    LIBC.contains(&name) || of_linux && LIBC_OF_LINUX.contains(&name),
+                    "{place}: libc::{name}: is it there on Apple?"
+                );
+            }
+        }
+    }
 }

@@ -7,6 +7,8 @@ mod bin;
 #[cfg(target_os = "linux")]
 #[path = "hostile/bounds.rs"]
 mod bounds;
+#[path = "hostile/broken.rs"]
+mod broken;
 #[cfg(target_os = "linux")]
 #[path = "hostile/child.rs"]
 mod child;
@@ -16,6 +18,9 @@ mod configuration;
 #[cfg(target_os = "linux")]
 #[path = "hostile/frames.rs"]
 mod frames;
+#[cfg(target_os = "linux")]
+#[path = "hostile/memory.rs"]
+mod memory;
 #[cfg(target_os = "linux")]
 #[path = "hostile/pytorch.rs"]
 mod pytorch;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::checkpoint::{Dtype, Tensor};
 use crate::config::{CacheDtype, Pairing, Precision};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ops::blocks::BlockRows;
 use crate::ops::quantize::Quantized;
 use crate::stop::Stop;
@@ -234,8 +234,9 @@ pub trait Backend: Sized + Send + Sync {
     fn kernel_name(&self) -> &'static str;
 
     /// Measures what the device can do at most, for a model whose matrices are of `matrices`. Reads `mapped`, the
-    /// weights where they lie in a mapped file, if it can and there are enough of them.
-    fn limits(&self, matrices: Dtype, mapped: &[&[u8]]) -> Result<Limits>;
+    /// weights where they lie in a mapped file, if it can and there are enough of them, and takes `most` bytes of
+    /// memory at most.
+    fn limits(&self, matrices: Dtype, mapped: &[&[u8]], most: usize) -> Result<Limits>;
 
     /// The arithmetic that it computes in.
     fn precision(&self) -> Precision;
@@ -581,9 +582,4 @@ pub trait Backend: Sized + Send + Sync {
         self.mul(silu, up.out, count, hidden)?;
         made(3, hidden)
     }
-}
-
-/// There is no memory for so many bytes: an error to which the caller adds what they were for.
-pub fn no_memory(bytes: usize) -> Error {
-    Error::prompt("there is not enough memory").expected(format!("room for {bytes} bytes more"))
 }

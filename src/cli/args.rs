@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 
 use super::memory;
 use crate::checkpoint::{Ablated, Dtype, random};
-use crate::error::Error;
+use crate::error::{Error, shortened};
 use crate::picture::{Format, Paper};
 use crate::replay::DEFAULT_MEMORY;
 use crate::trace::Address;
@@ -22,8 +22,8 @@ use crate::tui::palette::Palette;
 pub(super) fn address(text: &str) -> Result<Address, String> {
     Address::parse(text).map_err(|wrong| {
         match wrong.starts_with("there is no stage") && wrong.ends_with('`') {
-            true => format!("{wrong}; `llama-trace log` lists the stages"),
-            false => wrong,
+            true => format!("{}; `llama-trace log` lists the stages", shortened(&wrong)),
+            false => shortened(&wrong).into_owned(),
         }
     })
 }

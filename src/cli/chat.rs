@@ -2,6 +2,8 @@
 
 mod apart;
 mod command;
+#[cfg(unix)]
+mod editor;
 mod format;
 mod lines;
 
@@ -54,7 +56,7 @@ fn chat<D: Device>(args: &ChatArgs) -> Result<()> {
     let model = Arc::new(model?);
     input::recognise(&checkpoint, &args.model, &model);
     let stop = model.backend.stop().clone();
-    let mut lines = Lines::open(&stop)?;
+    let mut lines = Lines::open(&stop);
     if lines.is_editor() {
         // Elsewhere Ctrl-C ends the program, as it does any that is fed by a pipe.
         ending::interrupts(Some(stop.clone()));

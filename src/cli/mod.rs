@@ -44,6 +44,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::{self, ExitCode};
 
+use clap::error::ContextValue;
 use clap::{Parser, Subcommand};
 
 use crate::error::{Result, printable, printable_text};
@@ -185,9 +186,11 @@ pub fn refuse(error: &clap::Error) -> ! {
     if error.use_stderr() {
         let words: Vec<String> =
             std::env::args_os().map(|word| printable(&word.to_string_lossy()).into_owned()).collect();
-        let harmless = Cli::try_parse_from(&words).err();
         // Where standard error is gone there is nobody left to tell.
-        drop(harmless.as_ref().unwrap_or(error).print());
+        drop(match Cli::try_parse_from(&words) {
+            Err(harmless) => shortened(harmless).print(),
+            Ok(_) => error.print(),
+        });
         if let Some(next) = unquoted::next(error.kind(), &words) {
             tell(format_args!("      next: {next}"));
         }
@@ -200,6 +203,24 @@ pub fn refuse(error: &clap::Error) -> ! {
         process::exit(error.exit_code().into());
     }
     process::exit(0)
+}
+
+/// `error` with no more of a word than shows which one is meant.
+fn shortened(mut error: clap::Error) -> clap::Error {
+    const MOST: usize = 200;
+    let long: Vec<_> = error.context().filter(|(_, value)| value.to_string().len() > 10 * MOST).collect();
+    let long: Vec<_> = long.into_iter().map(|(kind, value)| (kind, value.to_string())).collect();
+    for (kind, text) in long {
+        let start: String = text.chars().take(MOST).collect();
+        match error.get(kind) {
+            Some(ContextValue::String(_)) => {
+                error.insert(kind, ContextValue::String(format!("{start}… ({} bytes)", text.len())))
+            }
+            // A proposal that nobody would read.
+            _ => error.remove(kind),
+        };
+    }
+    error
 }
 
 impl Cli {

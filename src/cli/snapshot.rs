@@ -67,15 +67,20 @@ impl SnapshotArgs {
     }
 }
 
-/// Looks before anything is run.
+/// Looks before anything is run, and again before the picture moves to its place.
 fn check_free(path: &Path, force: bool) -> Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(_) if !force => Err(taken(path)),
-        Ok(about) if about.is_dir() => {
-            Err(Error::output("a folder has this name").in_file(path).next("give another --out"))
-        }
-        _ => Ok(()),
-    }
+    let found = match fs::symlink_metadata(path) {
+        Err(_) => return Ok(()),
+        Ok(_) if !force => return Err(taken(path)),
+        Ok(about) if about.is_file() => return Ok(()),
+        Ok(about) if about.is_dir() => "a directory",
+        Ok(_) => "a link, pipe or device",
+    };
+    Err(Error::output("the picture cannot be written there")
+        .in_file(path)
+        .expected("a path where nothing is, or with --force a file")
+        .found(found)
+        .next("give another --out"))
 }
 
 fn taken(path: &Path) -> Error {
@@ -86,24 +91,21 @@ fn taken(path: &Path) -> Error {
 
 /// Writes a file whole, or none.
 fn write(path: &Path, force: bool, bytes: &[u8]) -> Result<()> {
+    let failed = |error| Error::output("the picture cannot be written").in_file(path).found(error);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let written = Scratch::new(folder, KIND).and_then(|scratch| {
         let whole = scratch.path().join("picture");
         let mut file = File::create_new(&whole)?;
         file.write_all(bytes)?;
         file.sync_all()?;
-        // Somebody may have made one meanwhile.
-        if !force && fs::symlink_metadata(path).is_ok() {
-            return Err(std::io::ErrorKind::AlreadyExists.into());
-        }
-        fs::rename(&whole, path)
+        Ok((scratch, whole))
     });
-    match written {
-        Ok(()) => {
-            super::tell(format_args!("wrote {}", printable(&path.display().to_string())));
-            Ok(())
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Err(taken(path)),
-        Err(error) => Err(Error::output("the picture cannot be written").in_file(path).found(error)),
-    }
+    let moved = |(_scratch, whole)| {
+        // Somebody may have made one meanwhile.
+        check_free(path, force)?;
+        fs::rename(whole, path).map_err(failed)
+    };
+    written.map_err(failed).and_then(moved)?;
+    super::tell(format_args!("wrote {}", printable(&path.display().to_string())));
+    Ok(())
 }

@@ -9,6 +9,7 @@ use super::output;
 use super::{LogFormat, TokenizeArgs};
 use super::{input, prompt};
 use crate::error::{Error, Result};
+use crate::memory::naming;
 use crate::tokenizer::{Priority, Stretch, Tokenizer, Way, check_length};
 
 /// A stretch of more parts than this is not written out anew for each merge.
@@ -24,7 +25,7 @@ pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
     let found = Tokens::new(&*tokenizer, &text, args)?;
     let written = match args.format {
         LogFormat::Text => found.print(&mut output::Lines::text()),
-        LogFormat::Json => writeln!(output::Lines::json(), "{}", found.json()),
+        LogFormat::Json => found.json(&mut output::Lines::json()),
     };
     match written {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -35,15 +36,21 @@ pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
 }
 
 /// What is shown of a text.
-struct Tokens {
+struct Tokens<'t> {
+    tokenizer: &'t dyn Tokenizer,
     ids: Vec<u32>,
-    pieces: Vec<String>,
     stretches: Option<Vec<Stretch>>,
 }
 
-impl Tokens {
-    fn new(tokenizer: &dyn Tokenizer, text: &str, args: &TokenizeArgs) -> Result<Self> {
+impl<'t> Tokens<'t> {
+    fn new(tokenizer: &'t dyn Tokenizer, text: &str, args: &TokenizeArgs) -> Result<Self> {
         let plain = args.no_special;
+        let encode = |plain| {
+            naming("the tokens of the text", || match plain {
+                true => tokenizer.encode_plain(text),
+                false => tokenizer.encode(text),
+            })
+        };
         let stretches = if args.merges {
             let stretches = tokenizer.merges(text, plain)?;
             Some(stretches.ok_or_else(|| {
@@ -57,28 +64,43 @@ impl Tokens {
         // With --merges, the result shown is the one that the merges arrive at.
         let ids = match &stretches {
             Some(stretches) => stretches.iter().flat_map(|stretch| &stretch.ids).copied().collect(),
-            None if plain => tokenizer.encode_plain(text)?,
-            None => tokenizer.encode(text)?,
+            None => encode(plain)?,
         };
-        let pieces = ids.iter().map(|&id| tokenizer.label(id)).collect();
-        Ok(Self { ids, pieces, stretches })
+        Ok(Self { tokenizer, ids, stretches })
+    }
+
+    /// The texts of the tokens. There may be millions of them: each is made when it is written.
+    fn pieces(&self) -> impl Iterator<Item = String> {
+        self.ids.iter().map(|&id| self.tokenizer.label(id))
     }
 
     fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
         for (number, stretch) in self.stretches.iter().flatten().enumerate() {
             print_stretch(out, number, stretch)?;
         }
-        writeln!(out, "pieces  {}", quoted(&self.pieces))?;
-        let ids: Vec<String> = self.ids.iter().map(u32::to_string).collect();
-        writeln!(out, "ids     {}", ids.join(" "))
+        let space = |number| if number == 0 { "" } else { " " };
+        write!(out, "pieces  ")?;
+        for (number, piece) in self.pieces().enumerate() {
+            write!(out, "{}{piece:?}", space(number))?;
+        }
+        write!(out, "\nids     ")?;
+        for (number, id) in self.ids.iter().enumerate() {
+            write!(out, "{}{id}", space(number))?;
+        }
+        writeln!(out)
     }
 
-    fn json(&self) -> Value {
-        let mut object = json!({"ids": self.ids, "pieces": self.pieces});
-        if let Some(stretches) = &self.stretches {
-            object["stretches"] = stretches.iter().map(stretch_json).collect();
+    fn json(&self, out: &mut impl Write) -> std::io::Result<()> {
+        write!(out, "{{\"ids\":{},\"pieces\":[", json!(self.ids))?;
+        for (number, piece) in self.pieces().enumerate() {
+            write!(out, "{}{}", if number == 0 { "" } else { "," }, json!(piece))?;
         }
-        object
+        write!(out, "]")?;
+        if let Some(stretches) = &self.stretches {
+            let stretches: Value = stretches.iter().map(stretch_json).collect();
+            write!(out, ",\"stretches\":{stretches}")?;
+        }
+        writeln!(out, "}}")
     }
 }
 

@@ -6,16 +6,14 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::io::{self, Read};
-use std::os::fd::IntoRawFd;
+use std::io;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use libc::{c_int, c_void, siginfo_t};
 
-use super::{scratch, signals, terminal};
+use super::{last, terminal};
 use crate::error::Error;
 
 /// Faults after which the process cannot go on.
@@ -23,9 +21,9 @@ const FAULTS: [c_int; 5] = [libc::SIGBUS, libc::SIGABRT, libc::SIGSEGV, libc::SI
 
 /// What they did before.
 static BEFORE: OnceLock<[libc::sigaction; FAULTS.len()]> = OnceLock::new();
-/// Where the thread that cleans up is woken.
-static WAKE: AtomicI32 = AtomicI32::new(-1);
 static LOST: AtomicBool = AtomicBool::new(false);
+/// The exit code of [`Error::Model`].
+const CODE: u8 = 3;
 /// The newest of a list that only grows: a handler may be looking at any of it.
 static NEWEST: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 
@@ -87,14 +85,6 @@ fn message(address: usize) -> Option<&'static [u8]> {
 
 /// Handles faults from here on.
 pub(super) fn watch() -> io::Result<()> {
-    let (mut wake, waker) = io::pipe()?;
-    thread::Builder::new().name("lost file".into()).spawn(move || {
-        if wake.read_exact(&mut [0]).is_ok() {
-            scratch::remove_all();
-            signals::exit(Error::model("").exit_code());
-        }
-    })?;
-    WAKE.store(waker.into_raw_fd(), Ordering::SeqCst);
     // SAFETY: actions of zeros are actions; they are filled in before they are used, the handler has the signature
     // that SA_SIGINFO asks for, and does nothing but what is safe in a handler (see there).
     unsafe {
@@ -133,8 +123,8 @@ extern "C" fn handle(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
             // SAFETY: the bytes are there; that they cannot be written is no error.
             unsafe {
                 libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len());
-                libc::write(WAKE.load(Ordering::SeqCst), [0_u8].as_ptr().cast(), 1);
             }
+            last::wake(CODE);
         }
         // Every thread that reads on comes here too, and waits for the one that ends them all.
         loop {
@@ -155,6 +145,11 @@ extern "C" fn handle(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_exit_code_is_that_of_other_messages_about_models() {
+        assert_eq!(CODE, Error::model("").exit_code());
+    }
 
     #[test]
     fn a_message_is_found_for_as_long_as_its_memory_is_watched() {

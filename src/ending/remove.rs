@@ -12,23 +12,24 @@ use std::time::{Duration, Instant};
 use crate::stop;
 
 pub(super) const LOCK: &str = "lock";
+/// What every temporary folder's name begins with.
+pub(super) const PREFIX: &str = ".llama-trace-";
 
 /// What tells the program that it is the one that removes. No part of the command line: nobody is told of it.
 #[cfg(unix)]
 const ARGUMENT: &str = "__remove-temporary-folder";
 
-/// How long a process that was asked to end removes files itself.
-const ITSELF: Duration = Duration::from_millis(100);
+/// How long a process that was asked to end removes files itself: nearly every folder is gone before it is.
+const ITSELF: Duration = Duration::from_secs(2);
 
 /// How often the other process tries.
 #[cfg(unix)]
 const TRIES: usize = 20;
-/// How often it looks whether who asked has ended.
+/// How often it looks whether who asked has ended, and the time between.
 #[cfg(unix)]
 const LOOKS: usize = 600;
-
-/// Bytes of a file whose removal takes a while.
-const LARGE: u64 = 16 << 20;
+#[cfg(unix)]
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The folder that another process is removing, and whether something was half done in it.
 static GOING: Mutex<Option<(PathBuf, bool)>> = Mutex::new(None);
@@ -48,16 +49,16 @@ pub(super) fn going_on() -> Option<String> {
 /// meanwhile, another process does what takes longer.
 pub(super) fn remove(folder: &Path, lock: Option<&File>, now: bool) -> io::Result<()> {
     let mut asked: Option<Instant> = None;
-    let mut late = |next: u64| {
+    let mut late = || {
         if asked.is_none() && (now || stop::process().asked()) {
             asked = Some(Instant::now());
         }
-        asked.is_some_and(|asked| asked.elapsed() > ITSELF || next > LARGE)
+        asked.is_some_and(|asked| asked.elapsed() > ITSELF)
     };
     match clear(folder, &mut late) {
         Ok(false) if hand_over(folder, lock, false).is_ok() => Ok(()),
         // Files may have come into it while this went on; who removes it next finds those.
-        Err(_) if late(0) && hand_over(folder, lock, false).is_ok() => Ok(()),
+        Err(_) if late() && hand_over(folder, lock, false).is_ok() => Ok(()),
         _ => whole(folder),
     }
 }
@@ -75,16 +76,14 @@ pub(super) fn whole(folder: &Path) -> io::Result<()> {
     fs::remove_dir_all(folder)
 }
 
-/// Removes all that is in `folder` but its lock, following no links; false where it is `late` before that is done, for
-/// what is next and has so many bytes.
-fn clear(folder: &Path, late: &mut impl FnMut(u64) -> bool) -> io::Result<bool> {
+/// Removes all that is in `folder` but its lock, following no links; false where it is `late` before that is done.
+fn clear(folder: &Path, late: &mut impl FnMut() -> bool) -> io::Result<bool> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        let about = entry.metadata()?;
-        if late(about.len()) {
+        if late() {
             return Ok(false);
         }
-        if about.is_dir() {
+        if entry.file_type()?.is_dir() {
             if !clear(&entry.path(), late)? {
                 return Ok(false);
             }
@@ -134,24 +133,27 @@ pub fn was_asked_to(take_back: impl Fn(&Path) -> io::Result<()>) -> bool {
             if parent_id().to_string() != asking {
                 break;
             }
-            thread::sleep(ITSELF);
+            thread::sleep(LOOK);
         }
         // What cannot be done now is done by the next run.
         for _ in 0..TRIES {
             if take_back(&folder).and_then(|()| whole(&folder)).is_ok() || !folder.exists() {
                 break;
             }
-            thread::sleep(ITSELF);
+            thread::sleep(LOOK);
         }
     }
     true
 }
 
-/// Whether the standard input is the lock of `folder`: only who made it has that.
+/// Whether `folder` is named as a temporary one, and the standard input is its lock: only who made it has that.
 #[cfg(unix)]
 fn holds_lock_of(folder: &Path) -> io::Result<bool> {
     use std::os::fd::AsFd;
     use std::os::unix::fs::MetadataExt;
+    if !folder.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes())) {
+        return Ok(false);
+    }
     let input = File::from(io::stdin().as_fd().try_clone_to_owned()?).metadata()?;
     let lock = fs::symlink_metadata(folder.join(LOCK))?;
     Ok(lock.is_file() && (lock.dev(), lock.ino()) == (input.dev(), input.ino()))
@@ -169,23 +171,11 @@ mod tests {
         fs::create_dir_all(folder.join("pass/layer")).unwrap();
         names.iter().for_each(|name| fs::write(folder.join(name), "").unwrap());
         let left = || names.iter().filter(|name| folder.join(name).exists()).count();
-        assert!(!clear(&folder, &mut |_| left() < 4).unwrap());
+        assert!(!clear(&folder, &mut || left() < 4).unwrap());
         assert_eq!(left(), 3, "three were removed when it was late");
-        assert!(clear(&folder, &mut |_| false).unwrap());
+        assert!(clear(&folder, &mut || false).unwrap());
         assert_eq!((left(), folder.join(LOCK).exists()), (1, true));
         whole(&folder).unwrap();
         assert!(!folder.exists());
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn a_large_file_is_left_to_the_other_process() {
-        let parent = tempfile::tempdir().unwrap();
-        let file = File::create(parent.path().join("large")).unwrap();
-        let large = |next| next > LARGE;
-        file.set_len(LARGE + 1).unwrap();
-        assert!(!clear(parent.path(), &mut { large }).unwrap());
-        file.set_len(LARGE).unwrap();
-        assert!(clear(parent.path(), &mut { large }).unwrap());
     }
 }

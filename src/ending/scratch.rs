@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::remove::{LOCK, hand_over, remove, whole};
+use super::remove::{LOCK, PREFIX, hand_over, remove, whole};
 
 const FILES: &str = "files";
 /// Others may take an empty folder for one that was left, before it has its lock.
@@ -56,7 +56,10 @@ impl Scratch {
         for _ in 0..TRIES {
             let folder =
                 tempfile::Builder::new().prefix(&prefix(kind)).tempdir_in(parent).map_err(without_path)?;
-            there().push(There { folder: folder.path().to_owned(), lock: None, half_done: false });
+            let new = There { folder: folder.path().to_owned(), lock: None, half_done: false };
+            // Nothing is allocated while this is locked: the end of a process without memory locks it too.
+            room_for_one();
+            there().push(new);
             let lock = match File::create_new(folder.path().join(LOCK)) {
                 Ok(lock) => lock,
                 Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -208,11 +211,27 @@ pub(super) fn remove_all() {
 }
 
 fn prefix(kind: &str) -> String {
-    format!(".llama-trace-{kind}-")
+    format!("{PREFIX}{kind}-")
 }
 
 fn there() -> MutexGuard<'static, Vec<There>> {
     THERE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes room in the list, in a new one: who waits for memory holds no lock.
+fn room_for_one() {
+    let (length, room) = {
+        let there = there();
+        (there.len(), there.capacity())
+    };
+    if length == room {
+        let mut larger = Vec::with_capacity(2 * length + 8);
+        let mut there = there();
+        larger.append(&mut there);
+        let smaller = std::mem::replace(&mut *there, larger);
+        drop(there);
+        drop(smaller);
+    }
 }
 
 fn forget(folder: &Path) {

@@ -9,7 +9,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTSTP, SIGWINCH, SIGXFSZ};
+#[cfg(not(target_vendor = "apple"))]
+use libc::SI_USER;
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTSTP, SIGXFSZ};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
 use signal_hook::low_level;
@@ -63,9 +65,13 @@ fn share_arenas() {
     }
 }
 
+/// The code of a signal that a process sent. libc has none for Apple, whose <sys/signal.h> this is from.
+#[cfg(target_vendor = "apple")]
+const SI_USER: i32 = 0x10001;
+
 /// Whether the terminal sent it, because a key was pressed.
 fn is_key(info: &libc::siginfo_t) -> bool {
-    if cfg!(target_os = "linux") { info.si_code > 0 } else { info.si_code != libc::SI_USER }
+    if cfg!(target_os = "linux") { info.si_code > 0 } else { info.si_code != SI_USER }
 }
 
 fn is_ignored(signal: i32) -> bool {
@@ -83,11 +89,7 @@ fn suspend() {
     let stop = || drop(low_level::emulate_default_handler(SIGTSTP));
     match terminal::taken() {
         Some(Taken::Screen) => SUSPENDED.store(true, Ordering::SeqCst),
-        Some(Taken::Editor) => {
-            terminal::without_editor(stop);
-            // The editor writes its line anew, as for a window that has another size.
-            drop(low_level::raise(SIGWINCH));
-        }
+        Some(Taken::Editor) => terminal::without_editor(stop),
         None => stop(),
     }
 }

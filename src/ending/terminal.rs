@@ -14,8 +14,6 @@ pub const SCREEN: &[u8] =
     b"\x1b[?2026l\x1b[0m\x1b[?2004l\x1b[?1006l\x1b[?1015l\x1b[?1003l\x1b[?1002l\x1b[?1000l\x1b[?1049l\x1b[?25h";
 /// Gives back what the line editor takes: pastes that are marked, and the line that was being written.
 const EDITOR: &[u8] = b"\x1b[0m\x1b[?2004l\x1b[?25h\r\n";
-/// Takes again what the line editor takes.
-const EDITOR_AGAIN: &[u8] = b"\x1b[?2004h";
 
 /// How the terminal is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,17 +101,12 @@ pub(super) fn restore_settings() {
     }
 }
 
-/// Gives the terminal back while `stopped` runs, and takes it again as it was.
+/// Gives the terminal back while `stopped` runs. The editor takes it again, as after every stop.
 pub(super) fn without_editor(stopped: impl FnOnce()) {
-    let settings = termios::tcgetattr(stdin());
     restore_screen();
     restore_settings();
     stopped();
     take(Taken::Editor);
-    if let Ok(settings) = settings {
-        let _ = termios::tcsetattr(stdin(), OptionalActions::Now, &settings);
-    }
-    write(EDITOR_AGAIN);
 }
 
 fn write(bytes: &[u8]) {

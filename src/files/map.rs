@@ -28,7 +28,8 @@ impl File {
     /// the reader. No program can rule that out short of copying the file; a model must lie still while it runs.
     ///
     /// # Errors
-    /// [`Error::Model`] where the file cannot be opened, is not a regular one, is empty, or cannot be mapped.
+    /// [`Error::Model`] where the file cannot be opened, is not a regular one, is empty, or cannot be mapped;
+    /// [`Error::Prompt`] where there is no memory for it.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let (file, size) = open_regular(path)?;
         if size == 0 {
@@ -42,7 +43,11 @@ impl File {
         // changes the bytes. That no other process does is the condition stated above, which the caller of a
         // program that maps its model accepts.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| {
-            Error::model("the file cannot be mapped into memory")
+            let failed = match error.kind() {
+                std::io::ErrorKind::OutOfMemory => Error::prompt("there is not enough memory for the file"),
+                _ => Error::model("the file cannot be mapped into memory"),
+            };
+            failed
                 .in_file(path)
                 .expected(format!("room for {size} bytes of address space"))
                 .found(error)

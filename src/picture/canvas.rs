@@ -31,7 +31,34 @@ impl Letters {
 /// A drawing.
 #[derive(Clone, Debug)]
 pub struct Canvas {
-    svg: String,
+    pub(super) size: (f32, f32),
+    pub(super) ground: Rgb,
+    pub(super) drawn: Drawn,
+}
+
+/// What was drawn.
+#[derive(Clone, Debug)]
+pub(super) enum Drawn {
+    /// As the elements of a file, whose last line is missing.
+    Svg(String),
+    /// Apart, for pixels: texts lie above all rectangles.
+    Pixels { rects: Vec<Filled>, texts: Vec<Line> },
+}
+
+/// A rectangle.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Filled {
+    pub(super) corner: (f32, f32),
+    pub(super) size: (f32, f32),
+    pub(super) ink: Rgb,
+    pub(super) opacity: f32,
+}
+
+/// A text as an element of SVG, and the units from the top within which all of it lies.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub(super) rows: (f32, f32),
+    pub(super) element: String,
 }
 
 /// A number in as few characters as say it.
@@ -40,67 +67,99 @@ fn short(number: f32) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
+/// The first lines of a file of this size.
+pub(super) fn head(width: f32, height: f32) -> String {
+    let (width, height) = (short(width), short(height));
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} \
+         {height}\" font-family=\"'{family}',Menlo,Consolas,monospace\" xml:space=\"preserve\">\n",
+        family = font::FAMILY,
+    )
+}
+
+/// The last line of a file.
+pub(super) const END: &str = "</svg>\n";
+
 impl Canvas {
-    /// An empty one of this size, all of it in one colour.
-    pub fn new(width: f32, height: f32, ground: Rgb) -> Self {
-        let (width, height) = (short(width), short(height));
-        let svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} \
-             {height}\" font-family=\"'{family}',Menlo,Consolas,monospace\" xml:space=\"preserve\">\n\
-             <rect width=\"{width}\" height=\"{height}\" fill=\"{ground}\"/>\n",
-            family = font::FAMILY,
-            ground = hex(ground),
-        );
-        Self { svg }
+    /// An empty one of this size for a file of SVG, all of it in one colour.
+    pub fn svg(width: f32, height: f32, ground: Rgb) -> Self {
+        let mut svg = head(width, height);
+        let (wide, high) = (short(width), short(height));
+        add(&mut svg, format_args!("<rect width=\"{wide}\" height=\"{high}\" fill=\"{}\"/>", hex(ground)));
+        Self { size: (width, height), ground, drawn: Drawn::Svg(svg) }
+    }
+
+    /// The same for pixels.
+    pub fn pixels(width: f32, height: f32, ground: Rgb) -> Self {
+        let drawn = Drawn::Pixels { rects: Vec::new(), texts: Vec::new() };
+        Self { size: (width, height), ground, drawn }
     }
 
     /// A rectangle.
-    pub fn rect(&mut self, (x, y): (f32, f32), (width, height): (f32, f32), ink: Rgb, opacity: f32) {
-        let [x, y, width, height] = [x, y, width, height].map(short);
+    pub fn rect(&mut self, corner: (f32, f32), size: (f32, f32), ink: Rgb, opacity: f32) {
+        let svg = match &mut self.drawn {
+            Drawn::Svg(svg) => svg,
+            Drawn::Pixels { rects, .. } => return rects.push(Filled { corner, size, ink, opacity }),
+        };
+        let [x, y, width, height] = [corner.0, corner.1, size.0, size.1].map(short);
         let opacity = if opacity < 1.0 { format!(" opacity=\"{}\"", short(opacity)) } else { String::new() };
-        self.add(format_args!(
-            "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{}\"{opacity} \
-             shape-rendering=\"crispEdges\"/>",
-            hex(ink)
-        ));
+        add(
+            svg,
+            format_args!(
+                "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{}\"{opacity} \
+                 shape-rendering=\"crispEdges\"/>",
+                hex(ink)
+            ),
+        );
     }
 
     /// Text whose letters stand on a line that begins at a place, `columns` of them wide.
     pub fn text(&mut self, (x, y): (f32, f32), columns: usize, text: &str, letters: Letters) {
-        self.letters((x, y), columns, text, letters, "");
+        let rows = (y - LETTERS, y + LETTERS);
+        self.letters((x, y), (columns, rows), text, letters, "");
     }
 
     /// Text that goes upwards from a place.
     pub fn text_upwards(&mut self, (x, y): (f32, f32), columns: usize, text: &str, letters: Letters) {
         let turn = format!(" transform=\"rotate(-90 {} {})\"", short(x), short(y));
-        self.letters((x, y), columns, text, letters, &turn);
+        let rows = (y - columns as f32 * letters.width - LETTERS, y + LETTERS);
+        self.letters((x, y), (columns, rows), text, letters, &turn);
     }
 
-    fn letters(&mut self, (x, y): (f32, f32), columns: usize, text: &str, letters: Letters, turn: &str) {
+    fn letters(
+        &mut self,
+        (x, y): (f32, f32),
+        (columns, rows): (usize, (f32, f32)),
+        text: &str,
+        letters: Letters,
+        turn: &str,
+    ) {
         let Letters { ink, width, bold, italic } = letters;
         let ink = hex(ink);
         // A stroke, and no second font.
         let bold = if bold { format!(" stroke=\"{ink}\" stroke-width=\"0.6\"") } else { String::new() };
         let italic = if italic { " font-style=\"italic\"" } else { "" };
-        self.add(format_args!(
-            "<text x=\"{}\" y=\"{}\" font-size=\"{}\" textLength=\"{}\" lengthAdjust=\"spacingAndGlyphs\" \
+        let mut element = String::new();
+        let svg = if let Drawn::Svg(svg) = &mut self.drawn { svg } else { &mut element };
+        add(
+            svg,
+            format_args!(
+                "<text x=\"{}\" y=\"{}\" font-size=\"{}\" textLength=\"{}\" lengthAdjust=\"spacingAndGlyphs\" \
              fill=\"{ink}\"{bold}{italic}{turn}>{}</text>",
-            short(x),
-            short(y),
-            short(LETTERS * width / 10.0),
-            short(columns as f32 * width),
-            escaped(text),
-        ));
+                short(x),
+                short(y),
+                short(LETTERS * width / 10.0),
+                short(columns as f32 * width),
+                escaped(text),
+            ),
+        );
+        if let Drawn::Pixels { texts, .. } = &mut self.drawn {
+            texts.push(Line { rows, element });
+        }
     }
+}
 
-    /// The file.
-    pub fn finish(mut self) -> String {
-        self.svg.push_str("</svg>\n");
-        self.svg
-    }
-
-    fn add(&mut self, element: std::fmt::Arguments<'_>) {
-        // Writing to a string cannot fail.
-        let _ = writeln!(self.svg, "{element}");
-    }
+fn add(svg: &mut String, element: std::fmt::Arguments<'_>) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(svg, "{element}");
 }

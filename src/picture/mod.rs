@@ -16,6 +16,8 @@ use std::path::Path;
 use ratatui::buffer::Buffer;
 
 use crate::error::{Error, Result};
+use crate::memory::naming;
+use canvas::{Canvas, Drawn};
 
 pub use look::{Paper, Rgb};
 
@@ -71,15 +73,17 @@ pub fn encode(screen: &Buffer, paper: Paper, format: Format) -> Result<Vec<u8>> 
         Format::Txt => text::write(screen).into_bytes(),
         Format::Ansi => ansi::write(screen).into_bytes(),
         Format::Html => html::write(screen, paper).into_bytes(),
-        Format::Svg => svg::write(screen, paper, false).into_bytes(),
-        Format::Png => png::render(&svg::write(screen, paper, true))?,
+        Format::Svg | Format::Png => written(svg::draw(screen, paper, format == Format::Png))?,
     })
 }
 
-/// The drawing `svg` in pixels, as the bytes of a PNG file.
+/// The bytes of a drawing's file: SVG, or PNG with a pixel for each unit.
 ///
 /// # Errors
 /// As [`encode`].
-pub fn pixels(svg: &str) -> Result<Vec<u8>> {
-    png::render(svg)
+pub fn written(canvas: Canvas) -> Result<Vec<u8>> {
+    naming("the picture", || match canvas.drawn {
+        Drawn::Svg(svg) => Ok((svg + canvas::END).into_bytes()),
+        Drawn::Pixels { rects, texts } => png::write(canvas.size, canvas.ground, &rects, &texts),
+    })
 }

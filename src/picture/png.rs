@@ -1,25 +1,125 @@
-//! A drawing in pixels. No font of the machine is looked at, so that it is the same everywhere.
+//! A drawing in pixels, a band of rows at a time: however large it is, little of it is held. No font of the machine is
+//! looked at, so that it is the same everywhere.
 
 use std::sync::Arc;
 
-use resvg::tiny_skia::{Pixmap, Transform};
+use png::{BitDepth, ColorType, Encoder};
+use resvg::tiny_skia::{Color, Paint, Pixmap, Rect, Transform};
 use resvg::usvg::{Options, Tree, fontdb};
 
+use super::canvas::{self, Filled, Line};
 use super::font;
+use super::look::Rgb;
 use crate::error::{Error, Result};
 
-/// The bytes of a PNG file of `svg`, a pixel for each of its units.
-pub(super) fn render(svg: &str) -> Result<Vec<u8>> {
+/// Rows of a band.
+const ROWS: u32 = 128;
+
+/// The bytes of a PNG file with a pixel for each unit: texts above rectangles on a ground.
+pub(super) fn write(
+    (width, height): (f32, f32),
+    ground: Rgb,
+    rects: &[Filled],
+    texts: &[Line],
+) -> Result<Vec<u8>> {
+    let (wide, high) = (width.round() as u32, height.round() as u32);
+    let mut bytes = Vec::new();
+    let mut encoder = Encoder::new(&mut bytes, wide, high);
+    encoder.set_color(ColorType::Rgb);
+    encoder.set_depth(BitDepth::Eight);
+    let mut file = encoder.write_header().map_err(failed)?;
+    let mut rows = file.stream_writer().map_err(failed)?;
+    let fonts = fonts();
+    for top in (0..high).step_by(ROWS as usize) {
+        let size = (wide, ROWS.min(high - top));
+        let band = band(size, top as f32, (width, height), ground, (rects, texts), &fonts)?;
+        // The ground is opaque, and so is every pixel.
+        let colours: Vec<u8> = band.data().chunks_exact(4).flat_map(|pixel| &pixel[..3]).copied().collect();
+        std::io::Write::write_all(&mut rows, &colours).map_err(failed)?;
+    }
+    rows.finish().map_err(failed)?;
+    drop(file);
+    Ok(bytes)
+}
+
+fn failed(found: impl std::fmt::Display) -> Error {
+    Error::output("the picture cannot be drawn in pixels").found(found)
+}
+
+fn fonts() -> Options<'static> {
     let mut fonts = fontdb::Database::new();
     fonts.load_font_data(font::FILE.to_vec());
     fonts.set_monospace_family(font::FAMILY);
-    let options =
-        Options { font_family: font::FAMILY.to_owned(), fontdb: Arc::new(fonts), ..Options::default() };
-    let failed = |found: String| Error::output("the picture cannot be drawn in pixels").found(found);
-    let tree = Tree::from_str(svg, &options).map_err(|error| failed(error.to_string()))?;
-    let size = tree.size().to_int_size();
-    let mut pixels = Pixmap::new(size.width(), size.height())
-        .ok_or_else(|| failed(format!("{} x {} pixels", size.width(), size.height())))?;
-    resvg::render(&tree, Transform::identity(), &mut pixels.as_mut());
-    pixels.encode_png().map_err(|error| failed(error.to_string()))
+    Options { font_family: font::FAMILY.to_owned(), fontdb: Arc::new(fonts), ..Options::default() }
+}
+
+/// The rows of the drawing from `top` on, as many as `wide` and `high` say.
+fn band(
+    (wide, high): (u32, u32),
+    top: f32,
+    (width, height): (f32, f32),
+    ground: Rgb,
+    (rects, texts): (&[Filled], &[Line]),
+    fonts: &Options<'_>,
+) -> Result<Pixmap> {
+    let mut pixels = Pixmap::new(wide, high).ok_or_else(|| failed(format!("{wide} x {high} pixels")))?;
+    let opaque = |(red, green, blue): Rgb| Color::from_rgba8(red, green, blue, 255);
+    pixels.fill(opaque(ground));
+    let (up, bottom) = (Transform::from_translate(0.0, -top), top + high as f32);
+    let mut paint = Paint { anti_alias: false, ..Paint::default() };
+    for Filled { corner: (x, y), size, ink, opacity } in rects {
+        // The pixels whose centres are inside: the same ones in whichever band they are.
+        let [left, right, over, under] = [*x, x + size.0, *y, y + size.1].map(|edge| (edge - 0.5).ceil());
+        if over < bottom
+            && under > top
+            && let Some(rect) = Rect::from_ltrb(left, over, right, under)
+        {
+            let mut colour = opaque(*ink);
+            colour.apply_opacity(*opacity);
+            paint.set_color(colour);
+            pixels.fill_rect(rect, &paint, up, None);
+        }
+    }
+    let mut svg = String::new();
+    for text in texts.iter().filter(|text| text.rows.0 < bottom && text.rows.1 > top) {
+        svg += &text.element;
+    }
+    if !svg.is_empty() {
+        let svg = canvas::head(width, height) + &svg + canvas::END;
+        let tree = Tree::from_str(&svg, fonts).map_err(failed)?;
+        resvg::render(&tree, up, &mut pixels.as_mut());
+    }
+    Ok(pixels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::picture::canvas::{Canvas, Drawn, Letters};
+
+    /// A band shows what the whole drawing has in these rows.
+    #[test]
+    fn bands_are_parts_of_one_drawing() {
+        let size = (200.0, 300.0);
+        let mut canvas = Canvas::pixels(size.0, size.1, (10, 20, 30));
+        canvas.rect((5.0, 100.0), (90.0, 60.0), (200, 0, 0), 1.0);
+        canvas.rect((50.0, 120.5), (90.0, 130.0), (0, 200, 0), 0.5);
+        canvas.text((20.0, 131.0), 6, "across", Letters::new((250, 250, 250), 10.0));
+        canvas.text_upwards((150.0, 290.0), 20, "from below to the top", Letters::new((250, 250, 0), 10.0));
+        let Drawn::Pixels { rects, texts } = &canvas.drawn else { panic!() };
+        let fonts = fonts();
+        let band = |top: u32, high: u32| {
+            let band = band((200, high), top as f32, size, canvas.ground, (rects, texts), &fonts).unwrap();
+            band.data().to_vec()
+        };
+        let whole = band(0, 300);
+        let parts: Vec<u8> = [(0, 128), (128, 128), (256, 44)].map(|(top, high)| band(top, high)).concat();
+        let apart = whole.iter().zip(&parts).map(|(one, other)| one.abs_diff(*other)).max().unwrap();
+        assert!(whole.len() == parts.len() && apart <= 2, "{apart}");
+        assert!(whole.chunks(4).all(|pixel| pixel[3] == 255), "opaque");
+        let drawn = |x: usize, y: usize| &whole[4 * (y * 200 + x)..][..3];
+        assert_eq!((drawn(0, 0), drawn(10, 110)), (&[10, 20, 30][..], &[200, 0, 0][..]));
+        let bytes = write(size, canvas.ground, rects, texts).unwrap();
+        assert!(bytes.starts_with(b"\x89PNG\r\n"));
+    }
 }

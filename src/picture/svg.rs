@@ -18,17 +18,18 @@ struct Text {
     text: String,
 }
 
-/// The drawing. What the font of the pictures in pixels lacks is a box with its code point where `boxed`; else the
-/// reader's fonts may have it.
-pub(super) fn write(screen: &Buffer, paper: Paper, boxed: bool) -> String {
+/// The drawing, `in_pixels` or as a file of SVG. In pixels, what their font lacks is a box with its code point; a reader
+/// may have it in other fonts.
+pub(super) fn draw(screen: &Buffer, paper: Paper, in_pixels: bool) -> Canvas {
     let area = screen.area;
     let (width, height) = (f32::from(area.width) * CELL.0, f32::from(area.height) * CELL.1);
-    let mut canvas = Canvas::new(width, height, paper.background());
+    let new = if in_pixels { Canvas::pixels } else { Canvas::svg };
+    let mut canvas = new(width, height, paper.background());
     for y in 0..area.height {
         backgrounds(screen, paper, y, &mut canvas);
-        letters(screen, paper, y, boxed, &mut canvas);
+        letters(screen, paper, y, in_pixels, &mut canvas);
     }
-    canvas.finish()
+    canvas
 }
 
 fn place(x: u16, y: u16) -> (f32, f32) {
@@ -144,10 +145,10 @@ mod tests {
 
     #[test]
     fn what_the_font_lacks_is_a_box_with_its_code_point() {
-        let boxed = write(&screen("a日b"), Paper::Dark, true);
+        let boxed = format!("{:?}", draw(&screen("a日b"), Paper::Dark, true));
         assert!(boxed.contains(">65E5</text>") && !boxed.contains('日'), "{boxed}");
         // A reader has fonts of its own.
-        assert!(write(&screen("a日b"), Paper::Dark, false).contains(">日</text>"));
+        assert!(format!("{:?}", draw(&screen("a日b"), Paper::Dark, false)).contains(">日</text>"));
     }
 
     #[test]

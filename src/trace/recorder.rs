@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use ndarray::{ArrayD, IxDyn};
 
+use crate::memory::naming;
+
 use super::frame::{Frame, FrameData};
 use super::probe::{Probe, Values};
 use super::select::Select;
@@ -52,11 +54,11 @@ impl<S: FnMut(Frame)> Probe for Recorder<'_, S> {
         let (&width, outer) = shape.split_last().unwrap_or((&1, &[]));
         let count: usize = outer.iter().product();
         let partial = self.partial.entry(site).or_insert_with(|| Partial {
-            data: match values {
+            data: naming(site.stage.name(), || match values {
                 Values::F32(_) => Buffer::F32(vec![0.0; count * width]),
                 Values::I64(_) => Buffer::I64(vec![0; count * width]),
                 Values::I8(_) => Buffer::I8(vec![0; count * width]),
-            },
+            }),
             missing_rows: count,
         });
         let range = rows.start * width..rows.end * width;

@@ -330,8 +330,10 @@ impl App {
 
     /// Chooses a view for this step and those like it.
     pub(super) fn choose_view(&mut self, name: &'static str) {
+        let before = (self.place.step, self.view().name());
         let vocabulary = self.place.step.over_vocabulary();
         *(if vocabulary { &mut self.wish.vocabulary } else { &mut self.wish.plain }) = name;
+        self.open_on_last_token(before);
     }
 
     /// The part of the stage that the screen's slice is: all of it where no axis is held.
@@ -425,7 +427,9 @@ impl App {
         if place.site() != self.place.site() {
             self.rank = 0;
         }
+        let before = (self.place.step, self.view().name());
         self.place = place;
+        self.open_on_last_token(before);
     }
 
     /// What was stopped or failed is asked for again; false where nothing was.

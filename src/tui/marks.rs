@@ -154,6 +154,10 @@ fn text_of(path: &Path) -> Result<Option<String>> {
             .found(format!("{size} bytes"))
             .next("check that this is the right file"));
     }
+    // Some editors begin a text in UTF-8 with a mark of their own.
+    if text.starts_with('\u{feff}') {
+        text.remove(0);
+    }
     Ok(Some(text))
 }
 
@@ -243,6 +247,9 @@ mod tests {
         marks.save().unwrap();
         assert_eq!(Marks::open(&path).unwrap().all[&'b'].address, "p0/tokens");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        // Some editors begin the file with a mark of their own.
+        fs::write(&path, "\u{feff}c L1/xv\n").unwrap();
+        assert_eq!(Marks::open(&path).unwrap().all[&'c'].address, "L1/xv");
     }
 
     fn set(marks: &mut Marks, letter: char, address: &str) {

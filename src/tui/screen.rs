@@ -69,6 +69,16 @@ impl App {
         self.view().name() == Largest.name()
     }
 
+    /// Selects the pass's last token, whose successor the pass predicts, where logits or a view of units is entered from
+    /// the step and the view `before`: the token of another step would be taken for it.
+    pub(super) fn open_on_last_token(&mut self, (step, view): (Step, &str)) {
+        let (now, name) = (self.place.step, self.view().name());
+        let logits = now != step && now.over_vocabulary() && now.axes().contains(&Axis::Token);
+        if logits || (name == Neurons.name() && name != view) {
+            self.selected.set(Axis::Token, self.dims().tokens.saturating_sub(1));
+        }
+    }
+
     /// Where the view's cells are, if it has a place on the screen.
     pub fn layout(&self) -> Option<Layout> {
         let area = view::Panels::new(self).middle?;

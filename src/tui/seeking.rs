@@ -151,7 +151,11 @@ impl App {
         let shape = stage_shape(self);
         match seek.goal {
             Goal::Largest(Some((_, index))) => self.stand_on(&index, &shape),
-            Goal::Largest(None) => self.say("there is no number here", false),
+            Goal::Largest(None) => {
+                // What has no largest value has none for the cursor to open at either.
+                self.opened = true;
+                self.say("there is no number here", false);
+            }
             Goal::Like(like) => {
                 let (all, words) = (shape.iter().product::<usize>(), like.filter.words());
                 let name = self.place.step.name();

@@ -61,7 +61,17 @@ impl Still<'_> {
                 return Err(Error::usage(format!("{} has no view `{view}`", step.name()))
                     .expected(format!("one of {}", names.join(", "))));
             }
+            let selected = app.selected;
             app.choose_view(view);
+            // A token that the address names stays.
+            if self
+                .open
+                .at
+                .as_ref()
+                .is_some_and(|at| at.index.iter().any(|(letter, _)| "tq".contains(*letter)))
+            {
+                app.selected = selected;
+            }
             app.settle();
             arrive(&mut app, runs, &mut check)?;
         }

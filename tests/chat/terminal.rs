@@ -160,3 +160,72 @@ fn a_chat_in_a_terminal_says_how_it_is_left() {
     terminal.press("/quit\r");
     terminal.end();
 }
+
+impl Terminal {
+    fn press_bytes(&mut self, bytes: &[u8]) {
+        self.keys.write_all(bytes).unwrap();
+        self.keys.flush().unwrap();
+    }
+}
+
+/// A byte that is no UTF-8 is seen in the line, and ends neither the line nor the conversation.
+#[test]
+fn a_byte_that_is_no_text_stays_in_its_line_typed_or_pasted() {
+    let mut terminal = Terminal::start(&["-n", "3"]);
+    let mut at = terminal.wait_for("> ", 0);
+    // Latin-1, a character that is cut off, a byte that no encoding begins with; and the same in pastes.
+    for bytes in [&b"caf\xe9 au lait"[..], b"a\xff b", b"x\xc3", b"\x80\x81y"] {
+        for pasted in [false, true] {
+            terminal.press_bytes(&match pasted {
+                true => [b"\x1b[200~", bytes, b"\x1b[201~"].concat(),
+                false => bytes.to_vec(),
+            });
+            let shown = String::from_utf8_lossy(bytes).into_owned();
+            at = terminal.wait_for(&shown, at);
+            // Ctrl-U: what is typed next is a line of its own.
+            terminal.press("\u{15}What does softmax do?\r");
+            at = terminal.wait_for("\nSof", at);
+            at = terminal.wait_for("> ", at);
+        }
+    }
+    assert!(!terminal.text().contains("error:"), "{}", terminal.text());
+    terminal.press(CTRL_D);
+    terminal.end();
+}
+
+/// What is drawn for a long text grows with the screen and not with each piece of the text.
+#[test]
+fn a_long_text_typed_without_marks_of_a_paste_is_not_drawn_for_each_of_its_pieces() {
+    let mut terminal = Terminal::start(&[]);
+    let at = terminal.wait_for("> ", 0);
+    let text = "many words without an end ".repeat(8_000);
+    for part in text.as_bytes().chunks(4000) {
+        terminal.press_bytes(part);
+    }
+    terminal.press("\r");
+    let at = terminal.wait_for("longer than the model's context", at);
+    let at = terminal.wait_for("> ", at);
+    let written = terminal.text().len();
+    assert!(written < 10 * text.len(), "{written} bytes were drawn for {} typed ones", text.len());
+    terminal.press("What does softmax do?\r");
+    let at = terminal.wait_for("add up to one.", at);
+    terminal.wait_for("> ", at);
+    terminal.press(CTRL_D);
+    terminal.end();
+}
+
+#[test]
+fn a_line_is_edited_and_the_next_one_may_be_typed_ahead() {
+    let mut terminal = Terminal::start(&["-n", "40"]);
+    let at = terminal.wait_for("> ", 0);
+    // Left over a word, a word taken out and put back, an accent that belongs to its letter; two lines at once.
+    terminal
+        .press("do softmax What\u{17}\u{1b}[1;5D\u{1b}[1;5D\u{19} does \u{1b}[3~\u{1b}[3~\u{1b}[3~\u{5}do?");
+    let at = terminal.wait_for("What does softmax do?", at);
+    terminal.press("\r/help\r");
+    let at = terminal.wait_for("add up to one.", at);
+    let at = terminal.wait_for("/regenerate", at);
+    terminal.wait_for("> ", at);
+    terminal.press(CTRL_D);
+    terminal.end();
+}

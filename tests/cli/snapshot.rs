@@ -97,6 +97,42 @@ fn the_view_the_palette_and_the_paper_are_chosen() {
     refused(folder.path(), "f.svg", "120x40", &["--view", "nothing"], "no such view");
 }
 
+/// A view that tells of one token opens on the last one, and on the one that the address names.
+#[test]
+fn the_token_that_an_address_names_is_shown_in_every_view() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("a.txt");
+    let draw = |at: &str, view: &str| {
+        let args = ["snapshot", "--prompt", PROMPT, "--at", at, "--view", view, "--force", "--out"];
+        ok(&llama_trace([&args[..], &[out.to_str().unwrap()]].concat()));
+        fs::read_to_string(&out).unwrap()
+    };
+    for (at, view, shown) in [
+        ("L1/ffn_hidden", "neurons", "L1/ffn_hidden[t=4,"),
+        ("L1/ffn_hidden[t=2]", "neurons", "L1/ffn_hidden[t=2,"),
+        ("logits", "largest", "logits[t=4,"),
+        ("logits[t=1]", "largest", "logits[t=1,"),
+        ("logits[t=1]", "attribution", "logits[t=1,"),
+    ] {
+        let text = draw(at, view);
+        assert!(text.contains(shown), "{at} as {view}:\n{text}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_is_not_replaced_as_by_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, link) = (folder.path().join("mine.svg"), folder.path().join("a.svg"));
+    fs::write(&file, "mine").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let output = snapshot(folder.path(), "a.svg", "80x24", &["--force"]);
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    assert!(stderr(&output).contains("found: a link"), "{}", stderr(&output));
+    assert!(link.is_symlink());
+    assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
+}
+
 #[test]
 fn another_size_or_suffix_is_refused_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();

@@ -155,3 +155,32 @@ fn absurd_numbers_of_tokens_end_with_the_context() {
         refused(&[&args[..], &[out.to_str().unwrap()]].concat(), 2, &["from 0 to 5"]);
     }
 }
+
+/// A word that is wrong is named and not repeated in full, however long it is.
+#[test]
+fn a_wrong_word_of_any_length_is_answered_in_a_few_lines() {
+    let (word, digits) = ("x".repeat(15_000), "9".repeat(15_000));
+    let unknown = format!("--{word}");
+    let many = format!("L{digits}/h0");
+    for args in [
+        &["log", "--prompt", "hi", "--without", &word][..],
+        &["log", "--prompt", "hi", "--without", &many],
+        &["log", "--prompt", "hi", "--stage", &word],
+        &["log", "--prompt", "hi", "--layer", &digits],
+        &["log", "--prompt", "hi", "--model", &word],
+        &["log", "--prompt", "hi", "-n", &digits],
+        &["log", "--ids", &digits],
+        &["log", &unknown],
+        &["export", "--prompt", "hi", "--out", &word],
+        &["explain", &word],
+        &["diff", &word, &word],
+        &["diff", &unknown],
+        &["tokenize", "hi", "--tokenizer", &word],
+        &["bench", "--shape", &word],
+    ] {
+        let output = llama_trace(args);
+        let told = stderr(&output);
+        assert!(output.status.code().is_some_and(|code| (2..=6).contains(&code)), "{:?}: {told}", args[0]);
+        assert!(told.contains("error: ") && told.len() < 3000, "{:?}: {} bytes", &args[..1], told.len());
+    }
+}

@@ -126,8 +126,8 @@ impl Backend for Other {
         self.cpu.kernel_name()
     }
 
-    fn limits(&self, matrices: Dtype, mapped: &[&[u8]]) -> Result<Limits> {
-        self.cpu.limits(matrices, mapped)
+    fn limits(&self, matrices: Dtype, mapped: &[&[u8]], most: usize) -> Result<Limits> {
+        self.cpu.limits(matrices, mapped, most)
     }
 
     fn precision(&self) -> Precision {

@@ -231,3 +231,23 @@ fn a_model_that_becomes_shorter_leaves_no_temporary_folder() {
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["m"]);
 }
+
+/// From some key on the system gives no more memory.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_viewer_that_gets_no_more_memory_gives_the_terminal_back_and_says_so() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let mut viewer = viewer(&[]);
+    let pid = Pid::from_raw(viewer.pid().cast_signed());
+    let none = Rlimit { current: Some(1 << 20), maximum: None };
+    prlimit(pid, Resource::As, none).unwrap();
+    // Each token's pass is kept.
+    for _ in 0..400 {
+        viewer.send("tn");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let end = viewer.end();
+    assert_eq!(end.code, 4, "{}", end.screen);
+    assert!(end.screen.contains("error: there is not enough memory"), "{}", end.screen);
+    assert_eq!(end.screen.matches("error").count(), 1, "{}", end.screen);
+}

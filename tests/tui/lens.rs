@@ -96,3 +96,46 @@ fn views_that_need_the_weights_say_so_where_there_are_none() {
         stage.shows("it has no");
     }
 }
+
+/// The pass predicts what comes after its last token: another step's token is not taken for it.
+#[test]
+fn logits_attribution_and_units_open_on_the_last_token_whichever_another_step_showed() {
+    let last = |desk: &Desk, step: &str| {
+        let address = desk.address();
+        assert!(address.starts_with(&format!("p0/{step}[t=4,")), "{address}");
+    };
+    let view = |desk: &mut Desk, name: &str| {
+        while desk.app.view().name() != name {
+            desk.keys("v");
+        }
+    };
+    let mut desk = Desk::at("p0/final_norm[t=1,d=0]", (120, 36));
+    desk.keys("n");
+    last(&desk, "logits");
+    desk.shows("is next");
+    let first = desk.screen().lines().find(|line| line.contains("  1 ")).unwrap().to_owned();
+    assert!(first.contains(','), "what comes first is what the strip calls next: {first}");
+    view(&mut desk, "attribution");
+    desk.shows("logit of , −");
+    // However one gets there, and as often as one does.
+    for keys in ["/logits", ":p0/logits"] {
+        desk.go("p0/L2/attn_residual[t=2,d=3]");
+        desk.keys(keys).key(KeyCode::Enter);
+        last(&desk, "logits");
+    }
+    // A token that was chosen there stays, whatever view shows it.
+    desk.go("p0/logits[t=2]");
+    assert!(desk.address().starts_with("p0/logits[t=2,"), "{}", desk.address());
+    view(&mut desk, "attribution");
+    assert!(desk.address().starts_with("p0/logits[t=2,"), "{}", desk.address());
+    desk.go("p0/L1/ffn_hidden[t=1,f=0]");
+    view(&mut desk, "neurons");
+    last(&desk, "L1/ffn_hidden");
+    desk.key(KeyCode::Left);
+    assert!(desk.address().starts_with("p0/L1/ffn_hidden[t=3,"), "{}", desk.address());
+    desk.keys("p");
+    assert!(desk.address().starts_with("p0/L1/ffn_up[t=3,"), "the same view goes on: {}", desk.address());
+    desk.go("p0/L0/xq[t=0,h=0,c=0]");
+    desk.keys("/ffn_gate").key(KeyCode::Enter);
+    last(&desk, "L0/ffn_gate");
+}

@@ -473,7 +473,7 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
         "{}",
         program.stage.message()
     );
-    program.keys("/logits\rvkb");
+    program.keys("/logits[t=3]\rb");
     assert!(
         program.stage.message().contains("a branch begins after the last, 11"),
         "{}",

@@ -6,6 +6,7 @@ use std::time::Instant;
 use rayon::prelude::*;
 
 use super::kernel::{Kernel, Multiplied};
+use super::memory::grow;
 use crate::backend::Limits;
 use crate::error::Result;
 use crate::stop;
@@ -27,11 +28,17 @@ const FEW_ROUNDS: usize = 1 << 16;
 const PIECE: usize = 16 << 20;
 
 /// Measures with the loops of `kernel`, for products made of `multiplied`. Reads `mapped`, the weights where they
-/// lie in a mapped file, if there are enough of them, and ordinary memory otherwise.
+/// lie in a mapped file, if there are enough of them, and otherwise ordinary memory, of which it takes `most` bytes at
+/// most.
 ///
 /// # Errors
-/// [`crate::error::Error::Interrupted`] where the process was asked to stop.
-pub(super) fn measure(kernel: Kernel, multiplied: Multiplied, mapped: &[&[u8]]) -> Result<Limits> {
+/// [`crate::error::Error::Interrupted`] where the process was asked to stop, and where there is no memory.
+pub(super) fn measure(
+    kernel: Kernel,
+    multiplied: Multiplied,
+    mapped: &[&[u8]],
+    most: usize,
+) -> Result<Limits> {
     let threads = rayon::current_num_threads();
     let enough = READ_BYTES.max(READ_FOR_CACHED * last_level_cache().unwrap_or(0));
     let mut ordinary = Vec::new();
@@ -39,12 +46,17 @@ pub(super) fn measure(kernel: Kernel, multiplied: Multiplied, mapped: &[&[u8]]) 
         (mapped, "the mapped file")
     } else {
         // The system finds its memory page by page, which takes longer than to read it.
-        ordinary.reserve_exact(enough);
-        while ordinary.len() < enough {
+        let taken = enough.min(most);
+        grow(&mut ordinary, taken).map_err(|error| {
+            error
+                .at("the memory whose speed is measured")
+                .next("raise the limit on memory (ulimit -v), or end other programs")
+        })?;
+        while ordinary.len() < taken {
             stop::check()?;
-            ordinary.resize(enough.min(ordinary.len() + PIECE), 1_u8);
+            ordinary.resize(taken.min(ordinary.len() + PIECE), 1_u8);
         }
-        (&[&ordinary], "ordinary memory")
+        (&[&ordinary], if taken < enough { "memory that a cache may hold" } else { "ordinary memory" })
     };
     let bytes: usize = memory.iter().map(|part| part.len()).sum();
     let best = |work: &(dyn Fn() -> Result<()> + Sync)| {

@@ -149,8 +149,8 @@ impl Backend for Cpu {
         self.kernel.name()
     }
 
-    fn limits(&self, matrices: Dtype, mapped: &[&[u8]]) -> Result<Limits> {
-        limits::measure(self.kernel, self.kernel.multiplied(self.precision, matrices), mapped)
+    fn limits(&self, matrices: Dtype, mapped: &[&[u8]], most: usize) -> Result<Limits> {
+        limits::measure(self.kernel, self.kernel.multiplied(self.precision, matrices), mapped, most)
     }
 
     fn precision(&self) -> Precision {

@@ -22,8 +22,8 @@ use super::machine::{self, Grid, Program};
 use super::nvrtc::{Nvrtc, WARPGROUPS};
 use super::ptx;
 use super::sources::Module;
-use crate::backend::no_memory;
 use crate::error::Result;
+use crate::memory::no_memory;
 
 /// `llt_launch` of `kernels/emulate.cpp`.
 type Run =

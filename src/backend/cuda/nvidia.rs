@@ -22,8 +22,8 @@ use super::ptx;
 use super::sources::Module;
 use super::store::Store;
 use super::without::{self, Without};
-use crate::backend::no_memory;
 use crate::error::{Error, Result};
+use crate::memory::no_memory;
 
 /// The first that may start a kernel before the one before it has ended.
 const OVERLAPS: (u32, u32) = (9, 0);

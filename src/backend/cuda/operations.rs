@@ -96,7 +96,7 @@ impl Backend for Cuda {
         if self.warpgroups.load(Relaxed) { "sm_90a" } else { self.architecture }
     }
 
-    fn limits(&self, _: Dtype, _: &[&[u8]]) -> Result<Limits> {
+    fn limits(&self, _: Dtype, _: &[&[u8]], _: usize) -> Result<Limits> {
         limits::measure(self, limits::FULL)
     }
 

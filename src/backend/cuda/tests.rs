@@ -10,12 +10,11 @@ use std::ops::Range;
 use super::emulated::Asked;
 use super::*;
 use crate::backend::cpu::{noise, random_blocks};
-use crate::backend::{
-    AttentionPart, AttentionShape, AttentionSink, Backend, PassRows, Span, Swiglu, no_memory,
-};
+use crate::backend::{AttentionPart, AttentionShape, AttentionSink, Backend, PassRows, Span, Swiglu};
 use crate::checkpoint::{Dtype, Tensor};
 use crate::config::{CacheDtype, Pairing};
 use crate::files::Bytes;
+use crate::memory::no_memory;
 use half::{bf16, f16};
 
 /// Bytes of the device's memory.

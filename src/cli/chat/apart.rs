@@ -104,10 +104,10 @@ impl Apart {
                 return self.beyond(&over_time());
             }
         }
-        // What Rust says before it ends a process.
+        // What is said before a process ends for lack of a stack or of memory.
         self.beyond(&match words {
             words if words.contains("overflowed its stack") => "steps inside one another without end".into(),
-            words if words.contains("memory allocation") => {
+            words if words.contains("memory") => {
                 format!("more than {} MiB of memory", MEMORY >> 20)
             }
             _ => format!("its process ended ({status})"),

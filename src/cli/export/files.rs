@@ -149,11 +149,9 @@ impl<'a> Files<'a> {
                 values.numbers().for_each(|value| heatmap.add(value));
                 Ok(())
             })?;
-            let drawing = heatmap.draw(stats, |axis, index| self.token(site, axis, index));
-            let bytes = match format {
-                Format::Png => picture::pixels(&drawing).map_err(io::Error::other)?,
-                _ => drawing.into_bytes(),
-            };
+            let label = |axis, index| self.token(site, axis, index);
+            let drawing = heatmap.draw(stats, format == Format::Png, label);
+            let bytes = picture::written(drawing).map_err(io::Error::other)?;
             fs::write(self.folder.path().join(self.manifest.file_name(site)), bytes)?;
         }
         self.manifest.file(site, &open.shape, stats, self.made);

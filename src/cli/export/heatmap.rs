@@ -125,8 +125,13 @@ impl Heatmap {
         }
     }
 
-    /// The drawing; `label` gives the token that an index of an axis stands for.
-    pub(super) fn draw(&self, stats: Stats, label: impl Fn(Axis, usize) -> Option<String>) -> String {
+    /// The drawing, `in_pixels` or as a file of SVG; `label` gives the token that an index of an axis stands for.
+    pub(super) fn draw(
+        &self,
+        stats: Stats,
+        in_pixels: bool,
+        label: impl Fn(Axis, usize) -> Option<String>,
+    ) -> Canvas {
         let paper = Paper::Light;
         let (ink, dim) = (paper.ink(), (110, 110, 110));
         let texts = |side: &Side| -> Vec<(usize, String)> {
@@ -151,7 +156,8 @@ impl Heatmap {
         let head = LINE * (lines.len() as f32 + 2.0);
         let width = (beside as f32 * wide).max(longest).max(300.0);
         let height = head + panels.div_ceil(beside) as f32 * high + 8.0;
-        let mut canvas = Canvas::new(width, height, paper.background());
+        let new = if in_pixels { Canvas::pixels } else { Canvas::svg };
+        let mut canvas = new(width, height, paper.background());
         for (at, line) in (1_u8..).zip(&lines) {
             let letters = Letters { bold: at == 1, ..Letters::new(ink, LETTER) };
             canvas.text((8.0, LINE * f32::from(at)), text::width(line), line, letters);
@@ -176,7 +182,7 @@ impl Heatmap {
             }
             self.panel(panel, (x, y), stats, &mut canvas);
         }
-        canvas.finish()
+        canvas
     }
 
     fn panel(&self, panel: usize, (x, y): (f32, f32), stats: Stats, canvas: &mut Canvas) {

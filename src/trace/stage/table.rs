@@ -107,7 +107,7 @@ stages! {
         with [weight("attention_norm", &[A::Dim])]
         unit Plain, rounded TwiceInNorm, runs Alone;
         formula "attn_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · attention_norm[d]"
-        purpose "Brings every token's vector to the same root mean square, so that attention sees directions and not lengths."
+        purpose "Divides every token's vector by its root mean square, so that attention sees directions and not lengths. The learned weight then scales each component, so the vectors shown differ in size again."
         aliases "input_layernorm" "ln1.hook_normalized × weight" "attn_norm-L" "normalizedX"
     AttnNormQ8 "attn_norm_q8" Layer [Token, Dim] "quantize" from [of(Stage::AttnNorm)] with []
         unit Steps, rounded Never, runs Derived, by Quantized of [of(Stage::AttnNorm)], only Int8 else AttnNorm;
@@ -141,7 +141,7 @@ stages! {
         with [weight("q_norm", &[A::HeadDim])]
         unit Plain, rounded TwiceInNorm, runs Alone, only QkNorm else Xq;
         formula "xq_norm[t, h, c] = xq[t, h, c] / √(Σ xq[t, h, :]² / {C} + {eps}) · q_norm[c]"
-        purpose "Brings every head's query to the same root mean square, so that no score grows just because a query is long. One weight serves all {H} heads."
+        purpose "Divides every head's query by its root mean square, so that no score grows just because a query is long. The learned weight then scales each component; one weight serves all {H} heads."
         aliases "self_attn.q_norm" "attn.q_norm.hook_normalized × weight" "Qcur_normed-L" ""
     XkNorm "xk_norm" Layer [Token, KvHead, HeadDim] "rms_norm" from [of(Stage::Xk)]
         with [weight("k_norm", &[A::HeadDim])]

@@ -1,0 +1,69 @@
+//! The thread that removes the temporary folders and ends the process where no other can: from within a signal's handler,
+//! and where there is no memory. For this end some is kept.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::io::{self, Read};
+use std::os::fd::IntoRawFd;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::thread;
+
+use super::{scratch, signals};
+
+/// Addresses that are kept: for stacks, and for what the C library allocates to read a folder.
+const KEPT: usize = 4 << 20;
+
+/// Where the thread is woken.
+static WAKE: AtomicI32 = AtomicI32::new(-1);
+static RESERVE: AtomicPtr<libc::c_void> = AtomicPtr::new(ptr::null_mut());
+
+thread_local! {
+    static IS_IT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this is that thread, at work.
+pub(super) fn is_it() -> bool {
+    IS_IT.get()
+}
+
+/// Starts the thread.
+pub(super) fn start() -> io::Result<()> {
+    let (mut wake, waker) = io::pipe()?;
+    thread::Builder::new().name("ending".into()).spawn(move || {
+        let mut code = [0];
+        if wake.read_exact(&mut code).is_ok() {
+            IS_IT.set(true);
+            release();
+            scratch::remove_all();
+            signals::exit(code[0]);
+        }
+    })?;
+    keep();
+    WAKE.store(waker.into_raw_fd(), Ordering::SeqCst);
+    Ok(())
+}
+
+/// Has the thread end the process with this code; false where there is none yet. Safe in a signal's handler.
+pub(super) fn wake(code: u8) -> bool {
+    // SAFETY: the byte is there; that it cannot be written is told.
+    unsafe { libc::write(WAKE.load(Ordering::SeqCst), [code].as_ptr().cast(), 1) == 1 }
+}
+
+fn keep() {
+    // SAFETY: a new mapping, at an address that the system chooses, of pages that are never touched.
+    let kept = unsafe {
+        libc::mmap(ptr::null_mut(), KEPT, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0)
+    };
+    if kept != libc::MAP_FAILED {
+        RESERVE.store(kept, Ordering::SeqCst);
+    }
+}
+
+fn release() {
+    let kept = RESERVE.swap(ptr::null_mut(), Ordering::SeqCst);
+    if !kept.is_null() {
+        // SAFETY: the mapping is ours, and nothing refers to it.
+        unsafe { libc::munmap(kept, KEPT) };
+    }
+}

@@ -1,0 +1,128 @@
+//! The end of a process that gets no more memory: one message, exit code 4, the terminal and the folders as ever. Until
+//! the message is written nothing is allocated; then the thread that removes the folders has some that was kept.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::{CLAIMED, last, signals, terminal};
+use crate::memory::{answered, purpose};
+
+/// The system's allocator. An allocation that fails ends the process, unless who asked for it answers for that
+/// ([`crate::memory::answering`]).
+#[derive(Debug)]
+pub struct Memory;
+
+/// The exit code of [`crate::error::Error::Prompt`], which other messages about memory have.
+const CODE: u8 = 4;
+
+const MESSAGE: [&str; 4] = [
+    "error: there is not enough memory",
+    "\n     where: ",
+    "\n  expected: room for ",
+    " bytes more\n      next: raise the limit on memory (ulimit -v), end other programs, or ask for less at once\n",
+];
+
+/// How long folders have to be removed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Whether the process ends for lack of memory.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+// SAFETY: every block comes from the system's allocator and goes back to it, with the layout that it was asked for
+// with. What is added is what happens where that gives none: nothing unwinds.
+unsafe impl GlobalAlloc for Memory {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's conditions are the same.
+        given(unsafe { System.alloc(layout) }, layout.size())
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        given(unsafe { System.alloc_zeroed(layout) }, layout.size())
+    }
+
+    unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as above.
+        given(unsafe { System.realloc(old, layout, size) }, size)
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[inline]
+fn given(block: *mut u8, size: usize) -> *mut u8 {
+    // Once the process ends, what is left is for the thread that removes its folders.
+    if block.is_null() && !answered() || ENDING.load(Ordering::Relaxed) && !last::is_it() {
+        end(size);
+    }
+    block
+}
+
+/// Ends the process where there was no room for `size` bytes. Nothing here allocates.
+#[cold]
+fn end(size: usize) -> ! {
+    if last::is_it() {
+        signals::exit(CODE);
+    }
+    if !ENDING.swap(true, Ordering::SeqCst) {
+        // Nobody else says how the process ends.
+        CLAIMED.store(true, Ordering::SeqCst);
+        terminal::restore_screen();
+        terminal::restore_settings();
+        let mut digits = [0; 20];
+        let [what, place, expected, next] = MESSAGE;
+        let (place, purpose) = if purpose().is_empty() { ("", "") } else { (place, purpose()) };
+        for part in [what, place, purpose, expected, written(size, &mut digits), next] {
+            // Whom this does not reach cannot be told.
+            let _ = rustix::io::write(rustix::stdio::stderr(), part.as_bytes());
+        }
+        if last::wake(CODE) {
+            let started = Instant::now();
+            while started.elapsed() < PATIENCE {
+                // SAFETY: it takes a number and waits.
+                unsafe { libc::usleep(10_000) };
+            }
+        }
+        signals::exit(CODE);
+    }
+    loop {
+        // SAFETY: it takes nothing and waits.
+        unsafe { libc::pause() };
+    }
+}
+
+/// `number` in `digits`.
+fn written(mut number: usize, digits: &mut [u8; 20]) -> &str {
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    std::str::from_utf8(&digits[first..]).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_without_memory() {
+        for number in [0, 7, 10, 4096, usize::MAX] {
+            assert_eq!(written(number, &mut [0; 20]), number.to_string());
+        }
+    }
+
+    #[test]
+    fn the_exit_code_is_that_of_other_messages_about_memory() {
+        assert_eq!(CODE, crate::memory::no_memory(1).exit_code());
+    }
+}

@@ -1,0 +1,146 @@
+//! Limits on memory, from too little to start to enough: whichever allocation fails, one message says so, the exit code
+//! is that of other messages about memory, and no folder and no screen is left behind.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use super::common::{fixture, models, stderr};
+
+/// The binary with `args` and so many KiB of addresses.
+fn limited(kibibytes: u64, args: &[&str], folder: &Path) -> Output {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "ulimit -v \"$0\" && exec \"$@\"", &kibibytes.to_string()]);
+    shell.arg(env!("CARGO_BIN_EXE_llama-trace")).args(args).current_dir(folder);
+    shell.env("RAYON_NUM_THREADS", "2").env("CUDA_VISIBLE_DEVICES", "").stdin(Stdio::null());
+    shell.output().unwrap()
+}
+
+/// Addresses that the program takes to start, in KiB: its file, its libraries, the main thread's stack.
+fn least(folder: &Path) -> u64 {
+    let starts = |kibibytes: &u64| limited(*kibibytes, &["--version"], folder).status.success();
+    (8..).map(|part| part * 4096).find(starts).unwrap()
+}
+
+/// Whether `output` is the end of a run that succeeded, or that lacked memory; it fails the test otherwise.
+fn ended(output: &Output, what: &str, folder: &Path) -> bool {
+    let told = stderr(output);
+    let left: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with('.'))
+        .collect();
+    assert_eq!(left, Vec::<String>::new(), "{what}: {told}");
+    match output.status.code() {
+        Some(0) => true,
+        Some(4) => {
+            assert_eq!(told.matches("error: ").count(), 1, "{what}: {told}");
+            assert!(told.contains("next: ") && told.contains("memory"), "{what}: {told}");
+            false
+        }
+        code => panic!("{what} ends with {code:?}: {told}"),
+    }
+}
+
+#[test]
+fn whichever_allocation_fails_one_message_says_so_and_nothing_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = models::golden("gqa", |_| {});
+    let model = model.path().to_str().unwrap();
+    let long = folder.path().join("long.txt");
+    fs::write(&long, "Once upon a time there was a number. ".repeat(5_000)).unwrap();
+    let builtin = fixture("builtin/tokenizer.json");
+    let builtin = builtin.to_str().unwrap();
+    let ids: Vec<String> = (0..60).map(|id| (id % 48).to_string()).collect();
+    let ids = ids.join(",");
+    let commands: [&[&str]; 8] = [
+        &["log", "--model", model, "--ids", &ids, "--values"],
+        &[
+            "export", "--model", model, "--ids", &ids, "--format", "png", "--stage", "softmax", "--force",
+            "--out", "e",
+        ],
+        &["export", "--prompt", "Once upon a time", "--force", "--out", "f"],
+        &["record", "--prompt", "Once upon a time", "--force", "--out", "t"],
+        &["snapshot", "--prompt", "Once upon", "--size", "300x100", "--force", "--out", "a.png"],
+        &["tokenize", "--tokenizer", builtin, "--format", "json", "--stdin"],
+        &["bench", "--model", model, "--prompt-tokens", "16", "--cached", "8", "--gen", "4"],
+        &["check", "--model", model],
+    ];
+    let least = least(folder.path());
+    let (mut lacked, mut succeeded) = (0, 0);
+    for args in commands {
+        // Ever larger steps: most of what is allocated is so at the beginning.
+        let mut more = 0;
+        let mut in_a_row = 0;
+        while in_a_row < 2 {
+            let output = match args[0] {
+                "tokenize" => {
+                    let script = "ulimit -v \"$0\" && exec \"$@\" < long.txt";
+                    let mut shell = Command::new("/bin/sh");
+                    shell.args([
+                        "-c",
+                        script,
+                        &(least + more).to_string(),
+                        env!("CARGO_BIN_EXE_llama-trace"),
+                    ]);
+                    shell
+                        .args(args)
+                        .env("RAYON_NUM_THREADS", "2")
+                        .current_dir(folder.path())
+                        .output()
+                        .unwrap()
+                }
+                _ => limited(least + more, args, folder.path()),
+            };
+            let what = format!("{args:?} with {more} KiB more than it takes to start");
+            if ended(&output, &what, folder.path()) {
+                succeeded += 1;
+                in_a_row += 1;
+            } else {
+                lacked += 1;
+                in_a_row = 0;
+            }
+            more += 4096 + more / 3;
+            assert!(more < 2 << 20, "{what}: it never has enough");
+        }
+    }
+    assert!(lacked > 20 && succeeded >= 16, "{lacked} {succeeded}");
+}
+
+/// What grew with the size of a picture, or with the machine's cache, is bounded.
+#[test]
+fn large_pictures_and_the_bench_of_a_small_model_take_little_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = models::golden("gqa", |_| {});
+    let model = model.path().to_str().unwrap();
+    let text = "Once upon a time there was a little girl. ".repeat(40);
+    let commands: [(u64, &[&str]); 3] = [
+        (
+            100,
+            &[
+                "snapshot",
+                "--prompt",
+                "Once upon",
+                "--size",
+                "500x200",
+                "--at",
+                "L1/softmax",
+                "--out",
+                "a.png",
+            ],
+        ),
+        (
+            130,
+            &[
+                "export", "--prompt", &text, "--layer", "1", "--stage", "softmax", "--format", "png",
+                "--out", "e",
+            ],
+        ),
+        (300, &["bench", "--model", model, "--prompt-tokens", "4", "--cached", "2", "--gen", "1"]),
+    ];
+    let least = least(folder.path());
+    for (mebibytes, args) in commands {
+        let output = limited(least + mebibytes * 1024, args, folder.path());
+        assert!(output.status.success(), "{} in {mebibytes} MiB: {}", args[0], stderr(&output));
+    }
+}
