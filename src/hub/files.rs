@@ -28,7 +28,8 @@ const TOKENIZERS: [&str; 2] = ["tokenizer.json", "tokenizer.model"];
 /// What is read beside the weights, where it is there.
 const BESIDE: [&str; 2] = ["generation_config.json", "chat_template.jinja"];
 /// What is read beside a tokenizer, where it is there.
-const BESIDE_TOKENIZER: [&str; 3] = ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"];
+pub(super) const BESIDE_TOKENIZER: [&str; 3] =
+    ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"];
 
 /// What the weights of a repository are.
 #[derive(Debug, PartialEq, Eq)]

@@ -152,7 +152,11 @@ impl Kept<'_> {
                 || self.cache.lacks(&commit, file)
                 || tokenizer && file.starts_with("tokenizer.")
         };
-        self.name.file.is_some() || self.need == Need::Tokenizer || files::optional().all(known)
+        match self.need {
+            _ if self.name.file.is_some() => true,
+            Need::Tokenizer => files::BESIDE_TOKENIZER.into_iter().all(known),
+            Need::Model | Need::Headers => files::optional().all(known),
+        }
     }
 
     fn of_commit(&self, commit: String, instead: Option<String>) -> Found {

@@ -40,9 +40,7 @@ pub(super) fn extend(environment: &mut Environment<'_>) {
     environment.add_filter("string", text);
     environment.add_filter("join", join);
     environment.add_filter("int", int);
-    environment.add_filter("float", |value: &Value, default: Option<f64>| {
-        number(value).unwrap_or(default.unwrap_or(0.0))
-    });
+    environment.add_filter("float", float_of);
     environment.add_filter("title", |value: &Value| title(&text(value)?));
     environment.add_filter("capitalize", |value: &Value| strings::capitalized(&text(value)?));
     environment.add_filter("wordcount", |value: &Value| -> Result<usize, Error> {
@@ -107,27 +105,42 @@ fn check_numbers(value: &Value, depth: usize) -> Result<(), Error> {
 }
 
 /// What Python's `float` reads; none where it refuses.
-fn number(value: &Value) -> Option<f64> {
-    match value.as_str() {
-        Some(text) => strings::strip(text, None, true, true).parse().ok(),
+///
+/// # Errors
+/// Where it may read what Rust does not.
+fn number(value: &Value) -> Result<Option<f64>, Error> {
+    Ok(match value.as_str() {
+        Some(text) => digits(text)?.parse().ok(),
         None if value.kind() == ValueKind::Bool => Some(if value.is_true() { 1.0 } else { 0.0 }),
         None => f64::try_from(value.clone()).ok(),
+    })
+}
+
+/// A text that Python and Rust read the same number from.
+fn digits(text: &str) -> Result<&str, Error> {
+    match text.is_ascii() && !text.contains('_') {
+        true => Ok(strings::strip(text, None, true, true)),
+        false => Err(Error::new(ErrorKind::InvalidOperation, format!("the number of {text:?}"))),
     }
+}
+
+/// The filter `float`.
+fn float_of(value: &Value, default: Option<f64>) -> Result<f64, Error> {
+    Ok(number(value)?.or(default).unwrap_or(0.0))
 }
 
 /// The filter `int`: a whole number, or what is left of another one without its fraction, or else the default.
 fn int(value: &Value, default: Option<i64>) -> Result<i64, Error> {
     let whole = match value.as_str() {
-        Some(text) => strings::strip(text, None, true, true).parse().ok(),
+        Some(text) => digits(text)?.parse().ok(),
         None => value.as_i64(),
     };
-    let cut = || number(value).filter(|number| number.is_finite()).map(f64::trunc);
     match whole {
         Some(whole) => Ok(whole),
-        None => match cut() {
+        None => match number(value)?.filter(|number| number.is_finite()) {
             None => Ok(default.unwrap_or(0)),
-            Some(cut) if cut.abs() < 9e15 => Ok(cut as i64),
-            Some(cut) => Err(Error::new(ErrorKind::InvalidOperation, format!("int of {}", float(cut)))),
+            Some(number) if number.abs() < 9e15 => Ok(number as i64),
+            Some(number) => Err(Error::new(ErrorKind::InvalidOperation, format!("int of {}", float(number)))),
         },
     }
 }
