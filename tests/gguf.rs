@@ -252,19 +252,20 @@ fn a_vocabulary_alone_is_a_tokenizer_and_no_model() {
 /// The tiny model with its vocabulary's kind and the name of its splitting as these.
 fn model_of_kind(kind: &str, pre: &str, file: &Path) {
     let mut bytes = fs::read(path("f32.gguf")).unwrap();
-    let key = build::string(b"tokenizer.ggml.model");
-    let at = bytes.windows(key.len()).position(|window| window == key).unwrap();
-    let value = at + key.len() + 4;
-    let length = u64::from_le_bytes(*bytes[value..].first_chunk().unwrap()) as usize;
-    bytes.splice(value..value + 8 + length, build::string(kind.as_bytes()));
-    let more = build::Build::new().text("tokenizer.ggml.pre", pre).keys.concat();
-    let count = u64::from_le_bytes(*bytes[16..].first_chunk().unwrap());
+    let before = bytes.len();
+    for (key, text) in [("tokenizer.ggml.model", kind), ("tokenizer.ggml.pre", pre)] {
+        let key = build::string(key.as_bytes());
+        let at = bytes.windows(key.len()).position(|window| window == key).unwrap();
+        let value = at + key.len() + 4;
+        let length = u64::from_le_bytes(*bytes[value..].first_chunk().unwrap()) as usize;
+        bytes.splice(value..value + 8 + length, build::string(text.as_bytes()));
+    }
     // What follows stays at multiples of 32.
     let filler = |spaces: usize| build::Build::new().text("filler", &" ".repeat(spaces)).keys.concat();
-    let moved = (more.len() + filler(0).len() + kind.len() + 32 - length) % 32;
-    let more = [more, filler((32 - moved) % 32)].concat();
-    bytes[16..24].copy_from_slice(&(count + 2).to_le_bytes());
-    bytes.splice(24..24, more);
+    let moved = bytes.len() + filler(0).len() + 32 * 1024 - before;
+    let count = u64::from_le_bytes(*bytes[16..].first_chunk().unwrap());
+    bytes[16..24].copy_from_slice(&(count + 1).to_le_bytes());
+    bytes.splice(24..24, filler(moved.next_multiple_of(32) - moved));
     fs::write(file, bytes).unwrap();
 }
 

@@ -31,6 +31,9 @@ const ADDITIONAL: &str = "additional_special_tokens";
 const TYPE: &str = "__type";
 /// What transformers' `LlamaTokenizer` takes for the names that no file has.
 const LLAMA: [(&str, &str); 3] = [("unk_token", "<unk>"), ("bos_token", "<s>"), ("eos_token", "</s>")];
+/// And `Qwen2Tokenizer`.
+const QWEN2: [(&str, &str); 3] =
+    [("unk_token", "<|endoftext|>"), ("eos_token", "<|endoftext|>"), ("pad_token", "<|endoftext|>")];
 
 /// A token that is found in a text as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +58,8 @@ pub(crate) enum Class {
     Backend,
     /// `LlamaTokenizer`, which takes the vocabulary and the merges, and cuts texts by its own rules.
     Llama,
+    /// `Qwen2Tokenizer`, which does so too.
+    Qwen2,
 }
 
 /// What the files beside a tokenizer say.
@@ -111,7 +116,9 @@ impl Beside {
         let model = text("config.json", MAX_CONFIG).ok().flatten();
         let model: Map<String, Value> =
             model.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-        if config.is_none() && names.is_none() && added.is_none() && !model.contains_key("tokenizer_class") {
+        let has_class =
+            model.contains_key("tokenizer_class") || matches!(model_type(&model), Some("qwen2" | "qwen3"));
+        if config.is_none() && names.is_none() && added.is_none() && !has_class {
             return Ok(None);
         }
         let texts = Texts { config: config.as_deref(), names: names.as_deref(), added: added.as_deref() };
@@ -234,8 +241,11 @@ fn wrong(place: &str, name: &str, expected: &str, found: &str) -> Error {
         .next("fetch the file again, or give another tokenizer with --tokenizer")
 }
 
-/// The class by which `AutoTokenizer` reads the folder. Mistral's is always the backend; Qwen2's own cuts texts as
-/// its tokenizer.json does.
+fn model_type(model: &Map<String, Value>) -> Option<&str> {
+    model.get("model_type").and_then(Value::as_str)
+}
+
+/// The class by which `AutoTokenizer` reads the folder.
 fn class(
     fields: &Map<String, Value>,
     model: &Map<String, Value>,
@@ -243,9 +253,14 @@ fn class(
 ) -> Class {
     let declared = fields.get("tokenizer_class").or_else(|| model.get("tokenizer_class"));
     let declared = declared.and_then(Value::as_str).unwrap_or_default();
-    let llama = declared.strip_suffix("Fast").unwrap_or(declared) == "LlamaTokenizer";
-    let family = matches!(model.get("model_type").and_then(Value::as_str), None | Some("llama" | "qwen3"));
-    if llama && family && !byte_level() { Class::Llama } else { Class::Backend }
+    match (model_type(model), declared.strip_suffix("Fast").unwrap_or(declared)) {
+        // What these say of themselves does not count.
+        (Some("mistral"), _) => Class::Backend,
+        (Some("qwen2"), _) | (Some("qwen3"), "") => Class::Qwen2,
+        (_, "Qwen2Tokenizer") => Class::Qwen2,
+        (_, "LlamaTokenizer") if !byte_level() => Class::Llama,
+        _ => Class::Backend,
+    }
 }
 
 /// The tokens that have names: the usual ones first, then those of this model alone.
@@ -253,10 +268,13 @@ fn named(
     fields: &mut Map<String, Value>,
     class: Class,
 ) -> std::result::Result<Vec<(String, Added)>, (String, Value)> {
-    if class == Class::Llama {
-        for (name, token) in LLAMA {
-            fields.entry(name).or_insert_with(|| token.into());
-        }
+    let own = match class {
+        Class::Backend => &[][..],
+        Class::Llama => &LLAMA,
+        Class::Qwen2 => &QWEN2,
+    };
+    for (name, token) in own {
+        fields.entry(*name).or_insert_with(|| (*token).into());
     }
     let usual = NAMES.iter().map(|name| (*name).to_owned());
     let is_own = |(name, value): &(&String, &Value)| {

@@ -54,7 +54,8 @@ pub(super) fn small<'l>(listed: &'l [String], name: &Name, need: Need) -> Vec<&'
     let of_tokenizer = BESIDE_TOKENIZER.into_iter().filter_map(has).chain(tokenizer);
     let config = has(CONFIG).into_iter();
     match need {
-        Need::Tokenizer => config.filter(|_| tokenizer.is_some()).chain(of_tokenizer).collect(),
+        Need::Tokenizer if tokenizer.is_none() => Vec::new(),
+        Need::Tokenizer => config.chain(of_tokenizer).collect(),
         Need::Model | Need::Headers => {
             config.chain(BESIDE.into_iter().filter_map(has)).chain(of_tokenizer).collect()
         }

@@ -21,9 +21,10 @@ fn put(folder: &Path, fixtures: &Value, case: &Value) -> std::path::PathBuf {
             write(name, value);
         }
     }
-    let name = if case["source"] == "json" { "tokenizer.json" } else { "tokenizer.model" };
-    match case["source"].as_str().unwrap() {
-        "json" => write(name, &fixtures["json"]),
+    let source = case["source"].as_str().unwrap();
+    let name = if matches!(source, "json" | "qwen") { "tokenizer.json" } else { "tokenizer.model" };
+    match source {
+        "json" | "qwen" => write(name, &fixtures[source]),
         "ranks" => fs::write(folder.join(name), fixtures["ranks"].as_str().unwrap()).unwrap(),
         _ => _ = fs::copy(fixture("tokenizers/llama.model"), folder.join(name)).unwrap(),
     }

@@ -6,7 +6,6 @@ use tokenizers::{AddedToken, PostProcessorWrapper, PreTokenizerWrapper};
 
 use super::check::Checked;
 use super::decoder::{ALPHABET, Decoder};
-use super::folder::template;
 use super::sizes::Growth;
 use super::{HfTokenizer, guarded};
 use crate::error::{Error, Result};
@@ -29,7 +28,7 @@ pub(in crate::tokenizer) enum Cut {
 
 impl Cut {
     /// As the `pre_tokenizer` of a tokenizer.json.
-    fn section(self) -> Value {
+    pub(super) fn section(self) -> Value {
         let byte_level = |use_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex});
         let split = |regex: &str| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false});
         let expression = |numbers: &str| {
@@ -138,6 +137,21 @@ impl ByteLevel {
         let made = HfTokenizer::new(inner, checked).map_err(wrong)?;
         Ok(HfTokenizer { by_id: self.by_id, ends: self.ends, ..made })
     }
+}
+
+/// The `post_processor` that puts `before` and `after` around a text.
+pub(super) fn template(before: Option<(&str, u32)>, after: Option<(&str, u32)>) -> Value {
+    let mut tokens = serde_json::Map::new();
+    let mut piece = |token: Option<(&str, u32)>| {
+        token.map(|(name, id)| {
+            tokens.insert(name.into(), json!({"id": name, "ids": [id], "tokens": [name]}));
+            json!({"SpecialToken": {"id": name, "type_id": 0}})
+        })
+    };
+    let (before, after) = (piece(before), piece(after));
+    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+    let single: Vec<Value> = before.into_iter().chain([text]).chain(after).collect();
+    json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": tokens})
 }
 
 /// A part of the crate from its section of a tokenizer.json, written above.

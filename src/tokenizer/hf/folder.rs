@@ -2,7 +2,8 @@
 //!
 //! `TokenizersBackend` takes a tokenizer.json as it is. `LlamaTokenizer` takes the vocabulary, the merges and the
 //! post-processor, and cuts texts by its own rules: `▁` before the first stretch of a text alone, where transformers 4
-//! and the `tokenizers` crate put one before every stretch that follows an added token. A tokenizer.model is converted
+//! and the `tokenizers` crate put one before every stretch that follows an added token. So does `Qwen2Tokenizer`, with
+//! Qwen2's expression. A tokenizer.model is converted
 //! (`SentencePieceExtractor`, `SpmConverter.build_tokenizer_from_spm_proto`).
 
 use std::borrow::Cow;
@@ -12,12 +13,13 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::{
-    AddedToken, ModelWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper,
+    AddedToken, Model as _, ModelWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper,
     Tokenizer as Inner,
 };
 
+use super::byte_level::{Cut, template};
 use super::check::Checked;
-use super::decoder::Decoder;
+use super::decoder::{ALPHABET, Decoder};
 use super::sizes::{self, Growth, check_added};
 use super::{HfTokenizer, guarded};
 use crate::files::{Added, Beside, Class};
@@ -50,7 +52,7 @@ pub(super) fn json(inner: Inner, checked: Checked, beside: &Beside) -> Result<Hf
         return complete(inner, checked, beside, beside.added.values().cloned(), extra, None);
     }
     let ModelWrapper::BPE(model) = inner.get_model() else {
-        return Err("a model of another type than BPE, for LlamaTokenizer".into());
+        return Err("a model of another type than BPE, for this class of tokenizer".into());
     };
     // Where no file lists all added tokens, the tokenizer's own count, before those of added_tokens.json.
     let mut added = beside.added.clone();
@@ -58,21 +60,59 @@ pub(super) fn json(inner: Inner, checked: Checked, beside: &Beside) -> Result<Hf
         let own = inner.get_added_tokens_decoder();
         added.extend(own.into_iter().map(|(id, token)| (id.into(), ours(token))));
     }
-    let (pre_tokenizer, decoder) = llama(beside);
-    let own = serde_json::to_value(inner.get_pre_tokenizer()).unwrap_or_default();
-    let same = inner.get_normalizer().is_none()
-        && own
-            .as_object()
-            .is_some_and(|own| own.iter().all(|(name, value)| pre_tokenizer.get(name) == Some(value)));
-    let mut made = Inner::new(of_llama(model.clone()));
-    made.with_pre_tokenizer(Some(section::<PreTokenizerWrapper>(pre_tokenizer)?));
+    let (mut made, checked, name) = match beside.class {
+        Class::Qwen2 => (qwen2(model.clone(), beside)?, of_qwen2(model, checked.ids), "Qwen2Tokenizer"),
+        Class::Llama | Class::Backend => {
+            let (pre_tokenizer, decoder) = llama(beside);
+            let mut made = Inner::new(of_llama(model.clone()));
+            made.with_pre_tokenizer(Some(section::<PreTokenizerWrapper>(pre_tokenizer)?));
+            (made, of_llama_checked(checked.ids, &decoder)?, "LlamaTokenizer")
+        }
+    };
     made.with_post_processor(inner.get_post_processor().cloned());
-    let checked = of_llama_checked(checked.ids, &decoder)?;
-    let tokenizer = complete(made, checked, beside, added.into_values(), extra, None)?;
-    let note = "tokenizer.json is read as LlamaTokenizer of transformers 5 reads it: its vocabulary and merges, and a \
-                space before the first word alone; transformers 4 and the tokenizers library take the file's own \
-                rules, which differ after an added token";
-    Ok(HfTokenizer { note: (!same).then(|| note.into()), ..tokenizer })
+    let same = rules(&inner) == rules(&made);
+    let mut tokenizer = complete(made, checked, beside, added.into_values(), extra, None)?;
+    if beside.class == Class::Qwen2 {
+        // It adds its special tokens once more, without their flags.
+        let names = beside.named.iter().map(|(_, token)| token).chain(extra);
+        let plain: Vec<AddedToken> = names.map(|token| theirs(Added::new(&token.content))).collect();
+        guarded(|| tokenizer.inner.add_tokens(plain))?;
+        tokenizer =
+            HfTokenizer { ends: tokenizer.ends, ..HfTokenizer::new(tokenizer.inner, tokenizer.checked)? };
+    }
+    let note = format!(
+        "tokenizer.json is read as {name} of transformers 5 reads it: its vocabulary and merges, and not its own rules \
+         for cutting texts, which transformers 4 and the tokenizers library take"
+    );
+    Ok(HfTokenizer { note: (!same).then_some(note), ..tokenizer })
+}
+
+/// How a tokenizer normalizes and cuts texts.
+fn rules(inner: &Inner) -> String {
+    let rules =
+        serde_json::to_string(&(inner.get_normalizer(), inner.get_pre_tokenizer())).unwrap_or_default();
+    // Where a token stands in the text is not asked for.
+    rules.replace("\"trim_offsets\":true", "\"trim_offsets\":false")
+}
+
+/// `model` with the rules of `Qwen2Tokenizer`.
+fn qwen2(mut model: BPE, beside: &Beside) -> Result<Inner, String> {
+    (model.unk_token, model.fuse_unk, model.byte_fallback, model.ignore_merges) = (None, false, false, false);
+    let mut inner = Inner::new(model);
+    let normalizer = section::<NormalizerWrapper>(json!({"type": "NFC"}))?;
+    guarded(|| inner.with_normalizer(Some(normalizer)).map(|_| ()))?;
+    let mut cut = Cut::Qwen2.section();
+    if beside.prefix_space == Some(true) {
+        cut["pretokenizers"][1]["add_prefix_space"] = true.into();
+    }
+    inner.with_pre_tokenizer(Some(section::<PreTokenizerWrapper>(cut)?));
+    Ok(inner)
+}
+
+fn of_qwen2(model: &BPE, ids: u32) -> Checked {
+    let covered = ALPHABET.iter().all(|letter| model.token_to_id(letter.encode_utf8(&mut [0; 4])).is_some());
+    let growth = Growth::of([json!({"type": "NFC"})].iter(), 1);
+    Checked { decoder: Decoder::ByteLevel, drops_unknown: !covered, ids, growth, cuts_as_gpt2: false }
 }
 
 /// A converted tokenizer.model, with what the files beside it say.
@@ -181,27 +221,12 @@ fn complete(
     if let (Some((bos, eos)), Some(_)) = (beside.around, defaults) {
         let [bos, eos] =
             [("bos_token", bos), ("eos_token", eos)].map(|(name, wanted)| id(name).filter(|_| wanted));
-        let template = template(bos, eos);
-        inner.with_post_processor(Some(section::<PostProcessorWrapper>(template)?));
+        let around = template(bos, eos);
+        inner.with_post_processor(Some(section::<PostProcessorWrapper>(around)?));
     }
     let last = inner.get_added_tokens_decoder().keys().max().map_or(0, |last| last + 1);
     checked.ids = checked.ids.max(last);
     Ok(HfTokenizer { ends, ..HfTokenizer::new(inner, checked)? })
-}
-
-/// The `post_processor` that puts `before` and `after` around a text.
-pub(super) fn template(before: Option<(&str, u32)>, after: Option<(&str, u32)>) -> Value {
-    let mut tokens = serde_json::Map::new();
-    let mut piece = |token: Option<(&str, u32)>| {
-        token.map(|(name, id)| {
-            tokens.insert(name.into(), json!({"id": name, "ids": [id], "tokens": [name]}));
-            json!({"SpecialToken": {"id": name, "type_id": 0}})
-        })
-    };
-    let (before, after) = (piece(before), piece(after));
-    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
-    let single: Vec<Value> = before.into_iter().chain([text]).chain(after).collect();
-    json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": tokens})
 }
 
 /// How `LlamaTokenizer` cuts texts, and puts them together.
