@@ -61,7 +61,7 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
         writeln!(out, "warning     {}", words.join("; "))?;
     }
     for line in found.iter().flat_map(|tokenizer| vocabulary::remarks(checkpoint, &**tokenizer)) {
-        writeln!(out, "note        {}", printable(&line))?;
+        writeln!(out, "note        {}", error::printable(&line))?;
     }
 
     writeln!(out, "\nconfiguration")?;
