@@ -95,6 +95,49 @@ fn templates_give_what_transformers_gives() {
     }
 }
 
+/// See fixtures/chat/python.py. What Jinja renders is rendered so, or refused; what it refuses is refused.
+#[test]
+fn jinja_and_python_are_as_in_transformers() {
+    let text = fs::read_to_string(fixture("chat/python.json")).unwrap();
+    let fixtures: Value = serde_json::from_str(&text).unwrap();
+    let messages: Vec<Message> = fixtures["messages"].as_array().unwrap().iter().map(message).collect();
+    let (mut wrong, mut refused) = (Vec::new(), 0);
+    for case in fixtures["cases"].as_array().unwrap() {
+        let text = case["template"].as_str().unwrap();
+        let rendered =
+            Template::new(text, "here", BTreeMap::new()).and_then(|template| template.render(&messages));
+        match (rendered, case["text"].as_str()) {
+            (Ok(found), Some(expected)) if found == expected => {}
+            (Err(error), None) => assert_eq!(error.exit_code(), 3, "{text}: {error}"),
+            (Err(error), Some(_)) if case["must"] == false => {
+                assert_eq!(error.exit_code(), 3, "{text}: {error}");
+                refused += 1;
+            }
+            (found, expected) => wrong.push(format!("{text}: {found:?}, not {expected:?}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong, {refused} refused:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn what_is_not_computed_is_refused_by_its_name() {
+    for (text, name) in [
+        ("{% macro f(a) %}{{ varargs }}{% endmacro %}{{ f(1) }}", "varargs"),
+        ("{{ [1] | pprint }}", "pprint"),
+        ("{{ 'a%s' % 'b' }}", "%"),
+        (r"{{ '\ud83d' }}", r"\ud83d"),
+        ("{{ 'a'.encode() }}", "encode"),
+        ("{{ '½'.isnumeric() }}", "isnumeric"),
+        ("{{ [1e100] }}", "1e+100"),
+        ("{{ 1e100 ~ '' }}", "1e100"),
+        ("{{ 'a' | wordwrap }}", "wordwrap"),
+    ] {
+        let template = Template::new(text, "here", BTreeMap::new());
+        let error = template.and_then(|template| template.render(&[])).unwrap_err();
+        assert!(error.exit_code() == 3 && error.to_string().contains(name), "{text}: {error}");
+    }
+}
+
 fn message(json: &Value) -> Message {
     let role =
         [Role::System, Role::User, Role::Assistant].into_iter().find(|role| json["role"] == role.name());

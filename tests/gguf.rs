@@ -248,3 +248,74 @@ fn a_vocabulary_alone_is_a_tokenizer_and_no_model() {
     let output = llama_trace(["info", "--model", vocabulary.to_str().unwrap()]);
     assert!(stderr(&output).contains("give it with --tokenizer"), "{}", stderr(&output));
 }
+
+/// The tiny model with its vocabulary's kind and the name of its splitting as these.
+fn model_of_kind(kind: &str, pre: &str, file: &Path) {
+    let mut bytes = fs::read(path("f32.gguf")).unwrap();
+    let before = bytes.len();
+    for (key, text) in [("tokenizer.ggml.model", kind), ("tokenizer.ggml.pre", pre)] {
+        let key = build::string(key.as_bytes());
+        let at = bytes.windows(key.len()).position(|window| window == key).unwrap();
+        let value = at + key.len() + 4;
+        let length = u64::from_le_bytes(*bytes[value..].first_chunk().unwrap()) as usize;
+        bytes.splice(value..value + 8 + length, build::string(text.as_bytes()));
+    }
+    // What follows stays at multiples of 32.
+    let filler = |spaces: usize| build::Build::new().text("filler", &" ".repeat(spaces)).keys.concat();
+    let moved = bytes.len() + filler(0).len() + 32 * 1024 - before;
+    let count = u64::from_le_bytes(*bytes[16..].first_chunk().unwrap());
+    bytes[16..24].copy_from_slice(&(count + 1).to_le_bytes());
+    bytes.splice(24..24, filler(moved.next_multiple_of(32) - moved));
+    fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn an_unknown_splitting_stops_neither_ids_nor_another_tokenizer() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.gguf");
+    model_of_kind("gpt2", "kimi-k2", &file);
+    let (model, other) = (file.to_str().unwrap(), path("f32.gguf"));
+    let says = |text: &str| {
+        for word in ["tokenizer.ggml.pre", "kimi-k2", "--tokenizer FILE", "--ids"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+    };
+    let ids = llama_trace(["--model", model, "--ids", "1,4,7", "-n", "3", "--format", "json"]);
+    assert!(ids.status.success(), "{}", stderr(&ids));
+    says(&stderr(&ids));
+    let expected = ["--model", other.to_str().unwrap(), "--ids", "1,4,7", "-n", "3", "--format", "json"];
+    let drawn = |output: &std::process::Output| -> Vec<serde_json::Value> {
+        let lines = stdout(output);
+        let lines = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        lines.map(|line| line["id"].clone()).collect()
+    };
+    assert_eq!(drawn(&ids), drawn(&llama_trace(expected)));
+    let text = llama_trace(["--model", model, "--prompt", "a", "-n", "3"]);
+    assert_eq!(text.status.code(), Some(3), "{}", stderr(&text));
+    says(&stderr(&text));
+    let text =
+        llama_trace(["--model", model, "--tokenizer", other.to_str().unwrap(), "--prompt", "a", "-n", "3"]);
+    assert!(text.status.success(), "{}", stderr(&text));
+    let info = llama_trace(["info", "--model", model]);
+    assert!(info.status.success(), "{}", stderr(&info));
+    says(&stdout(&info));
+    let chat = llama_trace(["chat", "--model", model]);
+    assert_eq!(chat.status.code(), Some(3), "{}", stderr(&chat));
+    says(&stderr(&chat));
+}
+
+#[test]
+fn texts_of_foreign_files_end_and_are_read_as_by_llama_cpp() {
+    let Some(file) = data("foreign/eot-without-key.gguf") else { return };
+    let model = ["--model", file.to_str().unwrap()];
+    let output = llama_trace(model.iter().chain(&["--ids", "400,9,270", "-n", "8", "--format", "json"]));
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        !stdout(&output).contains("402") || stdout(&output).matches("402").count() <= 2,
+        "{}",
+        stdout(&output)
+    );
+    let Some(file) = data("foreign/bytes-typed-normal.gguf") else { return };
+    let output = llama_trace(["tokenize", "--model", file.to_str().unwrap(), "hello\nworld"]);
+    assert!(stdout(&output).ends_with("ids     1 368 13 399 292\n"), "{}", stderr(&output));
+}

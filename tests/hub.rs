@@ -73,13 +73,14 @@ fn only_what_is_needed_is_fetched_and_only_once() {
     let first = hub.run(&RUN);
     assert_eq!(ok(&first), expected());
     let told = stderr(&first);
-    assert!(told.starts_with("org/tiny at 0123456 from the hub: fetched, 6 files of 1.9"), "{told}");
+    assert!(told.starts_with("org/tiny at 0123456 from the hub: fetched, 7 files of 1.9"), "{told}");
     assert_eq!(told.lines().count(), 2, "where it came from, and what it is: {told}");
 
     let small = [
         "chat_template.jinja",
         "config.json",
         "generation_config.json",
+        "special_tokens_map.json",
         "tokenizer.json",
         "tokenizer_config.json",
     ];
@@ -107,7 +108,7 @@ fn only_what_is_needed_is_fetched_and_only_once() {
         );
         assert_eq!(fs::read(pointer).unwrap(), hub.files[file]);
     }
-    assert_eq!(fs::read_dir(hub.cached().join("blobs")).unwrap().count(), 6);
+    assert_eq!(fs::read_dir(hub.cached().join("blobs")).unwrap().count(), 7);
 
     let second = hub.run(&RUN);
     assert_eq!(ok(&second), expected());
@@ -188,7 +189,10 @@ fn tokens_are_shown_without_fetching_a_weight() {
     assert_eq!(ok(&hub.run(&args)), ok(&llama_trace(["tokenize", "Once upon"])));
     let asked = lines(&hub.hub.asked());
     assert!(
-        asked.iter().all(|line| line.contains("tokenizer.json") || line.contains("revision/main")),
+        asked.iter().all(|line| {
+            let of_tokenizer = ["tokenizer", "special_tokens_map.json", "/config.json", "revision/main"];
+            of_tokenizer.iter().any(|name| line.contains(name))
+        }),
         "{asked:?}"
     );
     assert!(hub.store.asked().is_empty());
@@ -199,7 +203,7 @@ fn tokens_are_shown_without_fetching_a_weight() {
     refused(
         &hub.run(&[&RUN[..], &["--offline"]].concat()),
         3,
-        &["no config.json of commit 0123", "leave --offline out"],
+        &["no model.safetensors of commit 0123", "leave --offline out"],
     );
     assert!(hub.hub.asked().is_empty());
 }

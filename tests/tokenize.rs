@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+#[path = "tokenize/folders.rs"]
+mod folders;
 
 use std::path::Path;
 

@@ -7,12 +7,10 @@ use serde_json::{Map, Value};
 
 use super::{Checkpoint, Format, builtin};
 use crate::error::{Error, Result};
-use crate::files::{Bytes, gguf, printable, read_text};
+use crate::files::{Beside, Bytes, Texts, gguf, printable, read_text};
 
-/// The largest template, or file with one, that is read. Templates have a few kilobytes; a
-/// tokenizer_config.json that lists every special token has some hundred.
+/// The largest template that is read. Templates have a few kilobytes.
 const MAX_TEMPLATE: u64 = 1 << 20;
-const MAX_CONFIG: u64 = 16 << 20;
 
 /// The file that goes before every template inside another one.
 const OWN_FILE: &str = "chat_template.jinja";
@@ -53,7 +51,9 @@ pub fn read(checkpoint: &Checkpoint) -> Result<ChatFiles> {
             Format::HuggingFace { .. } => {
                 let place = format!("{}'s {OWN_FILE}", builtin::PLACE);
                 let template = (builtin::CHAT_TEMPLATE.into(), place);
-                let files = parse(builtin::TOKENIZER_CONFIG, builtin::PLACE)?;
+                let texts = Texts { config: Some(builtin::TOKENIZER_CONFIG), ..Texts::default() };
+                let beside = Beside::parse(texts, &Map::new(), || true, builtin::PLACE)?;
+                let files = of(beside, builtin::PLACE)?;
                 Ok(ChatFiles { template: Some(template), ..files })
             }
             _ => Ok(ChatFiles::default()),
@@ -71,13 +71,13 @@ pub fn read(checkpoint: &Checkpoint) -> Result<ChatFiles> {
     Ok(files)
 }
 
-/// What tokenizer_config.json in `folder` says.
+/// What the files of a tokenizer in `folder` say.
 fn beside(folder: &Path) -> Result<ChatFiles> {
-    let config = folder.join("tokenizer_config.json");
-    match config.exists() {
-        true => parse(&read_text(&config, MAX_CONFIG)?, &config.display().to_string()),
-        false => Ok(ChatFiles::default()),
-    }
+    let beside = Beside::read(folder)?;
+    beside.map_or_else(
+        || Ok(ChatFiles::default()),
+        |beside| of(beside, &folder.join("tokenizer_config.json").display().to_string()),
+    )
 }
 
 /// What the metadata of a GGUF file found at `place` says.
@@ -109,7 +109,7 @@ fn in_gguf(file: &[u8], place: &str) -> Result<ChatFiles> {
     let mut tokens = BTreeMap::new();
     if let Some(vocabulary) = metadata.texts("tokenizer.ggml.tokens")? {
         for (key, name) in GGUF_TOKENS {
-            let id = metadata.id(&format!("tokenizer.ggml.{key}_token_id"))?;
+            let id = metadata.special(key)?;
             if let Some(token) = id.and_then(|id| vocabulary.texts().nth(id as usize)) {
                 tokens.insert(name.into(), String::from_utf8_lossy(token).into_owned());
             }
@@ -118,8 +118,8 @@ fn in_gguf(file: &[u8], place: &str) -> Result<ChatFiles> {
     Ok(ChatFiles { template, tokens })
 }
 
-/// The parts of the text of a tokenizer_config.json found at `place`.
-fn parse(text: &str, place: &str) -> Result<ChatFiles> {
+/// The template and the names of a tokenizer whose tokenizer_config.json is found at `place`.
+fn of(beside: Beside, place: &str) -> Result<ChatFiles> {
     let wrong = |expected: &str, found: String| {
         Error::model("the tokenizer's configuration cannot be read")
             .at(place)
@@ -127,11 +127,9 @@ fn parse(text: &str, place: &str) -> Result<ChatFiles> {
             .found(printable(&found))
             .next("fetch the file again, or put a chat_template.jinja beside the model")
     };
-    let fields: Map<String, Value> =
-        serde_json::from_str(text).map_err(|error| wrong("a JSON object", error.to_string()))?;
-    let template = match fields.get("chat_template") {
+    let template = match beside.template {
         None | Some(Value::Null) => None,
-        Some(Value::String(text)) => Some(text.clone()),
+        Some(Value::String(text)) => Some(text),
         Some(Value::Array(list)) => {
             let named = |item: &Value| {
                 Some((item["name"].as_str()?.to_owned(), item["template"].as_str()?.to_owned()))
@@ -140,16 +138,12 @@ fn parse(text: &str, place: &str) -> Result<ChatFiles> {
             let expected = "chat_template: a text, or a list of names and templates with one named `default`";
             let list = list.ok_or_else(|| wrong(expected, "a list of something else".into()))?;
             let names = list.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-            let default = list.iter().find(|(name, _)| name == "default");
-            Some(default.ok_or_else(|| wrong(expected, names))?.1.clone())
+            let default = list.into_iter().find(|(name, _)| name == "default");
+            Some(default.ok_or_else(|| wrong(expected, names))?.1)
         }
         Some(other) => return Err(wrong("chat_template: a text or a list", other.to_string())),
     };
-    let token = |(name, value): (&String, &Value)| {
-        let text = value.as_str().or_else(|| value.get("content")?.as_str())?;
-        name.ends_with("_token").then(|| (name.clone(), text.to_owned()))
-    };
-    let tokens = fields.iter().filter_map(token).collect();
+    let tokens = beside.named.into_iter().map(|(name, token)| (name, token.content)).collect();
     let template = template.map(|text| (text, format!("chat_template in {place}")));
     Ok(ChatFiles { template, tokens })
 }
@@ -165,9 +159,14 @@ mod tests {
         assert_eq!(files.tokens["bos_token"], "<|begin_of_text|>");
     }
 
+    fn parse(json: &str) -> Result<ChatFiles> {
+        let texts = Texts { config: Some(json), ..Texts::default() };
+        of(Beside::parse(texts, &Map::new(), || true, "here")?, "here")
+    }
+
     #[test]
     fn a_configuration_has_a_template_or_named_ones() {
-        let template = |json: &str| parse(json, "here").map(|files| files.template.map(|(text, _)| text));
+        let template = |json: &str| parse(json).map(|files| files.template.map(|(text, _)| text));
         assert_eq!(template(r#"{"chat_template": "a"}"#).unwrap().as_deref(), Some("a"));
         let named =
             r#"{"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]}"#;
@@ -185,7 +184,7 @@ mod tests {
     #[test]
     fn tokens_are_texts_or_objects_with_one() {
         let json = r#"{"bos_token": {"content": "<s>"}, "eos_token": "</s>", "pad_token": null, "add_bos_token": true}"#;
-        let tokens = parse(json, "here").unwrap().tokens;
+        let tokens = parse(json).unwrap().tokens;
         assert_eq!(tokens.into_values().collect::<Vec<_>>(), ["<s>", "</s>"]);
     }
 
@@ -227,5 +226,35 @@ mod tests {
         let tokens = read(&tokens).unwrap().tokens;
         let expected = [("bos_token", "<s>"), ("eos_token", "</s>")];
         assert_eq!(tokens, expected.map(|(name, token)| (name.into(), token.into())).into());
+    }
+
+    /// See fixtures/tokenizers/folders.py.
+    #[test]
+    fn tokens_have_the_names_that_transformers_gives_them() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/tokenizers/folders.json");
+        let fixture: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        for case in fixture["cases"].as_array().unwrap() {
+            let folder = tempfile::tempdir().unwrap();
+            let put = |name: &str, value: &Value| {
+                std::fs::write(folder.path().join(name), value.to_string()).unwrap()
+            };
+            put("config.json", &serde_json::json!({"model_type": case["type"]}));
+            for (name, key) in [
+                ("tokenizer_config.json", "config"),
+                ("special_tokens_map.json", "names"),
+                ("added_tokens.json", "added"),
+            ] {
+                if let Some(value) = case["files"].get(key) {
+                    put(name, value);
+                }
+            }
+            let names = serde_json::to_value(beside(folder.path()).unwrap().tokens).unwrap();
+            let mut expected = case["names"].clone();
+            if case["source"] == "model" && case["class"] == "TokenizersBackend" {
+                // Those that only the SentencePiece model names.
+                expected.as_object_mut().unwrap().retain(|name, _| names.get(name).is_some());
+            }
+            assert_eq!(names, expected, "{}", case["name"]);
+        }
     }
 }

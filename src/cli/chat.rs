@@ -19,6 +19,7 @@ use super::choose::{self, Asks};
 use super::device::Device;
 use super::input;
 use super::output::{self, Failure};
+use super::vocabulary;
 use crate::ending;
 use crate::error::{Error, Result, printable};
 use crate::generate::chat::{self, Role};
@@ -26,7 +27,7 @@ use crate::generate::{Chat, Conversation, Ended, Sampler, Session};
 use crate::model::Model;
 use crate::replay::{Live, Start};
 use crate::stop::{self, Stop};
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Piece, Tokenizer};
 use crate::trace::manifest::Drawing;
 use crate::tui;
 
@@ -42,19 +43,24 @@ impl choose::Command for &ChatArgs {
 
 fn chat<D: Device>(args: &ChatArgs) -> Result<()> {
     let sampler = args.sampling.sampler(None)?;
-    let input::Opened { checkpoint, tokenizer, model, .. } =
+    let input::Opened { checkpoint, tokenizer, unread, model, .. } =
         input::open_for::<D>(&args.model, &args.cpu, args.context)?;
     let context = input::context(args.context, &checkpoint.config)?;
     let tokenizer = tokenizer.ok_or_else(|| {
-        Error::model("this model has no tokenizer, so it cannot read what is said to it")
-            .expected("a tokenizer beside the model, or --tokenizer FILE")
-            .found("none")
+        unread.unwrap_or_else(|| {
+            Error::model("this model has no tokenizer, so it cannot read what is said to it")
+                .expected("a tokenizer beside the model, or --tokenizer FILE")
+                .found("none")
+        })
     })?;
     let format = format::find(&checkpoint, &*tokenizer)?;
     let conversation = Conversation::new(args.system.clone().filter(|text| !text.is_empty()));
     check(&format, conversation.clone())?;
     let model = Arc::new(model?);
     input::recognise(&checkpoint, &args.model, &model);
+    for line in vocabulary::remarks(&checkpoint, &*tokenizer) {
+        super::tell(format_args!("note: {line}"));
+    }
     let stop = model.backend.stop().clone();
     let mut lines = Lines::open(&stop);
     if lines.is_editor() {
@@ -143,6 +149,26 @@ fn converse<D: Device>(talk: &mut Talk<'_, D>, lines: &mut Lines) -> std::result
         return Err(Error::prompt(what).into());
     }
     Ok(())
+}
+
+/// The beginning of an answer, whose spaces are not printed.
+#[derive(Default)]
+struct Beginning {
+    /// What came so far, until something else than a space came: part of a character is something else.
+    bytes: Vec<u8>,
+    over: bool,
+}
+
+impl Beginning {
+    fn trim(&mut self, piece: &mut Piece) {
+        if self.over {
+            return;
+        }
+        self.bytes.extend_from_slice(&piece.bytes);
+        self.over = !String::from_utf8_lossy(&self.bytes).trim_start().is_empty();
+        piece.text = piece.text.trim_start().into();
+        piece.bytes = piece.bytes.trim_ascii_start().into();
+    }
 }
 
 /// A chat under way.
@@ -242,15 +268,11 @@ impl<D: Device> Talk<'_, D> {
             stream.push(id);
         }
         let mut out = output::Text::open();
-        let mut answer = String::new();
+        let (mut answer, mut beginning) = (String::new(), Beginning::default());
         let ended = self.chat.answer(&prompt, &self.format.ends, self.limit, |id| {
             let mut piece = stream.piece(id);
-            let begins = answer.trim_start().is_empty();
             answer.push_str(&piece.text);
-            if begins {
-                piece.text = piece.text.trim_start().into();
-                piece.bytes = piece.bytes.trim_ascii_start().into();
-            }
+            beginning.trim(&mut piece);
             out.print_piece(&piece).map_err(Failure::from)
         })?;
         answer += &out.finish(&mut stream)?;
@@ -298,5 +320,24 @@ impl<D: Device> Talk<'_, D> {
         let seen = tui::visit(Box::new(live), &tui::OpenAt::default(), setting);
         self.stop.clear();
         seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_byte_takes_no_space_with_it() {
+        let mut beginning = Beginning::default();
+        let mut printed = Vec::new();
+        for (bytes, text) in [(&b" "[..], " "), (b" \xe2", ""), (b" a", "\u{fffd} a"), (b" b", " b")] {
+            let mut piece = Piece { bytes: bytes.into(), text: text.into() };
+            beginning.trim(&mut piece);
+            printed.push(piece);
+        }
+        let bytes: Vec<u8> = printed.iter().flat_map(|piece| piece.bytes.clone()).collect();
+        let text: String = printed.iter().map(|piece| piece.text.as_str()).collect();
+        assert_eq!((bytes.as_slice(), text.as_str()), (&b"\xe2 a b"[..], "\u{fffd} a b"));
     }
 }

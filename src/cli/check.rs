@@ -43,7 +43,8 @@ fn check<D: Device>(args: &CheckArgs) -> Result<()> {
     let opened = input::open::<D>(&args.model, &args.cpu)?;
     let tokenizer = opened.tokenizer.as_deref();
     let config = &opened.checkpoint.config;
-    let Prompt { ids, split } = first_pass(args, tokenizer, config.context, config.vocab)?;
+    let Prompt { ids, split } = first_pass(args, opened.reads(), config.context, config.vocab)?;
+    opened.say_unread();
     let model = opened.model?;
     input::recognise(&opened.checkpoint, &args.model, &model);
     let sample = if args.full { Sample::All } else { Sample::Seeded(SEED) };
@@ -84,7 +85,7 @@ fn check<D: Device>(args: &CheckArgs) -> Result<()> {
 /// The prompt that was given, or else the first tokens of a text, or of a seed where nothing splits texts.
 fn first_pass(
     args: &CheckArgs,
-    tokenizer: Option<&dyn Tokenizer>,
+    tokenizer: Result<&dyn Tokenizer>,
     context: usize,
     vocab: usize,
 ) -> Result<Prompt> {
@@ -97,7 +98,7 @@ fn first_pass(
     }
     let tokens = context.saturating_sub(DECODES).clamp(1, TOKENS);
     // A vocabulary need not have every letter.
-    let split = tokenizer.and_then(|tokenizer| tokenizer.encode(TEXT).ok());
+    let split = tokenizer.ok().and_then(|tokenizer| tokenizer.encode(TEXT).ok());
     let ids = split.as_ref().map(|ids| ids.iter().copied().take(tokens).collect());
     Ok(Prompt { ids: ids.unwrap_or_else(|| check::seeded_ids(vocab, tokens, SEED)), split })
 }

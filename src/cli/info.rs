@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write};
 use super::device;
 use super::input::{self, Look};
 use super::memory::{self, size};
-use super::{ModelArgs, output};
+use super::{ModelArgs, output, vocabulary};
 use crate::checkpoint::{Checkpoint, Format};
 use crate::config::{ModelConfig, Precision, RopeScaling};
 use crate::error::{self, Error, Result};
@@ -27,7 +27,7 @@ pub(super) fn run(args: &ModelArgs) -> Result<()> {
 }
 
 fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Result<()> {
-    let Look { checkpoint, tokens, sparse } = look;
+    let Look { checkpoint, tokenizer: found, unread, sparse } = look;
     let config = &checkpoint.config;
     let path = match (sparse, &checkpoint.path) {
         (Some(_), _) => "not fetched".into(),
@@ -35,9 +35,12 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
         (None, None) => "part of the program".into(),
     };
     writeln!(out, "model       {} ({}; {path})", printable(&checkpoint.name), checkpoint.format)?;
-    let tokenizer = match tokens {
-        Some(tokens) => format!("{tokens} tokens"),
-        None => "none: prompts are given as --ids".into(),
+    let tokenizer = match (found, unread) {
+        (Some(tokenizer), _) => format!("{} tokens", tokenizer.vocab_size()),
+        (None, Some(_)) => {
+            "cannot be read: prompts are given as --ids, or another is given as --tokenizer".into()
+        }
+        (None, None) => "none: prompts are given as --ids".into(),
     };
     writeln!(out, "tokenizer   {tokenizer}; text ends at {}", ids(&checkpoint.eos))?;
     let arithmetic = match precision {
@@ -52,6 +55,13 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
 
     for line in checkpoint.notes.lines() {
         writeln!(out, "warning     {line}")?;
+    }
+    if let Some(error) = unread {
+        let words: Vec<String> = error.to_string().lines().map(|line| line.trim().to_owned()).collect();
+        writeln!(out, "warning     {}", words.join("; "))?;
+    }
+    for line in found.iter().flat_map(|tokenizer| vocabulary::remarks(checkpoint, &**tokenizer)) {
+        writeln!(out, "note        {}", error::printable(&line))?;
     }
 
     writeln!(out, "\nconfiguration")?;

@@ -42,7 +42,8 @@ impl<D: Device> Run<D> {
         let opened = open_for::<D>(&args.model, &args.cpu, args.context)?;
         let config = &opened.checkpoint.config;
         let context = context(args.context, config)?;
-        let prompts = prompt::read(args, opened.tokenizer.as_deref(), config.context)?;
+        let prompts = prompt::read(args, || opened.reads(), config.context)?;
+        opened.say_unread();
         let model = opened.model?;
         recognise(&opened.checkpoint, &args.model, &model);
         let eos = opened.checkpoint.eos;
@@ -357,12 +358,32 @@ fn open_silently(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<Spa
 pub(super) struct Opened<D: Device> {
     pub(super) checkpoint: Checkpoint,
     pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
+    /// Why the model's own tokenizer cannot be read, which stops no run on ids.
+    pub(super) unread: Option<Error>,
     /// How long the tokenizer took.
     pub(super) tokenizer_time: Duration,
     /// The model, or why there is none: what is wrong with the prompt is to be said first.
     pub(super) model: Result<Model<D>>,
     /// How long opening the file and loading the model took, on another thread than the tokenizer.
     pub(super) model_time: Duration,
+}
+
+impl<D: Device> Opened<D> {
+    /// The tokenizer, where texts can be read.
+    ///
+    /// # Errors
+    /// Why they cannot.
+    pub(super) fn reads(&self) -> Result<&dyn Tokenizer> {
+        let unread = || self.unread.clone().unwrap_or_else(prompt::no_tokenizer);
+        self.tokenizer.as_deref().ok_or_else(unread)
+    }
+
+    /// Says where tokens have no text because the tokenizer cannot be read.
+    pub(super) fn say_unread(&self) {
+        if let Some(error) = &self.unread {
+            tell(format_args!("warning: tokens are shown as ids: {error}"));
+        }
+    }
 }
 
 /// Opens the checkpoint; loads the model, and on another thread the tokenizer that belongs to it.
@@ -391,9 +412,21 @@ pub(super) fn open_for<D: Device>(
         (tokenizer.map_or_else(|_| Ok(find()), std::thread::ScopedJoinHandle::join), model)
     });
     let (tokenizer, tokenizer_time) = tokenizer.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    let tokenizer = tokenizer?.map(Arc::from);
+    let (tokenizer, unread) = or_unread(tokenizer, args)?;
     take_ends(&mut checkpoint, tokenizer.as_deref());
-    Ok(Opened { checkpoint, tokenizer, tokenizer_time, model, model_time })
+    Ok(Opened { checkpoint, tokenizer, unread, tokenizer_time, model, model_time })
+}
+
+/// A tokenizer, or why the model's own cannot be read. One that was named must be right.
+fn or_unread(
+    found: Result<Option<Box<dyn Tokenizer>>>,
+    args: &ModelArgs,
+) -> Result<(Option<Arc<dyn Tokenizer>>, Option<Error>)> {
+    match found {
+        Ok(tokenizer) => Ok((tokenizer.map(Arc::from), None)),
+        Err(error @ Error::Model(_)) if args.tokenizer.is_none() => Ok((None, Some(error))),
+        Err(error) => Err(error),
+    }
 }
 
 /// The tokenizer that was named, or that belongs to the checkpoint.
@@ -411,26 +444,22 @@ fn take_ends(checkpoint: &mut Checkpoint, tokenizer: Option<&dyn Tokenizer>) {
 /// A checkpoint to be looked at, not run.
 pub(super) struct Look {
     pub(super) checkpoint: Checkpoint,
-    /// How many tokens its tokenizer has, where it has one.
-    pub(super) tokens: Option<usize>,
+    /// Its tokenizer, where it has one.
+    pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
+    /// Why that cannot be read.
+    pub(super) unread: Option<Error>,
     /// What it was opened from, where its values are still on the hub.
     pub(super) sparse: Option<SparseCopy>,
 }
 
-/// Opens the checkpoint, without fetching its values. The tokenizer is loaded only where the number of its
-/// tokens cannot be told otherwise.
+/// Opens the checkpoint, without fetching its values, and its tokenizer.
 pub(super) fn open_to_look(args: &ModelArgs) -> Result<Look> {
-    let (checkpoint, sparse) = open_checkpoint(args, Need::Headers)?;
+    let (mut checkpoint, sparse) = open_checkpoint(args, Need::Headers)?;
     // What a run would refuse is no model to look at.
     checkpoint.check_weights()?;
-    let inside =
-        if args.tokenizer.is_none() { tokenizer::count_inside(&checkpoint.vocabulary())? } else { None };
-    if inside.is_some() {
-        return Ok(Look { checkpoint, tokens: inside, sparse });
-    }
-    let (checkpoint, tokenizer) = find_tokenizer(checkpoint, args)?;
-    let tokens = tokenizer.map(|tokenizer| tokenizer.vocab_size());
-    Ok(Look { checkpoint, tokens, sparse })
+    let (tokenizer, unread) = or_unread(tokenizer_of(&checkpoint, args), args)?;
+    take_ends(&mut checkpoint, tokenizer.as_deref());
+    Ok(Look { checkpoint, tokenizer, unread, sparse })
 }
 
 fn find_tokenizer(

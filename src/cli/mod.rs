@@ -36,6 +36,7 @@ mod threads;
 mod tokenize;
 mod traced;
 mod unquoted;
+mod vocabulary;
 
 pub use self::diff::verdict;
 

@@ -35,11 +35,15 @@ enum Given {
 }
 
 /// The prompts, for a model with a context of so many tokens.
-pub(super) fn read(args: &RunArgs, tokenizer: Option<&dyn Tokenizer>, context: usize) -> Result<Vec<Prompt>> {
+pub(super) fn read<'t>(
+    args: &RunArgs,
+    tokenizer: impl Fn() -> Result<&'t dyn Tokenizer>,
+    context: usize,
+) -> Result<Vec<Prompt>> {
     let prompts = given(args)?.into_iter().map(|(given, place)| {
         stop::check()?;
         let prompt = match given {
-            Given::Text(text) => encode(&text, tokenizer, context).map(|ids| (Some(text), ids)),
+            Given::Text(text) => encode(&text, tokenizer(), context).map(|ids| (Some(text), ids)),
             Given::Ids(ids) => Ok((None, ids)),
         };
         match (prompt, place) {
@@ -90,10 +94,8 @@ pub(super) fn only(text: &str) -> Result<String> {
 }
 
 /// The ids of a text.
-pub(super) fn encode(text: &str, tokenizer: Option<&dyn Tokenizer>, context: usize) -> Result<Vec<u32>> {
-    let Some(tokenizer) = tokenizer else {
-        return Err(no_tokenizer());
-    };
+pub(super) fn encode(text: &str, tokenizer: Result<&dyn Tokenizer>, context: usize) -> Result<Vec<u32>> {
+    let tokenizer = tokenizer?;
     if text.is_empty() && tokenizer.bos().is_none() {
         return Err(Error::prompt(
             "the prompt is empty, and this model has no beginning-of-text token to start from",

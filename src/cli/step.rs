@@ -116,7 +116,11 @@ pub(super) fn begin<D: Device>(
     let beginner = move |run, other| {
         let live = match other {
             Other::Prompt(text) => {
-                let ids = prompt::encode(&text, tokenizer.as_deref(), config.context)?;
+                let ids = prompt::encode(
+                    &text,
+                    tokenizer.as_deref().ok_or_else(prompt::no_tokenizer),
+                    config.context,
+                )?;
                 others.another(run, ids, None)
             }
             Other::Without { parts, ids } => {

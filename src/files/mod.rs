@@ -4,6 +4,7 @@
 pub(crate) mod gguf;
 pub(crate) mod magic;
 
+mod beside;
 mod bytes;
 mod huge;
 mod json;
@@ -13,6 +14,7 @@ mod noise;
 mod regular;
 mod vocabulary;
 
+pub(crate) use beside::{Added, Beside, Class, Texts};
 pub use bytes::{Built, Bytes};
 pub use huge::{Given, Huge};
 pub(crate) use json::read_json;

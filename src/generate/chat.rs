@@ -4,6 +4,8 @@
 mod bounded;
 mod prompt;
 mod python;
+mod source;
+mod strings;
 mod template;
 
 use serde::{Deserialize, Serialize};

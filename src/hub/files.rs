@@ -24,7 +24,10 @@ pub(super) const CONFIG: &str = "config.json";
 const TOKENIZERS: [&str; 2] = ["tokenizer.json", "tokenizer.model"];
 
 /// What is read beside the weights, where it is there.
-const BESIDE: [&str; 3] = ["generation_config.json", "tokenizer_config.json", "chat_template.jinja"];
+const BESIDE: [&str; 2] = ["generation_config.json", "chat_template.jinja"];
+/// What is read beside a tokenizer, where it is there.
+pub(super) const BESIDE_TOKENIZER: [&str; 3] =
+    ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"];
 
 /// What the weights of a repository are.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,16 +49,20 @@ pub(super) fn small<'l>(listed: &'l [String], name: &Name, need: Need) -> Vec<&'
     }
     let has = |name: &str| listed.iter().find(|listed| *listed == name).map(String::as_str);
     let tokenizer = TOKENIZERS.iter().find_map(|name| has(name));
-    let others = [CONFIG].into_iter().chain(BESIDE).filter_map(has);
+    let of_tokenizer = BESIDE_TOKENIZER.into_iter().filter_map(has).chain(tokenizer);
+    let config = has(CONFIG).into_iter();
     match need {
-        Need::Tokenizer => tokenizer.into_iter().collect(),
-        Need::Model | Need::Headers => others.chain(tokenizer).collect(),
+        Need::Tokenizer if tokenizer.is_none() => Vec::new(),
+        Need::Tokenizer => config.chain(of_tokenizer).collect(),
+        Need::Model | Need::Headers => {
+            config.chain(BESIDE.into_iter().filter_map(has)).chain(of_tokenizer).collect()
+        }
     }
 }
 
 /// What of the small files may be missing, so that its absence is worth knowing.
 pub(super) fn optional() -> impl Iterator<Item = &'static str> {
-    BESIDE.into_iter().chain(TOKENIZERS)
+    BESIDE.into_iter().chain(BESIDE_TOKENIZER).chain(TOKENIZERS)
 }
 
 /// The weights among the files in `listed`.
@@ -206,9 +213,12 @@ mod tests {
             "tokenizer_config.json",
         ]);
         let name = Name::parse("org/name").unwrap();
-        let files = ["config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"];
-        assert_eq!(small(&llama, &name, Need::Model), files);
-        assert_eq!(small(&llama, &name, Need::Tokenizer), ["tokenizer.json"]);
+        let of_tokenizer = ["tokenizer_config.json", "special_tokens_map.json", "tokenizer.json"];
+        assert_eq!(
+            small(&llama, &name, Need::Model),
+            [&["config.json", "generation_config.json"], &of_tokenizer[..]].concat()
+        );
+        assert_eq!(small(&llama, &name, Need::Tokenizer), [&["config.json"], &of_tokenizer[..]].concat());
         assert_eq!(weights(&llama, &name).unwrap(), Weights::HuggingFace("model.safetensors"));
         for index in ["model.safetensors.index.json", "pytorch_model.bin.index.json"] {
             let sharded = listed(&["config.json", index, "a-00001-of-00002", "consolidated.00.pth"]);

@@ -152,7 +152,11 @@ impl Kept<'_> {
                 || self.cache.lacks(&commit, file)
                 || tokenizer && file.starts_with("tokenizer.")
         };
-        self.name.file.is_some() || self.need == Need::Tokenizer || files::optional().all(known)
+        match self.need {
+            _ if self.name.file.is_some() => true,
+            Need::Tokenizer => files::BESIDE_TOKENIZER.into_iter().all(known),
+            Need::Model | Need::Headers => files::optional().all(known),
+        }
     }
 
     fn of_commit(&self, commit: String, instead: Option<String>) -> Found {
@@ -192,14 +196,14 @@ impl Fetch<'_, '_> {
         let Listing { commit, files } = self.listing;
         let small = files::small(files, name, need);
         if need == Need::Tokenizer && name.file.is_none() {
-            return match small.first() {
-                Some(file) => self.file(file),
-                None => Err(Error::model("the repository has no tokenizer that is read here")
+            if small.is_empty() {
+                return Err(Error::model("the repository has no tokenizer that is read here")
                     .at(name)
                     .expected("tokenizer.json or tokenizer.model")
                     .found(format!("{} other files", files.len()))
-                    .next("give a tokenizer with --tokenizer")),
-            };
+                    .next("give a tokenizer with --tokenizer"));
+            }
+            return small.iter().try_for_each(|file| self.file(file));
         }
         // Whether there is anything to open is known before the first byte comes.
         let weights = files::weights(files, name)?;

@@ -116,6 +116,10 @@ impl Tokenizer for Bounded {
         self.inner.longest()
     }
 
+    fn note(&self) -> Option<&str> {
+        self.inner.note()
+    }
+
     fn stream(&self) -> TextStream<'_> {
         self.inner.stream()
     }

@@ -1,13 +1,15 @@
 //! The vocabulary inside a GGUF file: SentencePiece's with scores (`llama`), or byte-level BPE with merges
 //! (`gpt2`). Texts are split as llama.cpp splits them, special tokens in the text included.
 
-use super::hf::byte_level::{ByteLevel, Cut};
+mod cuts;
+
+use super::hf::byte_level::ByteLevel;
 use super::merges::{Stretch, Way};
 use super::special::{Segment, Specials};
 use super::spm::{Kind, Piece, Pieces, spaced};
 use super::{MAX_VOCAB, TextStream, TokenBytes, Tokenizer, label};
 use crate::error::Result;
-use crate::files::gguf::{self, List, Metadata};
+use crate::files::gguf::{self, Metadata};
 use crate::files::printable;
 
 /// The most bytes that tokens, and merges, are read from. Llama 3's have 2 and 6 MB.
@@ -15,15 +17,6 @@ const MAX_BYTES: usize = 64 << 20;
 /// The most tokens that are looked for in a text as they stand, the most bytes that one has, and the most
 /// that all have. Llama 3 has 256, with 30 bytes at most.
 const MAX_ADDED: (usize, usize, usize) = (1 << 14, 1 << 10, 1 << 20);
-
-/// How the text is cut, by `tokenizer.ggml.pre`; whether a piece that is a token stays whole; and whether
-/// a text begins with a beginning-of-text token where the file says nothing of it.
-const CUTS: &[(&[&str], Cut, bool, bool)] = &[
-    (&["llama-bpe", "llama3", "llama-v3"], Cut::Llama3, true, true),
-    (&["smollm"], Cut::SmolLm, false, false),
-    (&["qwen2"], Cut::Qwen2, false, false),
-    (&["gpt-2"], Cut::Gpt2, false, false),
-];
 
 /// What kind of token, by `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,19 +44,19 @@ pub(super) fn parse(file: &[u8], place: &str) -> Result<Option<Box<dyn Tokenizer
             return Err(metadata.wrong("tokenizer.ggml.model", expected, printable(other)));
         }
     };
-    let tokens = tokens(metadata)?;
+    let mut tokens = tokens(metadata)?;
+    let ends = metadata.ends()?;
+    for (ids, kind) in
+        [(&ends.control, Type::Special), (&ends.user, Type::Added), (&ends.normal, Type::Normal)]
+    {
+        for id in ids {
+            tokens[*id as usize].1 = kind;
+        }
+    }
     Ok(Some(match model {
-        "llama" => Box::new(sentencepiece(metadata, tokens)?),
-        _ => Box::new(byte_level(metadata, tokens, place)?),
+        "llama" => Box::new(sentencepiece(metadata, tokens, ends.ids)?),
+        _ => Box::new(byte_level(metadata, tokens, ends.ids, place)?),
     }))
-}
-
-/// How many tokens the vocabulary of the GGUF file with these bytes has; none where it has none.
-///
-/// # Errors
-/// [`crate::error::Error::Model`] where the file is damaged.
-pub(super) fn count(file: &[u8], place: &str) -> Result<Option<usize>> {
-    Ok(gguf::header(file, place)?.metadata.texts("tokenizer.ggml.tokens")?.map(List::len))
 }
 
 /// The tokens by id.
@@ -113,8 +106,7 @@ fn tokens<'a>(metadata: &Metadata<'a>) -> Result<Vec<(&'a [u8], Type)>> {
     Ok(list.texts().zip(types).collect())
 }
 
-/// The token named by the key `tokenizer.ggml.<name>_token_id`, where `tokenizer.ggml.add_<name>_token`,
-/// or else `default`, says that texts have it.
+/// The token `name`, where `tokenizer.ggml.add_<name>_token`, or else `default`, says that texts have it.
 fn around(metadata: &Metadata<'_>, name: &str, default: bool, tokens: usize) -> Result<Option<u32>> {
     if !metadata.flag(&format!("tokenizer.ggml.add_{name}_token"))?.unwrap_or(default) {
         return Ok(None);
@@ -124,7 +116,7 @@ fn around(metadata: &Metadata<'_>, name: &str, default: bool, tokens: usize) -> 
         Some(id) if id as usize >= tokens => {
             Err(metadata.wrong(&key, &format!("an id below {tokens}, the number of tokens"), id))
         }
-        id => Ok(id),
+        _ => metadata.special(name),
     }
 }
 
@@ -132,13 +124,15 @@ fn around(metadata: &Metadata<'_>, name: &str, default: bool, tokens: usize) -> 
 fn byte_level(
     metadata: &Metadata<'_>,
     tokens: Vec<(&[u8], Type)>,
+    ends: Vec<u32>,
     place: &str,
 ) -> Result<impl Tokenizer + use<>> {
-    let pre = metadata.text("tokenizer.ggml.pre")?.unwrap_or_default();
-    let Some((_, cut, whole, bos)) = CUTS.iter().find(|(names, ..)| names.contains(&pre)) else {
-        let known: Vec<_> = CUTS.iter().map(|(names, ..)| names[0]).collect();
-        let found = format!("\"{}\"", printable(pre));
-        return Err(metadata.wrong("tokenizer.ggml.pre", &format!("one of {}", known.join(", ")), found));
+    let key = "tokenizer.ggml.pre";
+    let pre = metadata.text(key)?.unwrap_or_default();
+    let Some((cut, whole, bos)) = cuts::find(pre) else {
+        let expected = "the name of a splitting that is known here";
+        let next = "give the model's own tokenizer with --tokenizer FILE (its tokenizer.json), or token ids with --ids";
+        return Err(metadata.wrong(key, expected, format!("\"{}\"", printable(pre))).next(next));
     };
     let key = "tokenizer.ggml.merges";
     let Some(list) = metadata.texts(key)? else {
@@ -164,11 +158,11 @@ fn byte_level(
         by_id: false,
         added: of_type(Type::Added).collect(),
         special: of_type(Type::Special).collect(),
-        cut: *cut,
-        whole: *whole,
-        before: around(metadata, "bos", *bos, tokens.len())?,
+        cut,
+        whole,
+        before: around(metadata, "bos", bos, tokens.len())?,
         after: around(metadata, "eos", false, tokens.len())?,
-        ends: metadata.stop_ids()?,
+        ends,
         tokens: tokens.into_iter().map(|(token, _)| String::from_utf8_lossy(token).into_owned()).collect(),
     };
     parts.build(place)
@@ -200,14 +194,18 @@ enum Spelt {
     Text(String),
 }
 
-fn sentencepiece(metadata: &Metadata<'_>, tokens: Vec<(&[u8], Type)>) -> Result<SentencePiece> {
+fn sentencepiece(
+    metadata: &Metadata<'_>,
+    tokens: Vec<(&[u8], Type)>,
+    ends: Vec<u32>,
+) -> Result<SentencePiece> {
     let key = "tokenizer.ggml.scores";
-    let scores = match metadata.floats(key)? {
-        Some(scores) if scores.len() == tokens.len() => scores.floats(),
-        found => {
-            let found = found.map_or("no such key".into(), |scores| scores.len().to_string());
-            return Err(metadata.wrong(key, &format!("{}, one for each token", tokens.len()), found));
+    let scores: Vec<f32> = match metadata.floats(key)? {
+        Some(scores) if scores.len() == tokens.len() => scores.floats().collect(),
+        Some(scores) => {
+            return Err(metadata.wrong(key, &format!("{}, one for each token", tokens.len()), scores.len()));
         }
+        None => vec![0.0; tokens.len()],
     };
     let specials = |types: &[Type]| {
         let some = (0..).zip(&tokens).filter(|(_, (_, kind))| types.contains(kind));
@@ -215,7 +213,8 @@ fn sentencepiece(metadata: &Metadata<'_>, tokens: Vec<(&[u8], Type)>) -> Result<
     };
     let piece = |((token, kind), score): (&(&[u8], Type), f32)| {
         let kind = match kind {
-            Type::Normal => Kind::Text,
+            // A byte is known by how its token is spelt.
+            Type::Normal => label::byte_token(token).map_or(Kind::Text, Kind::Byte),
             Type::Byte => label::byte_token(token).map_or(Kind::Special, Kind::Byte),
             Type::Special | Type::Added => Kind::Special,
         };
@@ -225,7 +224,7 @@ fn sentencepiece(metadata: &Metadata<'_>, tokens: Vec<(&[u8], Type)>) -> Result<
         pieces: Pieces::new(tokens.iter().zip(scores).map(piece).collect()),
         found: specials(&[Type::Special, Type::Added]),
         added: specials(&[Type::Added]),
-        ends: metadata.stop_ids()?,
+        ends,
         before: around(metadata, "bos", true, tokens.len())?,
         after: around(metadata, "eos", false, tokens.len())?,
         prefix: metadata.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true),

@@ -4,6 +4,7 @@
 pub(super) mod byte_level;
 mod check;
 mod decoder;
+mod folder;
 mod merging;
 mod sizes;
 mod wrong;
@@ -21,7 +22,9 @@ use self::decoder::Decoding;
 use self::merging::Rules;
 use super::{Stretch, TextStream, TokenBytes, Tokenizer, label};
 use crate::error::{Error, Result};
-use crate::files::printable;
+use crate::files::{Beside, printable};
+
+pub(super) use self::folder::{Model, Type, ranks, sentencepiece};
 
 /// A tokenizer of the crate's.
 pub(super) struct HfTokenizer {
@@ -32,17 +35,19 @@ pub(super) struct HfTokenizer {
     special: HashSet<u32>,
     bos: Option<u32>,
     ends: Vec<u32>,
+    /// How the file is read where that is not by the file alone.
+    note: Option<String>,
     /// What the model merges by, made when it is first to be shown.
     rules: OnceLock<Rules>,
     /// Whether a merge is known by the id of what it makes.
     by_id: bool,
 }
 
-/// Reads the text of a tokenizer.json found at `place`.
+/// Reads the text of a tokenizer.json found at `place`, with what the files beside it say.
 ///
 /// # Errors
 /// [`Error::Model`] where it is damaged or has a part that is not read here.
-pub(super) fn parse(text: &str, place: &str) -> Result<HfTokenizer> {
+pub(super) fn parse(text: &str, place: &str, beside: Option<&Beside>) -> Result<HfTokenizer> {
     let wrong = |(expected, found): (String, String)| {
         Error::model("the tokenizer cannot be read")
             .at(place)
@@ -61,13 +66,11 @@ pub(super) fn parse(text: &str, place: &str) -> Result<HfTokenizer> {
         Ok(inner)
     });
     let inner = loaded.map_err(|error| wrong(("a tokenizer.json".into(), error)))?;
-    let special = inner
-        .get_added_tokens_decoder()
-        .iter()
-        .filter(|(_, token)| token.special)
-        .map(|(id, _)| *id)
-        .collect();
-    HfTokenizer::new(inner, checked, special).map_err(|error| wrong(("a tokenizer.json".into(), error)))
+    let tokenizer = match beside {
+        None => HfTokenizer::new(inner, checked),
+        Some(beside) => folder::json(inner, checked, beside),
+    };
+    tokenizer.map_err(|error| wrong(("a tokenizer.json".into(), error)))
 }
 
 /// Has the crate compile GPT-2's expression, which it does once, while the file is read: on another thread, for it takes as long
@@ -132,15 +135,17 @@ mod quiet {
 }
 
 impl HfTokenizer {
-    /// What the crate made of a file, `special` being the ids of the special tokens.
-    fn new(
-        inner: tokenizers::Tokenizer,
-        checked: Checked,
-        special: HashSet<u32>,
-    ) -> std::result::Result<Self, String> {
+    /// What the crate made of a file.
+    fn new(inner: tokenizers::Tokenizer, checked: Checked) -> std::result::Result<Self, String> {
         let bos = leading_special(&inner)?;
-        let (plain, rules, ends) = (OnceLock::new(), OnceLock::new(), Vec::new());
-        Ok(Self { inner, plain, checked, special, bos, ends, rules, by_id: false })
+        // What was added as a special token once stays one, whatever is said of it later.
+        let added = inner.get_added_vocabulary();
+        let special = added.get_added_tokens_decoder().iter();
+        let special =
+            special.filter(|(_, token)| added.is_special_token(&token.content)).map(|(id, _)| *id).collect();
+        let (plain, rules) = (OnceLock::new(), OnceLock::new());
+        let (ends, note) = (Vec::new(), None);
+        Ok(Self { inner, plain, checked, special, bos, ends, note, rules, by_id: false })
     }
 
     /// The crate's tokenizer that reads special tokens, or where `plain` is set the one that does not.
@@ -213,6 +218,10 @@ impl Tokenizer for HfTokenizer {
 
     fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     fn longest(&self) -> usize {
@@ -327,7 +336,7 @@ mod tests {
     }
 
     pub(super) fn load(file: &Value) -> HfTokenizer {
-        parse(&file.to_string(), "tokenizer.json").unwrap()
+        parse(&file.to_string(), "tokenizer.json", None).unwrap()
     }
 
     #[test]
@@ -386,7 +395,7 @@ mod tests {
         file["added_tokens"] = json!([]);
         file["post_processor"] = Value::Null;
         file["model"]["merges"] = json!([["âĤ", "ab"]]);
-        let text = parse(&file.to_string(), "tokenizer.json").err().unwrap().to_string();
+        let text = parse(&file.to_string(), "tokenizer.json", None).err().unwrap().to_string();
         assert!(text.contains("contradict"), "{text}");
     }
 
@@ -394,7 +403,7 @@ mod tests {
     fn every_truncation_is_an_error() {
         let text = byte_level().to_string();
         for end in (0..text.len()).filter(|&end| text.is_char_boundary(end)) {
-            assert!(parse(&text[..end], "tokenizer.json").is_err());
+            assert!(parse(&text[..end], "tokenizer.json", None).is_err());
         }
     }
 
@@ -419,7 +428,7 @@ mod tests {
                 bytes[at] = byte;
                 bytes.swap(at, swap);
                 let text = String::from_utf8_lossy(&bytes).into_owned();
-                if let Ok(tokenizer) = parse(&text, "tokenizer.json") {
+                if let Ok(tokenizer) = parse(&text, "tokenizer.json", None) {
                     let _ = tokenizer.encode("ab a€! <s>").map(|ids| decode(&tokenizer, &ids));
                     (0..300).for_each(|id| drop(tokenizer.label(id)));
                 }
@@ -431,7 +440,7 @@ mod tests {
     fn the_words_of_a_tiny_model() {
         let Some(folder) = data() else { return };
         let text = std::fs::read_to_string(folder.join("tiny-llama-float/tokenizer.json")).unwrap();
-        let tokenizer = parse(&text, "tokenizer.json").unwrap();
+        let tokenizer = parse(&text, "tokenizer.json", None).unwrap();
         assert_eq!(tokenizer.encode("hello world").unwrap(), [8, 9]);
         assert_eq!((tokenizer.bos(), tokenizer.vocab_size()), (None, 32));
         check_against_the_crate(&tokenizer, "hello world : json");

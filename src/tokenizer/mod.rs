@@ -21,7 +21,7 @@ use std::path::Path;
 
 use crate::config::{ModelConfig, RopeScaling};
 use crate::error::{Error, Result};
-use crate::files::{Bytes, Vocabulary, magic, read_text};
+use crate::files::{Beside, Bytes, Vocabulary, folder_of, magic, read_text};
 
 use bounded::Bounded;
 pub use merges::{Merge, Priority, Stretch, Way};
@@ -92,6 +92,11 @@ pub trait Tokenizer: Send + Sync {
     /// The bytes of the longest token's label.
     fn longest(&self) -> usize {
         (0..self.vocab_size() as u32).map(|id| self.label(id).len()).max().unwrap_or(0)
+    }
+
+    /// How its files are read, where other programs read them in another way.
+    fn note(&self) -> Option<&str> {
+        None
     }
 
     /// Whether a text was given up because it took too long; the work on it goes on until the process ends.
@@ -202,7 +207,7 @@ pub fn find(
     let found = match (path, vocabulary) {
         (Some(path), _) => Some(read(path)?),
         (None, Vocabulary::BuiltIn(text, place)) => {
-            Some((Box::new(hf::parse(text, place)?) as Box<dyn Tokenizer>, (*place).into()))
+            Some((Box::new(hf::parse(text, place, None)?) as Box<dyn Tokenizer>, (*place).into()))
         }
         (None, Vocabulary::Inside(file)) => {
             let place = file.display().to_string();
@@ -218,17 +223,6 @@ pub fn find(
     Ok(found.map(|(tokenizer, place)| bounded(tokenizer, &place)))
 }
 
-/// How many tokens the vocabulary has where it is inside the checkpoint's own file.
-///
-/// # Errors
-/// [`crate::error::Error::Model`] where the file is damaged.
-pub fn count_inside(vocabulary: &Vocabulary) -> Result<Option<usize>> {
-    match vocabulary {
-        Vocabulary::Inside(file) => gguf::count(&Bytes::map(file)?, &file.display().to_string()),
-        Vocabulary::BuiltIn(..) | Vocabulary::Beside(_) => Ok(None),
-    }
-}
-
 /// The tokenizer in the file at `path`, for no model in particular.
 ///
 /// # Errors
@@ -242,17 +236,34 @@ const MAX_JSON: u64 = 64 << 20;
 /// The most tokens that a vocabulary may have: as many as a model may have rows in its embedding table.
 const MAX_VOCAB: usize = 1 << 20;
 
+/// What the files beside the tokenizer's file at `path` say, where it has the name by which transformers finds it.
+fn beside(path: &Path) -> Result<Option<Beside>> {
+    match path.file_name().and_then(|name| name.to_str()) {
+        Some("tokenizer.json" | "tokenizer.model") => Beside::read(folder_of(path)),
+        _ => Ok(None),
+    }
+}
+
 /// Reads a tokenizer file of whatever kind its contents are, for `model` where there is one.
 fn read(path: &Path, model: Option<&ModelConfig>) -> Result<Box<dyn Tokenizer>> {
     let bytes = Bytes::map(path)?;
     let place = path.display().to_string();
+    let beside = beside(path)?;
     if tiktoken::recognise(&bytes) {
+        if let Some(beside) = beside.filter(Beside::names_tokens) {
+            return Ok(Box::new(tiktoken::parse_beside(&bytes, &beside, &place)?));
+        }
         // Llama 3 and 3.1 have the same file; the model that scales RoPE is 3.1 or later.
         let llama_3 = model.is_some_and(|model| model.rope_scaling == RopeScaling::None);
         return fitting(Box::new(tiktoken::parse(&bytes, llama_3, &place)?), model, &place);
     }
     if sentencepiece::recognise(&bytes) {
-        return fitting(Box::new(sentencepiece::parse(&bytes, &place)?), model, &place);
+        // It alone must fit the model; tokens that are added to it may lie beyond the model's rows.
+        let alone = fitting(Box::new(sentencepiece::parse(&bytes, &place)?), model, &place)?;
+        return match beside {
+            Some(beside) => Ok(Box::new(sentencepiece::parse_beside(&bytes, &beside, &place)?)),
+            None => Ok(alone),
+        };
     }
     match magic::recognise(&bytes) {
         Some("a GGUF file") => {
@@ -264,7 +275,7 @@ fn read(path: &Path, model: Option<&ModelConfig>) -> Result<Box<dyn Tokenizer>> 
             })?;
             fitting(tokenizer, model, &place)
         }
-        Some("a JSON file") => Ok(Box::new(hf::parse(&read_text(path, MAX_JSON)?, &place)?)),
+        Some("a JSON file") => Ok(Box::new(hf::parse(&read_text(path, MAX_JSON)?, &place, beside.as_ref())?)),
         None => Ok(Box::new(llama2c::parse(&bytes, model.map(|model| model.vocab), &place)?)),
         Some(kind) => Err(Error::model(format!("the tokenizer is {kind}, which is not read here"))
             .at(place)

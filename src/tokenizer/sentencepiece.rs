@@ -5,12 +5,13 @@
 
 mod proto;
 
+use super::hf::{self, HfTokenizer};
 use super::merges::{Stretch, Way};
 use super::special::{Segment, Specials};
 use super::spm::{Kind, Piece, Pieces, spaced};
 use super::{MAX_VOCAB, TextStream, TokenBytes, Tokenizer, label};
 use crate::error::{Error, Result};
-use crate::files::printable;
+use crate::files::{Beside, printable};
 
 use proto::{Field, Value};
 
@@ -35,8 +36,12 @@ pub(super) struct SentencePiece {
 struct Settings {
     /// `TrainerSpec.ModelType`: unigram 1, BPE 2, word 3, character 4.
     model_type: u64,
+    unk: i64,
     bos: i64,
     eos: i64,
+    /// What unknown text, the beginning and the end of a text are called.
+    names: [String; 3],
+    byte_fallback: bool,
     dummy_prefix: bool,
     remove_extra_spaces: bool,
     escape_spaces: bool,
@@ -49,8 +54,11 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             model_type: 1,
+            unk: 0,
             bos: 1,
             eos: 2,
+            names: ["<unk>", "<s>", "</s>"].map(Into::into),
+            byte_fallback: false,
             dummy_prefix: true,
             remove_extra_spaces: true,
             escape_spaces: true,
@@ -74,16 +82,67 @@ type Wrong = (String, String);
 /// # Errors
 /// [`Error::Model`] where it is damaged, or of a kind whose ids would be others than SentencePiece's.
 pub(super) fn parse(bytes: &[u8], place: &str) -> Result<SentencePiece> {
-    read(bytes).map_err(|(expected, found)| {
-        Error::model("the SentencePiece model cannot be read")
-            .at(place)
-            .expected(expected)
-            .found(printable(&found))
-            .next("fetch tokenizer.model again, or give another tokenizer with --tokenizer (a tokenizer.json, say)")
-    })
+    let made = read(bytes).map(|(pieces, settings)| {
+        let pieces: Vec<Piece> = pieces.into_iter().map(|(piece, _)| piece).collect();
+        let special = |id: i64| {
+            let id = u32::try_from(id).ok()?;
+            pieces.get(id as usize).filter(|piece: &&Piece| piece.kind == Kind::Special).map(|_| id)
+        };
+        let (bos, eos) = (special(settings.bos), special(settings.eos));
+        let names = (0..).zip(&pieces).filter(|(_, piece)| piece.kind == Kind::Special);
+        let names = names.map(|(id, piece)| (String::from_utf8_lossy(&piece.bytes).into_owned(), id));
+        SentencePiece {
+            specials: Specials::new(names),
+            bos,
+            eos,
+            dummy_prefix: settings.dummy_prefix,
+            remove_extra_spaces: settings.remove_extra_spaces,
+            pieces: Pieces::new(pieces),
+        }
+    });
+    made.map_err(|wrong| cannot_be_read(wrong, place))
 }
 
-fn read(bytes: &[u8]) -> std::result::Result<SentencePiece, Wrong> {
+/// Reads a tokenizer.model found at `place` as transformers converts it, with what the files beside it say.
+///
+/// # Errors
+/// As [`parse`].
+pub(super) fn parse_beside(bytes: &[u8], beside: &Beside, place: &str) -> Result<HfTokenizer> {
+    let (pieces, settings) = read(bytes).map_err(|wrong| cannot_be_read(wrong, place))?;
+    let piece = |(piece, kind): (Piece, u64)| {
+        let kind = match kind {
+            1 => hf::Type::Normal,
+            3 => hf::Type::Control,
+            4 => hf::Type::User,
+            _ => hf::Type::Other,
+        };
+        (String::from_utf8_lossy(&piece.bytes).into_owned(), piece.score, kind)
+    };
+    let ids = [settings.unk, settings.bos, settings.eos];
+    let mut names = settings.names.into_iter();
+    let model = hf::Model {
+        pieces: pieces.into_iter().map(piece).collect(),
+        names: ids.map(|id| names.next().filter(|_| id >= 0)),
+        byte_fallback: settings.byte_fallback,
+        dummy_prefix: settings.dummy_prefix,
+        remove_extra_spaces: settings.remove_extra_spaces,
+    };
+    let wrong = |found| cannot_be_read(("a model that transformers converts".into(), found), place);
+    hf::sentencepiece(&model, beside).map_err(wrong)
+}
+
+fn cannot_be_read((expected, found): Wrong, place: &str) -> Error {
+    Error::model("the SentencePiece model cannot be read")
+        .at(place)
+        .expected(expected)
+        .found(printable(&found))
+        .next(
+            "fetch tokenizer.model again, or give another tokenizer with --tokenizer (a tokenizer.json, say)",
+        )
+}
+
+/// The pieces with their types, and the settings.
+fn read(bytes: &[u8]) -> std::result::Result<(Vec<(Piece, u64)>, Settings), Wrong> {
     let mut pieces = Vec::new();
     let mut settings = Settings::default();
     for field in proto::fields(bytes) {
@@ -103,35 +162,21 @@ fn read(bytes: &[u8]) -> std::result::Result<SentencePiece, Wrong> {
         return Err(("a vocabulary".into(), "no pieces".into()));
     }
     refuse(&settings)?;
-    let special = |id: i64| {
-        let id = u32::try_from(id).ok()?;
-        pieces.get(id as usize).filter(|piece: &&Piece| piece.kind == Kind::Special).map(|_| id)
-    };
-    let (bos, eos) = (special(settings.bos), special(settings.eos));
-    let names = (0..).zip(&pieces).filter(|(_, piece)| piece.kind == Kind::Special);
-    let names = names.map(|(id, piece)| (String::from_utf8_lossy(&piece.bytes).into_owned(), id));
-    Ok(SentencePiece {
-        specials: Specials::new(names),
-        bos,
-        eos,
-        dummy_prefix: settings.dummy_prefix,
-        remove_extra_spaces: settings.remove_extra_spaces,
-        pieces: Pieces::new(pieces),
-    })
+    Ok((pieces, settings))
 }
 
 /// `ModelProto.SentencePiece`: piece 1, score 2, type 3.
-fn piece(bytes: &[u8]) -> std::result::Result<Piece, Wrong> {
-    let (mut text, mut score, mut kind) = (&[][..], 0.0, 1);
+fn piece(bytes: &[u8]) -> std::result::Result<(Piece, u64), Wrong> {
+    let (mut text, mut score, mut number) = (&[][..], 0.0, 1);
     for field in proto::fields(bytes) {
         match field? {
             Field { number: 1, value: Value::Bytes(bytes) } => text = bytes,
             Field { number: 2, value: Value::Fixed32(bits) } => score = f32::from_bits(bits),
-            Field { number: 3, value: Value::Varint(number) } => kind = number,
+            Field { number: 3, value: Value::Varint(kind) } => number = kind,
             _ => {}
         }
     }
-    let kind = match kind {
+    let kind = match number {
         1 => Kind::Text,
         // Unknown and control.
         2 | 3 => Kind::Special,
@@ -145,19 +190,27 @@ fn piece(bytes: &[u8]) -> std::result::Result<Piece, Wrong> {
     if std::str::from_utf8(text).is_err() {
         return Err(("pieces in UTF-8".into(), String::from_utf8_lossy(text).into_owned()));
     }
-    Ok(Piece { bytes: text.into(), score, kind })
+    Ok((Piece { bytes: text.into(), score, kind }, number))
 }
 
-/// `TrainerSpec`: model_type 3, treat_whitespace_as_suffix 24, bos_id 41, eos_id 42.
+/// `TrainerSpec`: model_type 3, treat_whitespace_as_suffix 24, byte_fallback 35, unk_id 40, bos_id 41, eos_id 42,
+/// unk_piece 45, bos_piece 46, eos_piece 47.
 fn trainer_spec(bytes: &[u8], settings: &mut Settings) -> std::result::Result<(), Wrong> {
     for field in proto::fields(bytes) {
-        let Field { number, value: Value::Varint(value) } = field? else { continue };
-        match number {
-            3 => settings.model_type = value,
-            24 => settings.space_as_suffix = value != 0,
-            // An int32 below 0 is written in ten bytes, as its 64-bit form.
-            41 => settings.bos = value as i64,
-            42 => settings.eos = value as i64,
+        match field? {
+            Field { number: number @ 45..=47, value: Value::Bytes(bytes) } => {
+                settings.names[number as usize - 45] = String::from_utf8_lossy(bytes).into_owned();
+            }
+            Field { number, value: Value::Varint(value) } => match number {
+                3 => settings.model_type = value,
+                24 => settings.space_as_suffix = value != 0,
+                35 => settings.byte_fallback = value != 0,
+                // An int32 below 0 is written in ten bytes, as its 64-bit form.
+                40 => settings.unk = value as i64,
+                41 => settings.bos = value as i64,
+                42 => settings.eos = value as i64,
+                _ => {}
+            },
             _ => {}
         }
     }
@@ -217,7 +270,10 @@ impl SentencePiece {
         if self.dummy_prefix && !text.is_empty() {
             text.insert(0, ' ');
         }
-        text.replace(' ', "▁")
+        let text = text.replace(' ', "▁");
+        // Spaces at the end go when they are written `▁`, and with them a `▁` of the text's own.
+        let end = if self.remove_extra_spaces { text.trim_end_matches(SPACE).len() } else { text.len() };
+        text[..end].to_owned()
     }
 
     /// Each stretch of text between special tokens is encoded as SentencePiece would a text.
@@ -307,6 +363,14 @@ impl TokenBytes for Stream<'_> {
         let beginning = std::mem::take(&mut self.beginning);
         bytes.strip_prefix(b" ").filter(|_| beginning).unwrap_or(&bytes).to_vec()
     }
+}
+
+/// The texts and scores of all pieces.
+#[cfg(test)]
+pub(super) fn pieces(bytes: &[u8]) -> (Vec<String>, Vec<f32>) {
+    let pieces = read(bytes).map_err(|(_, found)| found).unwrap_or_else(|found| panic!("{found}")).0;
+    let text = |piece: &Piece| String::from_utf8_lossy(&piece.bytes).into_owned();
+    pieces.iter().map(|(piece, _)| (text(piece), piece.score)).unzip()
 }
 
 #[cfg(test)]

@@ -21,11 +21,11 @@ use base64::engine::general_purpose::STANDARD;
 use rayon::prelude::*;
 use tokenizers::models::bpe::{Merges, Vocab};
 
-use super::hf::HfTokenizer;
 use super::hf::byte_level::{ByteLevel, Cut, spelt};
+use super::hf::{self, HfTokenizer};
 use super::{MAX_VOCAB, bpe};
 use crate::error::{Error, Result};
-use crate::files::printable;
+use crate::files::{Beside, printable};
 
 /// The longest token, and the most bytes that all have: what one is made of takes its length squared. Llama 3's have
 /// up to 128, and 0.8 MB.
@@ -79,13 +79,29 @@ fn parse_line(line: &[u8]) -> Option<(Vec<u8>, u32)> {
 /// [`Error::Model`] where a line is no token with its rank, a token is too long, a rank or a token is missing or there
 /// twice, or a byte has no token.
 pub(super) fn parse(bytes: &[u8], llama_3: bool, place: &str) -> Result<HfTokenizer> {
-    let wrong = |expected: &str, found: String| {
-        Error::model("the tokenizer's ranks cannot be read")
-            .at(place)
-            .expected(expected)
-            .found(found)
-            .next("fetch tokenizer.model again, or give another tokenizer with --tokenizer")
-    };
+    parse_with(bytes, &names(if llama_3 { LLAMA_3 } else { LLAMA_3_1 }), place)
+}
+
+/// Reads a file of ranks found at `place`, whose special tokens are those that the files beside it name.
+///
+/// # Errors
+/// As [`parse`].
+pub(super) fn parse_beside(bytes: &[u8], beside: &Beside, place: &str) -> Result<HfTokenizer> {
+    let wrong = |found| cannot_be_read("tokens that are added to the ranks", found, place);
+    hf::ranks(parse_with(bytes, &[], place)?, beside).map_err(wrong)
+}
+
+fn cannot_be_read(expected: &str, found: String, place: &str) -> Error {
+    Error::model("the tokenizer's ranks cannot be read")
+        .at(place)
+        .expected(expected)
+        .found(found)
+        .next("fetch tokenizer.model again, or give another tokenizer with --tokenizer")
+}
+
+/// Reads a file of ranks, which these special tokens follow.
+fn parse_with(bytes: &[u8], names: &[String], place: &str) -> Result<HfTokenizer> {
+    let wrong = |expected: &str, found: String| cannot_be_read(expected, found, place);
     let mut lines = Vec::new();
     // Counted before anything is kept: a line may have five bytes.
     if bytes.iter().filter(|&&byte| byte == b'\n').count() > MAX_VOCAB {
@@ -114,7 +130,6 @@ pub(super) fn parse(bytes: &[u8], llama_3: bool, place: &str) -> Result<HfTokeni
         let expected = format!("tokens of at most {} bytes, {} in all", MAX_BYTES.0, MAX_BYTES.1);
         return Err(wrong(&expected, format!("up to {longest} bytes, {bytes} in all")));
     }
-    let names = names(if llama_3 { LLAMA_3 } else { LLAMA_3_1 });
     let tokens: Vec<String> = lines.iter().map(|(token, _)| spelt(token)).collect();
     let ranks: Vocab = tokens.iter().cloned().zip(0..).collect();
     let twice = names.iter().filter(|name| ranks.contains_key(*name)).count();
@@ -131,13 +146,13 @@ pub(super) fn parse(bytes: &[u8], llama_3: bool, place: &str) -> Result<HfTokeni
         merges: merges(&tokens, &ranks),
         by_id: true,
         added: Vec::new(),
-        special: (first..first + SPECIALS).collect(),
+        special: (first..first + names.len() as u32).collect(),
         cut: Cut::Llama3,
         whole: true,
         before: id(&BEGIN),
         after: None,
         ends: ENDS.iter().filter_map(id).collect(),
-        tokens: [tokens, names.clone()].concat(),
+        tokens: [tokens, names.to_vec()].concat(),
     };
     parts.build(place)
 }

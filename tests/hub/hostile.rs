@@ -178,8 +178,12 @@ fn pipes_in_the_place_of_files_are_not_waited_for() {
         pipe(&snapshot.join(file));
         for args in [&offline[..], &RUN, &["info", "--model", "org/tiny"]] {
             let output = limited(&hub, args);
-            assert_eq!(output.status.code(), Some(3), "{file}: {}", stderr(&output));
-            assert!(stderr(&output).contains("not a regular file"), "{file}: {}", stderr(&output));
+            // A tokenizer that cannot be read stops texts alone, and `info` says so.
+            let says = file == "tokenizer.json" && args[0] == "info";
+            let text =
+                if says { String::from_utf8_lossy(&output.stdout).into_owned() } else { stderr(&output) };
+            assert_eq!(output.status.code(), Some(if says { 0 } else { 3 }), "{file}: {}", stderr(&output));
+            assert!(text.contains("not a regular file"), "{file}: {text}");
         }
         fs::remove_file(snapshot.join(file)).unwrap();
         std::os::unix::fs::symlink(kept, snapshot.join(file)).unwrap();

@@ -69,7 +69,7 @@ fn assemble(
         format: Format::Gguf { version: header.version, dtypes, files },
         path: None,
         config,
-        eos: header.metadata.stop_ids()?,
+        eos: header.metadata.ends()?.ids,
         notes,
         tensors: contents.tensors,
         unreadable: contents.unreadable,

@@ -3,16 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::super::vocabulary::Specials;
 use super::apart::Apart;
 use crate::checkpoint::{Checkpoint, chat_template};
 use crate::error::{Error, Result};
+use crate::files::gguf::ENDS;
 use crate::generate::chat::{LLAMA2, LLAMA3};
 use crate::tokenizer::Tokenizer;
 
-/// What ends a turn, where the template writes it and the vocabulary has it, beside the checkpoint's own
-/// end-of-text ids.
-const ENDS: [&str; 7] =
-    ["<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|end_of_text|>", "</s>"];
 const HEADERS: [&str; 3] = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"];
 /// Number of ids of Llama 2's vocabulary.
 const LLAMA2_VOCAB: usize = 32_000;
@@ -31,7 +29,7 @@ pub(super) struct Format {
 /// [`Error::Model`] where the files around the template cannot be read, or there is none to choose.
 pub(super) fn find(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Result<Format> {
     let files = chat_template::read(checkpoint)?;
-    let specials = Specials::of(tokenizer);
+    let specials = Specials::of(tokenizer, checkpoint.config.vocab);
     let tokens = BTreeMap::new;
     let (text, template) = if let Some((text, place)) = files.template {
         (text.clone(), Apart::new(text, &place, files.tokens.clone()))
@@ -42,6 +40,7 @@ pub(super) fn find(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Result
     } else {
         return Err(none(checkpoint, tokenizer));
     };
+    // What ends a turn, beside the checkpoint's own end-of-text ids.
     let written = ENDS.iter().copied().filter(|name| text.contains(name));
     let named = files.tokens.get("eos_token").map(String::as_str);
     let mut ends = checkpoint.eos.clone();
@@ -49,20 +48,6 @@ pub(super) fn find(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Result
     ends.sort_unstable();
     ends.dedup();
     Ok(Format { template: Arc::new(template), ends })
-}
-
-/// The ids of the tokens that the choice looks for.
-struct Specials(BTreeMap<String, u32>);
-
-impl Specials {
-    fn of(tokenizer: &dyn Tokenizer) -> Self {
-        let label = |id| Some((tokenizer.label(id), id)).filter(|(label, _)| label.starts_with('<'));
-        Self((0..tokenizer.vocab_size() as u32).rev().filter_map(label).collect())
-    }
-
-    fn id(&self, name: &str) -> Option<u32> {
-        self.0.get(name).copied()
-    }
 }
 
 /// Base and chat models of Llama 2 have the same vocabulary; only the name tells them apart.

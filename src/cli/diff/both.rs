@@ -116,11 +116,13 @@ impl<D: Device + 'static> Ready<D> {
 impl<D: Device> Ready<D> {
     fn open(args: &DiffArgs, text: &str, setting: Setting) -> Result<Self> {
         let opened = input::open::<D>(&setting.model, &setting.cpu)?;
-        let (tokenizer, context) = (opened.tokenizer, opened.checkpoint.config.context);
+        let context = opened.checkpoint.config.context;
         let ids = match &args.ids {
             Some(list) => prompt::read_ids(list)?,
-            None => prompt::encode(text, tokenizer.as_deref(), context)?,
+            None => prompt::encode(text, opened.reads(), context)?,
         };
+        opened.say_unread();
+        let tokenizer = opened.tokenizer;
         let (model, mut pool) = (opened.model?, None);
         if let Some(threads) = setting.threads {
             let built = ThreadPoolBuilder::new().num_threads(threads).build();

@@ -204,19 +204,6 @@ impl<'a> Metadata<'a> {
         Ok(id.filter(|&id| id != u32::MAX))
     }
 
-    /// The ids that end a text: end of text, of a turn, and of a message.
-    ///
-    /// # Errors
-    /// [`Error::Model`] where one is no token id.
-    pub(crate) fn stop_ids(&self) -> Result<Vec<u32>> {
-        let mut ids = Vec::new();
-        for name in ["eos", "eot", "eom"] {
-            let id = self.id(&format!("tokenizer.ggml.{name}_token_id"))?;
-            ids.extend(id.filter(|id| !ids.contains(id)));
-        }
-        Ok(ids)
-    }
-
     /// A number, as float32.
     pub(crate) fn number(&self, key: &str) -> Result<Option<f32>> {
         self.typed(key, "a number", |value| match value {

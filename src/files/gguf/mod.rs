@@ -1,6 +1,7 @@
 //! What GGUF files begin with: key-value pairs, little-endian, read in place. The specification is `docs/gguf.md` of
 //! ggml.
 
+mod ends;
 mod metadata;
 mod reader;
 
@@ -8,6 +9,7 @@ mod reader;
 pub(crate) mod build;
 
 use crate::error::{Error, Result};
+pub(crate) use ends::ENDS;
 pub(crate) use metadata::{List, Metadata};
 pub(crate) use reader::Reader;
 

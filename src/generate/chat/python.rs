@@ -2,9 +2,11 @@
 
 use std::fmt;
 
-use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Error, ErrorKind, Output, State, escape_formatter};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, Output, State, escape_formatter};
 use serde_json::Value as Json;
+
+use super::strings;
 
 /// The template itself said no.
 #[derive(Debug)]
@@ -23,14 +25,181 @@ pub(super) fn raise_exception(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Raised(message)))
 }
 
+/// Names that Jinja gives the arguments of a macro that it has no names for.
+pub(super) const UNKNOWN: [&str; 2] = ["varargs", "kwargs"];
+
+/// Gives `environment` what templates know from Python and Jinja and minijinja has not or does in another way, and
+/// takes from it what does another thing.
+pub(super) fn extend(environment: &mut Environment<'_>) {
+    environment.set_formatter(print);
+    environment.set_unknown_method_callback(strings::method);
+    environment.add_filter("tojson", tojson);
+    environment.add_filter("trim", |value: &Value, characters: Option<&str>| -> Result<String, Error> {
+        Ok(strings::strip(&text(value)?, characters, true, true).to_owned())
+    });
+    environment.add_filter("string", text);
+    environment.add_filter("join", join);
+    environment.add_filter("int", int);
+    environment.add_filter("float", float_of);
+    environment.add_filter("title", |value: &Value| title(&text(value)?));
+    environment.add_filter("capitalize", |value: &Value| strings::capitalized(&text(value)?));
+    environment.add_filter("wordcount", |value: &Value| -> Result<usize, Error> {
+        let words = text(value)?;
+        Ok(words.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty()).count())
+    });
+    environment.add_function("raise_exception", raise_exception);
+    environment.add_function("joiner", minijinja_contrib::globals::joiner);
+    environment.add_function("cycler", |items: Rest<Value>| minijinja_contrib::globals::cycler(items.0));
+    environment.remove_filter("pprint");
+}
+
 /// Prints a value as Python's `str` does.
 pub(super) fn print(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
     match value.kind() {
-        ValueKind::None => escape_formatter(out, state, &Value::from("None")),
-        ValueKind::Bool if value.is_true() => escape_formatter(out, state, &Value::from("True")),
-        ValueKind::Bool => escape_formatter(out, state, &Value::from("False")),
+        ValueKind::Number | ValueKind::Seq | ValueKind::Map => {
+            escape_formatter(out, state, &Value::from(text(value)?))
+        }
         _ => escape_formatter(out, state, value),
     }
+}
+
+/// The number where it is none of the whole ones.
+fn fraction(value: &Value) -> Option<f64> {
+    let number = (value.is_number() && !value.is_integer()).then(|| f64::try_from(value.clone()).ok());
+    number.flatten()
+}
+
+/// A value as Python's `str` gives it.
+///
+/// # Errors
+/// Where it has a number in it that minijinja would write in another way.
+pub(super) fn text(value: &Value) -> Result<String, Error> {
+    if let Some(number) = fraction(value) {
+        return Ok(float(number));
+    }
+    if matches!(value.kind(), ValueKind::Seq | ValueKind::Map) {
+        check_numbers(value, 0)?;
+    }
+    Ok(value.to_string())
+}
+
+/// Checks that no number in `value` is written with an exponent by Python.
+fn check_numbers(value: &Value, depth: usize) -> Result<(), Error> {
+    let wrong = |what: String| Err(Error::new(ErrorKind::InvalidOperation, what));
+    if let Some(number) = fraction(value) {
+        let python = float(number);
+        return if python == value.to_string() {
+            Ok(())
+        } else {
+            wrong(format!("the number {python} inside a value"))
+        };
+    }
+    match value.kind() {
+        // What lies deeper is refused where it is printed.
+        _ if depth > 64 => Ok(()),
+        ValueKind::Seq => value.try_iter()?.try_for_each(|item| check_numbers(&item, depth + 1)),
+        ValueKind::Map => {
+            value.try_iter()?.try_for_each(|key| check_numbers(&value.get_item(&key)?, depth + 1))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What Python's `float` reads; none where it refuses.
+///
+/// # Errors
+/// Where it may read what Rust does not.
+fn number(value: &Value) -> Result<Option<f64>, Error> {
+    Ok(match value.as_str() {
+        Some(text) => digits(text)?.parse().ok(),
+        None if value.kind() == ValueKind::Bool => Some(if value.is_true() { 1.0 } else { 0.0 }),
+        None => f64::try_from(value.clone()).ok(),
+    })
+}
+
+/// A text that Python and Rust read the same number from.
+fn digits(text: &str) -> Result<&str, Error> {
+    match text.is_ascii() && !text.contains('_') {
+        true => Ok(strings::strip(text, None, true, true)),
+        false => Err(Error::new(ErrorKind::InvalidOperation, format!("the number of {text:?}"))),
+    }
+}
+
+/// The filter `float`.
+fn float_of(value: &Value, default: Option<f64>) -> Result<f64, Error> {
+    Ok(number(value)?.or(default).unwrap_or(0.0))
+}
+
+/// The filter `int`: a whole number, or what is left of another one without its fraction, or else the default.
+fn int(value: &Value, default: Option<i64>) -> Result<i64, Error> {
+    let whole = match value.as_str() {
+        Some(text) => digits(text)?.parse().ok(),
+        None => value.as_i64(),
+    };
+    match whole {
+        Some(whole) => Ok(whole),
+        None => match number(value)?.filter(|number| number.is_finite()) {
+            None => Ok(default.unwrap_or(0)),
+            Some(number) if number.abs() < 9e15 => Ok(number as i64),
+            Some(number) => Err(Error::new(ErrorKind::InvalidOperation, format!("int of {}", float(number)))),
+        },
+    }
+}
+
+/// A number as Python's `repr` gives it: as few digits as tell it apart, with an exponent where that is below -4 or
+/// above 15.
+fn float(number: f64) -> String {
+    if number.is_nan() {
+        return "nan".into();
+    }
+    if number.is_infinite() {
+        return if number > 0.0 { "inf" } else { "-inf" }.into();
+    }
+    let scientific = format!("{number:e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    match exponent.parse::<i32>() {
+        Ok(exponent) if number != 0.0 && !(-4..16).contains(&exponent) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.abs())
+        }
+        _ => format!("{number:?}"),
+    }
+}
+
+/// The filter `join`: items as `str` gives them.
+#[expect(clippy::needless_pass_by_value, reason = "a filter takes its options so")]
+fn join(value: &Value, separator: Option<&str>, options: Kwargs) -> Result<String, Error> {
+    let attribute: Option<String> = options.get("attribute")?;
+    let named: Option<String> = options.get("d")?;
+    options.assert_all_used()?;
+    let separator = separator.map(str::to_owned).or(named).unwrap_or_default();
+    if value.is_undefined() {
+        return Ok(String::new());
+    }
+    let mut joined = String::new();
+    for (at, item) in value.try_iter()?.enumerate() {
+        if at > 0 {
+            joined += &separator;
+        }
+        let item = match &attribute {
+            Some(name) => item.get_attr(name)?,
+            None => item,
+        };
+        joined += &text(&item)?;
+    }
+    Ok(joined)
+}
+
+/// The filter `title`, by which a word begins after white space, a hyphen or an opening bracket.
+fn title(text: &str) -> Result<String, Error> {
+    let begins = |c: char| strings::is_space(c) || matches!(c, '-' | '(' | '{' | '[' | '<');
+    let mut first = true;
+    let letters = text.chars().map(|c| {
+        let letter = if first { Ok(c.to_uppercase().to_string()) } else { Ok(c.to_lowercase().to_string()) };
+        first = begins(c);
+        letter
+    });
+    letters.collect()
 }
 
 /// The filter `tojson` of chat templates: `json.dumps` with its `indent`, `separators`, `ensure_ascii` and

@@ -9,7 +9,7 @@ use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind};
 
 use super::bounded::{self, Failure};
-use super::{Message, python};
+use super::{Message, python, source};
 use crate::error::{Error, Result, printable};
 
 /// Llama 3's format, for a checkpoint with its special tokens and no template: a header with the role
@@ -55,12 +55,14 @@ impl Template {
         let settings = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         let settings = settings.map_err(|error| wrong(place, &error))?;
         environment.set_syntax(settings);
-        environment.set_formatter(python::print);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_filter("tojson", python::tojson);
-        environment.add_function("raise_exception", python::raise_exception);
-        let template = environment.add_template_owned(NAME, without_marks(text));
-        template.map_err(|error| wrong(place, &error))?;
+        python::extend(&mut environment);
+        let source = source::rewrite(text).map_err(|found| refused(place, &found))?;
+        environment.add_template_owned(NAME, source).map_err(|error| wrong(place, &error))?;
+        let template = environment.get_template(NAME).map_err(|error| wrong(place, &error))?;
+        let asked = template.undeclared_variables(false);
+        if let Some(name) = python::UNKNOWN.iter().find(|name| asked.contains(**name)) {
+            return Err(refused(place, &format!("`{name}` of a macro")));
+        }
         Ok(Self { environment, tokens, place: place.into() }.at(|| Local::now().naive_local()))
     }
 
@@ -117,6 +119,15 @@ impl Template {
     }
 }
 
+/// That a template uses what is not computed here.
+fn refused(place: &str, found: &str) -> Error {
+    Error::model("the chat template uses what is not computed here")
+        .at(place)
+        .expected("what the templates of published models use of Jinja and Python")
+        .found(shown(found))
+        .next("write the template without it, as chat_template.jinja beside the model")
+}
+
 fn value(message: &Message) -> Value {
     Value::from_pairs([("role", message.role.name()), ("content", &message.content)])
 }
@@ -149,27 +160,6 @@ fn wrong(place: &str, error: &minijinja::Error) -> Error {
         .expected("a Jinja template for chats, as transformers reads it")
         .found(shown(&error.to_string()))
         .next("fetch the file again, or put a working chat_template.jinja beside the model")
-}
-
-/// The text without the marks around what the model says, `{% generation %}`: transformers reads them for
-/// training masks and prints what is between them.
-fn without_marks(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find("{%") {
-        let (before, tag) = rest.split_at(at);
-        out += before;
-        let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
-        let (tag, after) = tag.split_at(end);
-        let word = tag.trim_start_matches(['{', '%', '-', '+']).trim_end_matches(['}', '%', '-', '+']).trim();
-        match word {
-            "generation" => out += &tag.replacen("generation", "if true", 1),
-            "endgeneration" => out += &tag.replacen("endgeneration", "endif", 1),
-            _ => out += tag,
-        }
-        rest = after;
-    }
-    out + rest
 }
 
 #[cfg(test)]

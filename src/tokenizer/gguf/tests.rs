@@ -109,7 +109,7 @@ fn a_vocabulary_that_cannot_be_is_an_error() {
     assert!(parse(&Build::new().bytes(), "test").unwrap().is_none());
     assert!(message(&Build::new().text("tokenizer.ggml.model", "bert")).contains("bert"));
     assert!(message(&Build::new().text("tokenizer.ggml.model", "llama")).contains("tokenizer.ggml.tokens"));
-    assert!(message(&byte_pairs("dbrx")).contains("llama-bpe"));
+    assert!(message(&byte_pairs("kimi-k2")).contains("--tokenizer FILE"));
     let short = |key: &str| {
         let build =
             Build::new().text("tokenizer.ggml.model", "llama").texts("tokenizer.ggml.tokens", &["a", "b"]);
@@ -145,12 +145,6 @@ fn special_tokens_have_bounds() {
     assert!(with(&["x".repeat(1025)]).unwrap_err().contains("up to 1025 bytes"));
     assert!(with(&vec!["x".into(); 16385]).unwrap_err().contains("16385"));
     assert!(with(&vec!["x".repeat(1000); 1049]).unwrap_err().contains("1049000 in all"));
-}
-
-#[test]
-fn tokens_are_counted_without_more() {
-    assert_eq!(count(&pieces().bytes(), "test").unwrap(), Some(266));
-    assert_eq!(count(&Build::new().bytes(), "test").unwrap(), None);
 }
 
 #[test]
@@ -252,4 +246,115 @@ fn llama_3_gives_the_ids_of_llama_cpp() {
         assert_eq!(decode(&*tokenizer, &found), text);
     }
     assert_eq!(tokenizer.encode("<|eot_id|>").unwrap(), [128_000, 128_002]);
+}
+
+/// What llama.cpp said of vocabularies: see fixtures/tokenizers/gguf_vocabularies.py.
+fn fixture() -> serde_json::Value {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/tokenizers/gguf.json");
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn strings(list: &serde_json::Value) -> Vec<String> {
+    list.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+}
+
+fn numbers<T: TryFrom<i64>>(list: &serde_json::Value) -> Vec<T> {
+    let number = |value: &serde_json::Value| T::try_from(value.as_i64().unwrap()).ok().unwrap();
+    list.as_array().unwrap().iter().map(number).collect()
+}
+
+#[test]
+fn texts_are_cut_as_llama_cpp_cuts_them() {
+    let fixture = &fixture()["splitting"];
+    let build = |pre: Option<&str>| {
+        let build = Build::new()
+            .text("tokenizer.ggml.model", "gpt2")
+            .u32("tokenizer.ggml.bos_token_id", 0)
+            .texts("tokenizer.ggml.tokens", &strings(&fixture["tokens"]))
+            .wholes("tokenizer.ggml.token_type", &numbers(&fixture["types"]))
+            .texts("tokenizer.ggml.merges", &strings(&fixture["merges"]));
+        load(&pre.iter().fold(build, |build, pre| build.text("tokenizer.ggml.pre", pre)))
+    };
+    let kinds = strings(&fixture["kinds"]);
+    let begins = strings(&fixture["begins"]);
+    let mut known = Vec::new();
+    for (number, kind) in kinds.iter().enumerate() {
+        let cut = |name: &str| cuts::find(name).map(|cut| cut.0);
+        let others = fixture["others"].as_object().unwrap().iter();
+        let others: Vec<_> = others.filter(|(_, same)| *same == kind).map(|(name, _)| name.clone()).collect();
+        for name in others.iter().filter(|name| cut(name) != cut(kind)).chain([kind]) {
+            let tokenizer = build(Some(name));
+            for case in fixture["texts"].as_array().unwrap() {
+                let text = case["text"].as_str().unwrap();
+                let expected: Vec<u32> = numbers(&case["ids"][case["of"][number].as_u64().unwrap() as usize]);
+                assert_eq!(tokenizer.encode_marked(text).unwrap(), expected, "{name}: {text:?}");
+            }
+        }
+        known.push(kind.clone());
+        known.extend(others);
+    }
+    for name in &known {
+        let (_, _, bos) = cuts::find(name).unwrap();
+        assert_eq!(bos, begins.contains(name), "{name}");
+    }
+    assert_eq!(build(None).encode("12").unwrap(), build(Some("default")).encode("12").unwrap());
+    let every: std::collections::BTreeSet<&str> = cuts::names().collect();
+    assert_eq!(every, known.iter().map(String::as_str).collect());
+}
+
+#[test]
+fn tokens_end_a_text_as_in_llama_cpp() {
+    let fixture = &fixture()["endings"];
+    let letters = strings(&fixture["letters"]);
+    for case in fixture["cases"].as_array().unwrap() {
+        let model = case["model"].as_str().unwrap();
+        let base: &[String] = if model == "gpt2" { &letters } else { &[] };
+        let tokens = [base, &strings(&case["tokens"])].concat();
+        let types = [vec![1; base.len()], numbers(&case["types"])].concat();
+        let mut build = Build::new()
+            .text("tokenizer.ggml.model", model)
+            .texts("tokenizer.ggml.tokens", &tokens)
+            .wholes("tokenizer.ggml.token_type", &types);
+        if case["scores"] == true {
+            build = build.floats("tokenizer.ggml.scores", &vec![0.0; tokens.len()]);
+        }
+        if model == "gpt2" {
+            build = build.text("tokenizer.ggml.pre", "gpt-2").texts("tokenizer.ggml.merges", &["a b"]);
+        }
+        for (key, value) in case["keys"].as_object().unwrap() {
+            build = build.u32(&format!("tokenizer.ggml.{key}"), value.as_u64().unwrap() as u32);
+        }
+        let tokenizer = load(&build);
+        let mut ends = tokenizer.ends();
+        ends.sort_unstable();
+        assert_eq!(ends, numbers::<u32>(&case["ends"]), "{case}");
+        let specials: HashMap<String, u32> = tokens.iter().cloned().zip(0..).collect();
+        let mut control: Vec<u32> = tokenizer.specials().iter().map(|name| specials[name]).collect();
+        control.sort_unstable();
+        assert_eq!(control, numbers::<u32>(&case["control"]), "{case}");
+        let bytes = build.bytes();
+        let metadata = gguf::header(&bytes, "test").unwrap().metadata;
+        for name in ["bos", "eos"] {
+            let expected = u32::try_from(case[name].as_i64().unwrap()).ok();
+            assert_eq!(metadata.special(name).unwrap(), expected, "{case}");
+        }
+    }
+}
+
+#[test]
+fn bytes_are_known_by_how_they_are_spelt() {
+    let fixture = &fixture()["bytes"];
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/tokenizers/llama.model");
+    let (texts, scores) = super::super::sentencepiece::pieces(&std::fs::read(model).unwrap());
+    let build = Build::new()
+        .text("tokenizer.ggml.model", "llama")
+        .texts("tokenizer.ggml.tokens", &texts)
+        .floats("tokenizer.ggml.scores", &scores)
+        .wholes("tokenizer.ggml.token_type", &numbers(&fixture["types"]));
+    let tokenizer = load(&build);
+    for case in fixture["texts"].as_array().unwrap() {
+        let text = case["text"].as_str().unwrap();
+        assert_eq!(tokenizer.encode(text).unwrap(), numbers::<u32>(&case["ids"]), "{text:?}");
+    }
+    assert_eq!(decode(&*tokenizer, &tokenizer.encode("a\nb").unwrap()), "a\nb");
 }

@@ -22,12 +22,15 @@ pub(in crate::tokenizer) enum Cut {
     Llama3,
     /// Qwen2: as Llama 3, every digit by itself.
     Qwen2,
+    /// By these expressions, one after the other: what one of them finds is a piece, and so is what lies between.
+    Expressions(&'static [&'static str]),
 }
 
 impl Cut {
     /// As the `pre_tokenizer` of a tokenizer.json.
-    fn section(self) -> Value {
+    pub(super) fn section(self) -> Value {
         let byte_level = |use_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex});
+        let split = |regex: &str| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false});
         let expression = |numbers: &str| {
             let regex = [
                 r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
@@ -38,13 +41,16 @@ impl Cut {
                 r"\s+(?!\S)",
                 r"\s+",
             ];
-            json!({"type": "Split", "pattern": {"Regex": regex.join("|")}, "behavior": "Isolated", "invert": false})
+            split(&regex.join("|"))
         };
         let parts = match self {
             Self::Gpt2 => vec![byte_level(true)],
             Self::SmolLm => vec![json!({"type": "Digits", "individual_digits": true}), byte_level(true)],
             Self::Llama3 => vec![expression(r"\p{N}{1,3}"), byte_level(false)],
             Self::Qwen2 => vec![expression(r"\p{N}"), byte_level(false)],
+            Self::Expressions(all) => {
+                all.iter().map(|regex| split(regex)).chain([byte_level(false)]).collect()
+            }
         };
         json!({"type": "Sequence", "pretokenizers": parts})
     }
@@ -94,8 +100,13 @@ impl ByteLevel {
                     "fetch the file again, give another one with --tokenizer, or run the model on token ids",
                 )
         };
-        let template =
-            self.template().ok_or_else(|| wrong("a special token outside the vocabulary".into()))?;
+        let around = |id: Option<u32>| {
+            let name = |id: u32| self.tokens.get(id as usize).map(|name| (name.as_str(), id));
+            let named =
+                id.map(|id| name(id).ok_or_else(|| wrong("a special token outside the vocabulary".into())));
+            named.transpose()
+        };
+        let template = template(around(self.before)?, around(self.after)?);
         let added = |ids: &[u32], special: bool| -> Option<Vec<AddedToken>> {
             let name = |id: &u32| self.tokens.get(*id as usize);
             ids.iter().map(|id| Some(AddedToken::from(name(id)?, special).normalized(false))).collect()
@@ -123,25 +134,24 @@ impl ByteLevel {
             Ok(inner)
         });
         let inner = inner.map_err(wrong)?;
-        let special = self.special.into_iter().collect();
-        let made = HfTokenizer::new(inner, checked, special).map_err(wrong)?;
+        let made = HfTokenizer::new(inner, checked).map_err(wrong)?;
         Ok(HfTokenizer { by_id: self.by_id, ends: self.ends, ..made })
     }
+}
 
-    /// The `post_processor` that puts `before` and `after` around a text; none where one is no token.
-    fn template(&self) -> Option<Value> {
-        let mut tokens = serde_json::Map::new();
-        let mut piece = |id: Option<u32>| -> Option<Vec<Value>> {
-            let Some(id) = id else { return Some(Vec::new()) };
-            let name = self.tokens.get(id as usize)?;
-            tokens.insert(name.clone(), json!({"id": name, "ids": [id], "tokens": [name]}));
-            Some(vec![json!({"SpecialToken": {"id": name, "type_id": 0}})])
-        };
-        let (before, after) = (piece(self.before)?, piece(self.after)?);
-        let text = vec![json!({"Sequence": {"id": "A", "type_id": 0}})];
-        let single = [before, text, after].concat();
-        Some(json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": tokens}))
-    }
+/// The `post_processor` that puts `before` and `after` around a text.
+pub(super) fn template(before: Option<(&str, u32)>, after: Option<(&str, u32)>) -> Value {
+    let mut tokens = serde_json::Map::new();
+    let mut piece = |token: Option<(&str, u32)>| {
+        token.map(|(name, id)| {
+            tokens.insert(name.into(), json!({"id": name, "ids": [id], "tokens": [name]}));
+            json!({"SpecialToken": {"id": name, "type_id": 0}})
+        })
+    };
+    let (before, after) = (piece(before), piece(after));
+    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+    let single: Vec<Value> = before.into_iter().chain([text]).chain(after).collect();
+    json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": tokens})
 }
 
 /// A part of the crate from its section of a tokenizer.json, written above.

@@ -13,7 +13,7 @@ use crate::tokenizer::MAX_VOCAB;
 
 /// The most added tokens, the longest of them, and the bytes of all, as in GGUF files: searching for them in a text
 /// takes many times their size in memory.
-const MAX_ADDED: (usize, usize, usize) = (1 << 14, 1 << 10, 1 << 20);
+pub(super) const MAX_ADDED: (usize, usize, usize) = (1 << 14, 1 << 10, 1 << 20);
 /// The longest regular expression. GPT-4o's, the longest of those that Llamas have, takes some 500 bytes.
 const MAX_EXPRESSION: usize = 2048;
 /// The most that may be looked for at each character by looking around it: lookarounds, times the numbers of
@@ -84,7 +84,7 @@ impl<'de> Deserialize<'de> for Ids {
 pub(super) struct Added<'a> {
     pub(super) id: u64,
     #[serde(borrow)]
-    content: Cow<'a, str>,
+    pub(super) content: Cow<'a, str>,
 }
 
 /// Checks the added tokens, and returns the bytes of the shortest; 1 where there is none.
@@ -170,6 +170,11 @@ impl Growth {
                 ..growth
             }
         })
+    }
+
+    /// The same where the shortest added token has so many bytes.
+    pub(super) fn with_shortest(self, shortest: usize) -> Self {
+        Self { shortest, ..self }
     }
 
     /// Checks that a text of so many bytes stays within bounds.

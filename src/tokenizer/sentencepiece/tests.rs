@@ -159,3 +159,16 @@ fn llama_2_gives_the_ids_of_llama_cpp() {
     let long = "a".repeat(1 << 20) + &" ".repeat(1 << 20);
     assert_eq!(decode(&tokenizer, &tokenizer.encode_plain(&long).unwrap()), long);
 }
+
+/// See fixtures/tokenizers/spaces.py.
+#[test]
+fn spaces_are_removed_as_sentencepiece_does() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/tokenizers/");
+    let tokenizer = parse(&std::fs::read(format!("{folder}spaces.model")).unwrap(), "test").unwrap();
+    let cases = std::fs::read_to_string(format!("{folder}spaces.json")).unwrap();
+    let cases: Vec<(String, Vec<u32>)> = serde_json::from_str(&cases).unwrap();
+    assert!(cases.len() >= 200);
+    for (text, ids) in cases {
+        assert_eq!(tokenizer.encode_plain(&text).unwrap(), ids, "{text:?}");
+    }
+}

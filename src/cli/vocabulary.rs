@@ -1,0 +1,92 @@
+//! What there is to say of a vocabulary and its model, by `info` and before a chat.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::checkpoint::{Checkpoint, chat_template};
+use crate::files::gguf::ENDS;
+use crate::tokenizer::Tokenizer;
+
+/// The most names that a line lists.
+const NAMED: usize = 12;
+
+/// The tokens whose names begin like those of special ones.
+pub(super) struct Specials(BTreeMap<String, u32>);
+
+impl Specials {
+    pub(super) fn of(tokenizer: &dyn Tokenizer, rows: usize) -> Self {
+        let label =
+            |id| Some((tokenizer.label(id), id)).filter(|(label, _)| label.starts_with(['<', '[', '_']));
+        let ids = tokenizer.vocab_size().max(rows) as u32;
+        Self((0..ids).rev().filter_map(label).collect())
+    }
+
+    pub(super) fn id(&self, name: &str) -> Option<u32> {
+        self.0.get(name).copied()
+    }
+}
+
+/// How the tokenizer reads its file, rows of the model that have no token, and what the chat template writes that is
+/// no token.
+pub(super) fn remarks(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Vec<String> {
+    let mut lines: Vec<String> = tokenizer.note().map(Into::into).into_iter().collect();
+    let (tokens, rows) = (tokenizer.vocab_size(), checkpoint.config.vocab);
+    if tokens < rows {
+        lines.push(format!(
+            "{} of the model's {rows} rows have no token, and are shown as #id: the vocabulary has {tokens}",
+            rows - tokens
+        ));
+    }
+    if tokens > rows {
+        lines.push(format!(
+            "{} of the {tokens} tokens have no row in the model, which has {rows}",
+            tokens - rows
+        ));
+    }
+    // A template that cannot be found or read is reported where a chat begins.
+    let template = chat_template::read(checkpoint).ok().and_then(|files| files.template);
+    if let Some((text, _)) = template {
+        let specials = Specials::of(tokenizer, rows);
+        let mut missing: Vec<&str> =
+            written(&text).into_iter().filter(|name| specials.id(name).is_none()).collect();
+        let more = missing.len().saturating_sub(NAMED);
+        missing.truncate(NAMED);
+        if !missing.is_empty() {
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            lines.push(format!(
+                "the chat template writes {}{more}, which no token stands for: the model reads it as plain text",
+                missing.join(", ")
+            ));
+        }
+    }
+    lines
+}
+
+/// The names of special tokens that stand in the text of a template: what is spelt `<|…|>`, and what ends a turn.
+fn written(text: &str) -> BTreeSet<&str> {
+    let mut names: BTreeSet<&str> = ENDS.into_iter().filter(|name| text.contains(name)).collect();
+    // `<EOT>` stands in `_<EOT>`.
+    if names.contains("_<EOT>") {
+        names.remove("<EOT>");
+    }
+    for (at, _) in text.match_indices("<|") {
+        let rest = &text[at..];
+        let inside = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '/' | ':' | '.');
+        let end = rest[2..].find(|c| !inside(c)).map_or(rest.len(), |end| end + 2);
+        if end > 2 && rest[end..].starts_with("|>") {
+            names.insert(&rest[..end + 2]);
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_in_a_template() {
+        let text =
+            "{{ '<|im_start|>' + role }}<|a b|>{{ '<|' + role + '|>' }}</s><|im_start|>_<EOT>[INST]<|x";
+        assert_eq!(written(text).into_iter().collect::<Vec<_>>(), ["</s>", "<|im_start|>", "_<EOT>"]);
+    }
+}

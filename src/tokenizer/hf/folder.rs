@@ -1,0 +1,361 @@
+//! A tokenizer as transformers 5.24 makes it of a folder: its file, with the tokens that other files name.
+//!
+//! `TokenizersBackend` takes a tokenizer.json as it is. `LlamaTokenizer` takes the vocabulary, the merges and the
+//! post-processor, and cuts texts by its own rules: `▁` before the first stretch of a text alone, where transformers 4
+//! and the `tokenizers` crate put one before every stretch that follows an added token. So does `Qwen2Tokenizer`, with
+//! Qwen2's expression. A tokenizer.model is converted
+//! (`SentencePieceExtractor`, `SpmConverter.build_tokenizer_from_spm_proto`).
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokenizers::models::bpe::{BPE, Merges, Vocab};
+use tokenizers::{
+    AddedToken, Model as _, ModelWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper,
+    Tokenizer as Inner,
+};
+
+use super::byte_level::{Cut, template};
+use super::check::Checked;
+use super::decoder::{ALPHABET, Decoder};
+use super::sizes::{self, Growth, check_added};
+use super::{HfTokenizer, guarded};
+use crate::files::{Added, Beside, Class};
+
+/// What a tokenizer.model holds.
+pub(in crate::tokenizer) struct Model {
+    /// Text, score and type of each piece.
+    pub(in crate::tokenizer) pieces: Vec<(String, f32, Type)>,
+    /// What the model calls unknown text, the beginning and the end of a text, where it has a token for it.
+    pub(in crate::tokenizer) names: [Option<String>; 3],
+    pub(in crate::tokenizer) byte_fallback: bool,
+    pub(in crate::tokenizer) dummy_prefix: bool,
+    pub(in crate::tokenizer) remove_extra_spaces: bool,
+}
+
+/// What a piece is, as far as the conversion asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tokenizer) enum Type {
+    Normal,
+    Control,
+    User,
+    Other,
+}
+
+/// What the crate made of a tokenizer.json, as the folder's class reads it.
+pub(super) fn json(inner: Inner, checked: Checked, beside: &Beside) -> Result<HfTokenizer, String> {
+    let extra = beside.extra.as_ref().or(beside.additional.as_ref());
+    let extra = extra.map_or(&[][..], Vec::as_slice);
+    if beside.class == Class::Backend {
+        return complete(inner, checked, beside, beside.added.values().cloned(), extra, None);
+    }
+    let ModelWrapper::BPE(model) = inner.get_model() else {
+        return Err("a model of another type than BPE, for this class of tokenizer".into());
+    };
+    // Where no file lists all added tokens, the tokenizer's own count, before those of added_tokens.json.
+    let mut added = beside.added.clone();
+    if !beside.listed {
+        let own = inner.get_added_tokens_decoder();
+        added.extend(own.into_iter().map(|(id, token)| (id.into(), ours(token))));
+    }
+    let (mut made, checked, name) = match beside.class {
+        Class::Qwen2 => (qwen2(model.clone(), beside)?, of_qwen2(model, checked.ids), "Qwen2Tokenizer"),
+        Class::Llama | Class::Backend => {
+            let (pre_tokenizer, decoder) = llama(beside);
+            let mut made = Inner::new(of_llama(model.clone()));
+            made.with_pre_tokenizer(Some(section::<PreTokenizerWrapper>(pre_tokenizer)?));
+            (made, of_llama_checked(checked.ids, &decoder)?, "LlamaTokenizer")
+        }
+    };
+    made.with_post_processor(inner.get_post_processor().cloned());
+    let same = rules(&inner) == rules(&made);
+    let mut tokenizer = complete(made, checked, beside, added.into_values(), extra, None)?;
+    if beside.class == Class::Qwen2 {
+        // It adds its special tokens once more, without their flags.
+        let names = beside.named.iter().map(|(_, token)| token).chain(extra);
+        let plain: Vec<AddedToken> = names.map(|token| theirs(Added::new(&token.content))).collect();
+        guarded(|| tokenizer.inner.add_tokens(plain))?;
+        tokenizer =
+            HfTokenizer { ends: tokenizer.ends, ..HfTokenizer::new(tokenizer.inner, tokenizer.checked)? };
+    }
+    let note = format!(
+        "tokenizer.json is read as {name} of transformers 5 reads it: its vocabulary and merges, and not its own rules \
+         for cutting texts, which transformers 4 and the tokenizers library take"
+    );
+    Ok(HfTokenizer { note: (!same).then_some(note), ..tokenizer })
+}
+
+/// How a tokenizer normalizes and cuts texts.
+fn rules(inner: &Inner) -> String {
+    let rules =
+        serde_json::to_string(&(inner.get_normalizer(), inner.get_pre_tokenizer())).unwrap_or_default();
+    // Where a token stands in the text is not asked for.
+    rules.replace("\"trim_offsets\":true", "\"trim_offsets\":false")
+}
+
+/// `model` with the rules of `Qwen2Tokenizer`.
+fn qwen2(mut model: BPE, beside: &Beside) -> Result<Inner, String> {
+    (model.unk_token, model.fuse_unk, model.byte_fallback, model.ignore_merges) = (None, false, false, false);
+    let mut inner = Inner::new(model);
+    let normalizer = section::<NormalizerWrapper>(json!({"type": "NFC"}))?;
+    guarded(|| inner.with_normalizer(Some(normalizer)).map(|_| ()))?;
+    let mut cut = Cut::Qwen2.section();
+    if beside.prefix_space == Some(true) {
+        cut["pretokenizers"][1]["add_prefix_space"] = true.into();
+    }
+    inner.with_pre_tokenizer(Some(section::<PreTokenizerWrapper>(cut)?));
+    Ok(inner)
+}
+
+fn of_qwen2(model: &BPE, ids: u32) -> Checked {
+    let covered = ALPHABET.iter().all(|letter| model.token_to_id(letter.encode_utf8(&mut [0; 4])).is_some());
+    let growth = Growth::of([json!({"type": "NFC"})].iter(), 1);
+    Checked { decoder: Decoder::ByteLevel, drops_unknown: !covered, ids, growth, cuts_as_gpt2: false }
+}
+
+/// A converted tokenizer.model, with what the files beside it say.
+///
+/// # Errors
+/// What is wrong with it.
+pub(in crate::tokenizer) fn sentencepiece(model: &Model, beside: &Beside) -> Result<HfTokenizer, String> {
+    // Control pieces and the user's are found as they stand. A list of the folder's replaces them.
+    let is_added = |kind: Type| matches!(kind, Type::Control | Type::User);
+    let own = model.pieces.iter().filter(|(.., kind)| is_added(*kind));
+    let own = own.map(|(text, _, kind)| Added { special: *kind == Type::Control, ..Added::new(text) });
+    let ids = model.pieces.len() as u32;
+    if beside.class == Class::Llama {
+        let extra = beside.extra.clone().unwrap_or_else(|| own.collect());
+        let vocab: Vocab = model.pieces.iter().map(|(text, ..)| text.clone()).zip(0..).collect();
+        let mut merges = Vec::new();
+        let mut pieces: Vec<_> = vocab.iter().collect();
+        pieces.sort_unstable_by_key(|(_, id)| **id);
+        for (text, _) in pieces {
+            let cuts = text.char_indices().skip(1).map(|(at, _)| text.split_at(at));
+            let both = cuts.filter(|(left, right)| vocab.contains_key(*left) && vocab.contains_key(*right));
+            merges.extend(both.map(|(left, right)| (left.to_owned(), right.to_owned())));
+        }
+        let (pre_tokenizer, decoder) = llama(beside);
+        let mut inner = Inner::new(of_llama(bpe(vocab, merges)?));
+        inner.with_pre_tokenizer(Some(section::<PreTokenizerWrapper>(pre_tokenizer)?));
+        let checked = of_llama_checked(ids, &decoder)?;
+        return complete(inner, checked, beside, beside.added.values().cloned(), &extra, Some(&[]));
+    }
+    let extra = beside.extra.clone().unwrap_or_else(|| own.filter(|token| token.special).collect());
+    let (inner, checked) = backend(model, beside)?;
+    // Each stretch between added tokens gets a prefix of its own only where they are found in the text as it is.
+    let added = beside.added.values().cloned();
+    let added = added.map(|token| Added { normalized: token.normalized && !model.dummy_prefix, ..token });
+    let names = ["unk_token", "bos_token", "eos_token"].into_iter().zip(&model.names);
+    let defaults: Vec<_> = names.filter_map(|(name, text)| Some((name, text.clone()?))).collect();
+    complete(inner, checked, beside, added, &extra, Some(&defaults))
+}
+
+/// Ranks without special tokens, with those of the files beside them. Where these leave ids between the ranks and
+/// their own tokens out, transformers fills them.
+///
+/// # Errors
+/// What is wrong with them.
+pub(in crate::tokenizer) fn ranks(tokenizer: HfTokenizer, beside: &Beside) -> Result<HfTokenizer, String> {
+    let base = u64::from(tokenizer.checked.ids);
+    let last = beside.added.keys().next_back().copied().filter(|last| *last >= base);
+    if last.is_some_and(|last| last - base >= sizes::MAX_ADDED.0 as u64) {
+        return Err("added tokens far beyond the ranks".into());
+    }
+    let fill = |id: u64| match beside.added.get(&id) {
+        Some(token) => token.content.clone(),
+        None => format!("<|reserved_token_{id}|>"),
+    };
+    let filled: Vec<String> = last.map_or_else(Vec::new, |last| (base..=last).map(fill).collect());
+    let more = beside.extra.iter().flatten().filter(|token| !filled.contains(&token.content));
+    let all: Vec<Added> =
+        filled.iter().map(Added::new).chain(more.map(|token| Added::new(&token.content))).collect();
+    let HfTokenizer { mut inner, checked, by_id, .. } = tokenizer;
+    guarded(|| inner.add_tokens(all.into_iter().map(theirs)))?;
+    let extra = beside.extra.as_ref().or(beside.additional.as_ref()).map_or(&[][..], Vec::as_slice);
+    let made = complete(inner, checked, beside, beside.added.values().cloned(), extra, Some(&[]))?;
+    Ok(HfTokenizer { by_id, ..made })
+}
+
+/// Adds `added` and the tokens that have names to `inner`. Where `defaults` is given the tokens around a text are those
+/// that the folder asks for; `defaults` has the names that only the tokenizer's own file has.
+fn complete(
+    mut inner: Inner,
+    mut checked: Checked,
+    beside: &Beside,
+    added: impl Iterator<Item = Added>,
+    extra: &[Added],
+    defaults: Option<&[(&str, String)]>,
+) -> Result<HfTokenizer, String> {
+    let mut named = beside.named.clone();
+    for (name, text) in defaults.into_iter().flatten() {
+        if !named.iter().any(|(known, _)| known == name) {
+            named.push(((*name).into(), Added::new(text)));
+        }
+    }
+    let names: HashSet<&str> = named.iter().map(|(_, token)| token.content.as_str()).collect();
+    let present = inner.get_added_tokens_decoder();
+    let known: HashSet<&AddedToken> = present.values().collect();
+    let mut tokens: Vec<AddedToken> = added.map(theirs).filter(|token| !known.contains(token)).collect();
+    let found: HashSet<String> = present.values().chain(&tokens).map(|token| token.content.clone()).collect();
+    let more = named.iter().map(|(_, token)| token).chain(extra);
+    tokens.extend(more.filter(|token| !found.contains(&token.content)).cloned().map(theirs));
+    for token in &mut tokens {
+        token.special |= names.contains(token.content.as_str());
+    }
+    let sizes: Vec<_> = present
+        .values()
+        .chain(&tokens)
+        .map(|token| sizes::Added { id: 0, content: Cow::Borrowed(token.content.as_str()) })
+        .collect();
+    let shortest =
+        check_added(&sizes).map_err(|(expected, found)| format!("{found}; expected {expected}"))?;
+    checked.growth = checked.growth.with_shortest(shortest);
+    guarded(|| inner.add_tokens(tokens))?;
+    let id = |name: &str| {
+        let text = named.iter().find(|(known, _)| known == name).map(|(_, token)| token.content.as_str())?;
+        Some((text, inner.token_to_id(text)?))
+    };
+    let ends = id("eos_token").map(|(_, id)| id).into_iter().collect();
+    if let (Some((bos, eos)), Some(_)) = (beside.around, defaults) {
+        let [bos, eos] =
+            [("bos_token", bos), ("eos_token", eos)].map(|(name, wanted)| id(name).filter(|_| wanted));
+        let around = template(bos, eos);
+        inner.with_post_processor(Some(section::<PostProcessorWrapper>(around)?));
+    }
+    let last = inner.get_added_tokens_decoder().keys().max().map_or(0, |last| last + 1);
+    checked.ids = checked.ids.max(last);
+    Ok(HfTokenizer { ends, ..HfTokenizer::new(inner, checked)? })
+}
+
+/// How `LlamaTokenizer` cuts texts, and puts them together.
+fn llama(beside: &Beside) -> (Value, Value) {
+    let scheme = match (beside.prefix_space.unwrap_or(true), beside.legacy.unwrap_or(false)) {
+        (false, _) => "never",
+        (true, true) => "always",
+        (true, false) => "first",
+    };
+    let decoder = decoder(true, scheme != "never");
+    (json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false}), decoder)
+}
+
+fn decoder(byte_fallback: bool, prefix: bool) -> Value {
+    let mut parts = vec![json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "})];
+    if byte_fallback {
+        parts.push(json!({"type": "ByteFallback"}));
+    }
+    if prefix {
+        parts.push(json!({"type": "Fuse"}));
+        parts.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+    }
+    json!({"type": "Sequence", "decoders": parts})
+}
+
+/// `model` with the settings that `LlamaTokenizer` gives it.
+fn of_llama(mut model: BPE) -> BPE {
+    (model.unk_token, model.fuse_unk, model.byte_fallback, model.ignore_merges) = (None, true, true, false);
+    model
+}
+
+fn of_llama_checked(ids: u32, decoder: &Value) -> Result<Checked, String> {
+    let decoder = Decoder::new(decoder).map_err(|(_, found)| found)?;
+    // `▁` before a text; each space becomes one.
+    let growth = Growth::of([json!({"type": "Prepend", "prepend": "▁"}), spaces()].iter(), 1);
+    Ok(Checked { decoder, drops_unknown: true, ids, growth, cuts_as_gpt2: false })
+}
+
+/// The normalizer that writes a space as `▁`.
+fn spaces() -> Value {
+    json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"})
+}
+
+fn bpe(vocab: Vocab, merges: Merges) -> Result<BPE, String> {
+    guarded(|| BPE::builder().vocab_and_merges(vocab, merges).build())
+}
+
+/// The tokenizer that `TokenizersBackend` makes of a tokenizer.model: it splits a text as SentencePiece does.
+fn backend(model: &Model, beside: &Beside) -> Result<(Inner, Checked), String> {
+    // The folder may give pieces other names, but not one that is a piece with its own.
+    let mut names: Vec<&str> = model.pieces.iter().map(|(text, ..)| text.as_str()).collect();
+    let renamed = |id: usize| beside.added.get(&(id as u64)).map(|token| token.content.as_str());
+    let kept: HashSet<&str> =
+        names.iter().enumerate().filter(|(id, _)| renamed(*id).is_none()).map(|(_, text)| *text).collect();
+    for (id, name) in names.iter_mut().enumerate() {
+        *name = renamed(id).filter(|new| !kept.contains(new)).unwrap_or(name);
+    }
+    let mut normal: HashMap<&str, (f32, usize)> = HashMap::new();
+    let mut user: Vec<&str> = Vec::new();
+    for (id, (name, (_, score, kind))) in names.iter().zip(&model.pieces).enumerate() {
+        match kind {
+            Type::Normal => _ = normal.insert(name, (*score, id)),
+            Type::User => user.push(name),
+            Type::Control | Type::Other => {}
+        }
+    }
+    user.sort_by_key(|text| std::cmp::Reverse(text.chars().count()));
+    let mut ranked = Vec::new();
+    for (text, (score, id)) in &normal {
+        for (left, right) in text.char_indices().skip(1).map(|(at, _)| text.split_at(at)) {
+            if normal.contains_key(left) && normal.contains_key(right) {
+                ranked.push((-score, *id, left.to_owned(), right.to_owned()));
+            }
+        }
+    }
+    ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| (a.1, &a.2, &a.3).cmp(&(b.1, &b.2, &b.3))));
+    let merges = ranked.into_iter().map(|(_, _, left, right)| (left, right)).collect();
+    let vocab: Vocab = names.iter().map(|name| (*name).to_owned()).zip(0..).collect();
+    let mut built = bpe(vocab, merges)?;
+    built.unk_token = Some(model.names[0].clone().unwrap_or_else(|| "<unk>".into()));
+    (built.fuse_unk, built.byte_fallback, built.ignore_merges) =
+        (true, model.byte_fallback, !user.is_empty());
+    let mut inner = Inner::new(built);
+    let replace = |pattern: &str, content: &str| json!({"type": "Replace", "pattern": {"Regex": pattern}, "content": content});
+    let mut normalizers = Vec::new();
+    if model.remove_extra_spaces {
+        normalizers.extend([replace(r"\A +| +\z", ""), replace(" {2,}", " ")]);
+    }
+    normalizers.push(spaces());
+    let always = beside.legacy.unwrap_or(true);
+    if model.dummy_prefix && always {
+        normalizers.push(replace(r"\A▁", "▁▁"));
+    }
+    let sequence = json!({"type": "Sequence", "normalizers": normalizers});
+    guarded(|| inner.with_normalizer(Some(section::<NormalizerWrapper>(sequence)?)).map(|_| ()))?;
+    let mut cuts = Vec::new();
+    if model.dummy_prefix {
+        let scheme = if always { "always" } else { "first" };
+        cuts.push(json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false}));
+    }
+    if !user.is_empty() {
+        let pattern: Vec<String> = user.iter().map(|text| regex::escape(text)).collect();
+        let pattern = json!({"Regex": pattern.join("|")});
+        cuts.push(json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false}));
+    }
+    if !cuts.is_empty() {
+        let sequence = json!({"type": "Sequence", "pretokenizers": cuts});
+        inner.with_pre_tokenizer(Some(section::<PreTokenizerWrapper>(sequence)?));
+    }
+    let decoder =
+        Decoder::new(&decoder(model.byte_fallback, model.dummy_prefix)).map_err(|(_, found)| found)?;
+    // `▁` once before each stretch, and each space.
+    let growth = Growth::of([json!({"type": "Prepend", "prepend": "▁▁"}), spaces()].iter(), 1);
+    let ids = model.pieces.len() as u32;
+    Ok((inner, Checked { decoder, drops_unknown: false, ids, growth, cuts_as_gpt2: false }))
+}
+
+/// A part of the crate from its section of a tokenizer.json.
+fn section<T: DeserializeOwned>(section: Value) -> Result<T, String> {
+    serde_json::from_value(section).map_err(|error| error.to_string())
+}
+
+/// A token as the crate has it.
+fn theirs(token: Added) -> AddedToken {
+    let Added { content, single_word, lstrip, rstrip, normalized, special } = token;
+    AddedToken { content, single_word, lstrip, rstrip, normalized, special }
+}
+
+fn ours(token: AddedToken) -> Added {
+    let AddedToken { content, single_word, lstrip, rstrip, normalized, special } = token;
+    Added { content, single_word, lstrip, rstrip, normalized, special }
+}

@@ -1,0 +1,106 @@
+//! Tokenizers with other files beside them, against transformers: see fixtures/tokenizers/folders.py.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::common::{command, fixture, models, stderr, stdout};
+use crate::text_of;
+
+/// The files of a case in `folder`; the tokenizer's own.
+fn put(folder: &Path, fixtures: &Value, case: &Value) -> std::path::PathBuf {
+    let write = |name: &str, value: &Value| fs::write(folder.join(name), value.to_string()).unwrap();
+    write("config.json", &json!({"model_type": case["type"]}));
+    for (name, key) in [
+        ("tokenizer_config.json", "config"),
+        ("special_tokens_map.json", "names"),
+        ("added_tokens.json", "added"),
+    ] {
+        if let Some(value) = case["files"].get(key) {
+            write(name, value);
+        }
+    }
+    let source = case["source"].as_str().unwrap();
+    let name = if matches!(source, "json" | "qwen") { "tokenizer.json" } else { "tokenizer.model" };
+    match source {
+        "json" | "qwen" => write(name, &fixtures[source]),
+        "ranks" => fs::write(folder.join(name), fixtures["ranks"].as_str().unwrap()).unwrap(),
+        _ => _ = fs::copy(fixture("tokenizers/llama.model"), folder.join(name)).unwrap(),
+    }
+    folder.join(name)
+}
+
+fn fixtures() -> Value {
+    serde_json::from_str(&fs::read_to_string(fixture("tokenizers/folders.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn folders_are_read_as_transformers_reads_them() {
+    let fixtures = fixtures();
+    let mut wrong = Vec::new();
+    for case in fixtures["cases"].as_array().unwrap() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = put(folder.path(), &fixtures, case);
+        let tokenizer =
+            llama_trace::tokenizer::open(&path).unwrap_or_else(|error| panic!("{}: {error}", case["name"]));
+        for (number, pair) in case["ids"].as_array().unwrap().iter().enumerate() {
+            let text = pair[0].as_str().unwrap();
+            let expected: Vec<u32> = serde_json::from_value(pair[1].clone()).unwrap();
+            let ids = tokenizer.encode(text);
+            if ids.as_ref().ok() != Some(&expected) {
+                wrong.push(format!("{}: {text:?}: {ids:?}, not {expected:?}", case["name"]));
+            }
+            if let Some(shown) = case["shown"].get(number).and_then(Value::as_str)
+                && text_of(&*tokenizer, &expected) != shown
+            {
+                let found = text_of(&*tokenizer, &expected);
+                wrong.push(format!("{}: {expected:?} is {shown:?}, not {found:?}", case["name"]));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong[..wrong.len().min(60)].join("\n"));
+}
+
+/// A model with `rows` rows, and the files of the case `name`.
+fn model(rows: usize, name: &str) -> tempfile::TempDir {
+    let fixtures = fixtures();
+    let folder = models::golden("gqa", |tensors| {
+        for name in ["model.embed_tokens.weight", "lm_head.weight"] {
+            let (shape, bytes) = tensors.get_mut(name).unwrap();
+            bytes.resize(rows * shape[1] * 4, 0);
+            shape[0] = rows;
+        }
+    });
+    let config = fs::read_to_string(folder.path().join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&config).unwrap();
+    config["vocab_size"] = rows.into();
+    let case = fixtures["cases"].as_array().unwrap().iter().find(|case| case["name"] == name).unwrap();
+    put(folder.path(), &fixtures, case);
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    folder
+}
+
+#[test]
+fn info_says_what_tokens_and_rows_do_not_fit() {
+    let folder = model(426, "json, Llama, decoder");
+    let path = folder.path().join("tokenizer_config.json");
+    let mut config: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    config["chat_template"] = "{{ '<|x|>' }}{{ '<|nothing|>' + messages[0]['content'] }}".into();
+    fs::write(&path, config.to_string()).unwrap();
+    let model = folder.path().to_str().unwrap();
+    let output = command(["info", "--model", model]).output().unwrap();
+    let text = stdout(&output);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for expected in [
+        "LlamaTokenizer of transformers 5 reads it: its vocabulary and merges, and not its own rules for cutting texts",
+        "1 of the model's 426 rows have no token",
+        "writes <|nothing|>, which",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    assert!(!text.contains("<|x|>,"), "{text}");
+    let output = command(["chat", "--model", model]).stdin(std::process::Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("1 of the model's 426 rows") && stderr(&output).contains("<|nothing|>"));
+}
