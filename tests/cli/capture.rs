@@ -622,6 +622,7 @@ torch.no_grad = Grad
 for name, module in {"torch": torch, "numpy": types.ModuleType("numpy"), "transformers": types.ModuleType("transformers")}.items():
     sys.modules[name] = module
 script = types.ModuleType("script")
+script.__file__ = sys.argv[1]
 exec(compile(open(sys.argv[1]).read(), sys.argv[1], "exec"), script.__dict__)
 def check(name):
     seen = []

@@ -655,13 +655,8 @@ fn pairs_in_another_order_that_both_say_are_no_difference_and_what_differs_then_
 #[test]
 fn a_port_without_a_mistake_is_the_same_where_few_stages_are_written() {
     let model = Model::load(&checkpoint::open(None).unwrap(), Cpu::default()).unwrap();
-    let mut random = 1_u32;
-    for length in [3, 6, 9, 12] {
-        let mut next = || {
-            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            2 + random % (model.config.vocab as u32 - 4)
-        };
-        let ids: Vec<u32> = (0..length).map(|_| next()).collect();
+    // Of the first, the logits of this port are 1.4e-6 off, which is more than one stage may be.
+    for ids in [vec![608, 559, 135, 380, 939, 620], (100..103).collect(), (200..212).collect()] {
         let (a, b) = (run_of(&model, &ids, 1), Port::new("../builtin", &model.config, "").run(&ids));
         for shown in [
             &[Stage::Logits][..],

@@ -144,26 +144,52 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
     };
     let some = ways.iter().filter(is_some).collect();
     choice.take_by(some, How::Values, |way| {
-        (!way.is_called, Reverse(way.matched()), bucket(way), !is_hinted(way), shown(way), way.stage)
+        (!way.is_called, ends_early(way), Reverse(way.matched()), bucket(way), !is_hinted(way), shown(way), way.stage)
     })?;
     let first = ways.iter().filter(|way| way.has_first_token() && !others(way) && !is_copy(way)).collect();
     choice.take_by(first, How::FirstToken, |way| {
         (!is_hinted(way), ends_early(way), way.sine(), shown(way), way.stage)
     })?;
-    let guessed = ways.iter().filter(|way| may_be_guessed(fits, way) && !others(way)).collect();
-    choice.take_by(guessed, How::Guess, |way| {
-        // By how much alike they are, in steps: what is nothing like any stage is likeliest what most write.
-        let alike = (way.sine() * 10.0).floor();
-        (!is_hinted(way), ends_early(way), way.is_odd(), alike, prior(way.stage), way.sine(), shown(way))
-    })?;
+    // A stage that a later one says was right is no broken one: its file is another's, or of something else.
+    let right = led(fits, passes, &choice.found);
+    let was_right =
+        |way: &Way<'f>| way.first().iter().any(|(site, apart)| apart.error > SURE && right.contains(site));
+    for is_later_right in [false, true] {
+        let is_guess =
+            |way: &&Way<'f>| was_right(way) == is_later_right && may_be_guessed(fits, way) && !others(way);
+        let guessed = ways.iter().filter(is_guess).collect();
+        choice.take_by(guessed, How::Guess, |way| {
+            // By how much alike they are, in steps: what is nothing like any stage is likeliest what most write.
+            let alike = (way.sine() * 10.0).floor();
+            (!is_hinted(way), ends_early(way), way.is_odd(), alike, prior(way.stage), way.sine(), shown(way))
+        })?;
+    }
     let mut found = sums(choice)?;
-    silence(fits, passes, &mut found);
+    silence(fits, &right, &mut found);
     found.sort_by_key(|one| one.way.stage);
     Ok(found)
 }
 
+/// The places that are right, and all that they were computed from: what went wrong before shows in them.
+fn led(fits: &Fits<'_>, passes: &[PassDims], found: &[Chosen<'_>]) -> HashSet<Site> {
+    let by_values = || found.iter().filter(|one| one.how == How::Values).map(|one| &one.way);
+    let mut usual: Vec<f64> = by_values().map(|way| way.errors()[0]).filter(|error| *error > 0.0).collect();
+    usual.sort_by(f64::total_cmp);
+    let quiet = usual.get(usual.len() / 2).map_or(QUIET, |usual| (USUAL * usual).max(QUIET));
+    let is_quiet = |(site, apart): &(Site, Distance)| (apart.error <= quiet).then_some(*site);
+    let mut open: Vec<Site> = by_values().flat_map(|way| way.first().iter().filter_map(is_quiet)).collect();
+    let mut led: HashSet<Site> = open.iter().copied().collect();
+    while let Some(site) = open.pop() {
+        let Some(dims) = passes.iter().find(|dims| dims.pass == site.pass) else { continue };
+        let inputs = site.stage.inputs(&fits.sizes, *dims).into_iter();
+        let sources = inputs.filter_map(|input| site.input(input, &fits.sizes));
+        open.extend(sources.filter(|source| led.insert(*source)));
+    }
+    led
+}
+
 /// A family of files of which the last is the final norm's: the states that transformers returns.
-fn cut<'f>(fits: &Fits<'f>, ways: &mut Vec<Way<'f>>) {
+fn cut<'f>(fits: &Fits<'f>, ways: &mut [Way<'f>]) {
     let Some(last) = fits.sizes.layers.checked_sub(1).filter(|last| *last > 0) else { return };
     let finals: Vec<Way<'f>> =
         ways.iter().filter(|way| way.stage == Stage::FinalNorm && way.lies.is_plain()).cloned().collect();
@@ -253,56 +279,27 @@ fn sums<'f>(choice: Choice<'_, 'f>) -> Result<Vec<Chosen<'f>>> {
     Ok(found)
 }
 
-/// Makes comments of guesses that a right run may have led to.
-fn silence(fits: &Fits<'_>, passes: &[PassDims], found: &mut Vec<Chosen<'_>>) {
-    let right: Vec<&Way<'_>> =
-        found.iter().filter(|one| one.how == How::Values && one.way.is_full()).map(|one| &one.way).collect();
-    let mut usual: Vec<f64> = right.iter().map(|way| way.errors()[0]).filter(|error| *error > 0.0).collect();
-    usual.sort_by(f64::total_cmp);
-    let quiet = usual.get(usual.len() / 2).map_or(QUIET, |usual| (USUAL * usual).max(QUIET));
-    // The places that are right, and all that they were computed from: what went wrong before shows in them.
-    let mut led: HashSet<Site> = HashSet::new();
-    let mut open: Vec<Site> = Vec::new();
-    for way in &right {
-        open.extend(way.first().iter().filter(|(_, apart)| apart.error <= quiet).map(|(site, _)| *site));
-    }
-    let ends: HashSet<Site> = open.iter().copied().collect();
-    while let Some(site) = open.pop() {
-        let Some(dims) = passes.iter().find(|dims| dims.pass == site.pass) else { continue };
-        let inputs = site.stage.inputs(&fits.sizes, *dims).into_iter();
-        for source in inputs.filter_map(|input| site.input(input, &fits.sizes)) {
-            if led.insert(source) {
-                open.push(source);
-            }
-        }
-    }
+/// Makes comments of guesses that a right run may have led to. `right` is all that led to what is right.
+fn silence(fits: &Fits<'_>, right: &HashSet<Site>, found: &mut Vec<Chosen<'_>>) {
     let last = fits.sizes.layers.checked_sub(1);
-    let reaches_end = ends.iter().any(|site| site.layer == last || site.stage.info().section == Section::End);
+    let reaches_end = right.iter().any(|site| site.layer == last && site.stage == Stage::FfnResidual);
     let goes_wrong = found.iter().any(|one| match one.how {
         How::Values => !one.way.is_full(),
         How::FirstToken | How::Name => true,
         How::Guess => one.way.stage == Stage::Logits,
     });
     let has_logits = found.iter().any(|one| one.way.stage == Stage::Logits);
-    let families: Vec<(Stage, bool)> =
-        found.iter().map(|one| (one.way.stage, one.how == How::Guess)).collect();
+    let is_wide = |stage: Stage| stage.in_layer() && stage.axes() == [Axis::Token, Axis::Dim];
+    // The one family of its shape is what most write.
+    let is_only = found.iter().filter(|one| is_wide(one.way.stage)).count() == 1;
     for one in found.iter_mut().filter(|one| one.how == How::Guess) {
         let (way, stage) = (&one.way, one.way.stage);
-        // Where a later stage is right, this one was too: the file is another's, or of something else.
-        let was_right = way.first().iter().any(|(site, apart)| apart.error > SURE && led.contains(site));
+        let was_right = way.first().iter().any(|(site, apart)| apart.error > SURE && right.contains(site));
         // At the end nothing tells of it what the run went on with.
         let is_left = !has_logits && reaches_end && stage.info().section == Section::End;
-        // The one family of its shape is what most write.
-        let is_only = stage == Stage::FfnResidual
-            && !families.iter().any(|&(other, _)| {
-                other != stage && other.in_layer() && other.axes() == [Axis::Token, Axis::Dim]
-            });
-        let is_told = way.hinted == Some(stage)
-            || way.sine() <= ALIKE
-            || is_only
-            || goes_wrong
-            || stage == Stage::Logits;
-        one.is_live = is_told && !was_right && (!is_left || way.is_paired);
+        let is_told = way.hinted == Some(stage) || way.sine() <= ALIKE || goes_wrong;
+        let is_likely = is_told || stage == Stage::FfnResidual && is_only;
+        one.is_live = is_likely && !was_right && (!is_left || way.is_paired);
     }
     // What neither its values nor its name speak for is no guess.
     found.retain(|one| one.is_live || one.way.sine() <= ALIKE || one.way.hinted == Some(one.way.stage));

@@ -305,7 +305,12 @@ impl<'f> Fits<'f> {
         read: &mut BTreeMap<Site, Option<ArrayD<f32>>>,
     ) -> Option<Way<'f>> {
         let (is_called, hinted) = (calls(&pattern.name, stage), hinted(&pattern.name, pattern.has_layer));
-        let may_be = self.may_be(stage, &lies) && (!needs_name(stage) || is_called || hinted == Some(stage));
+        let whole = sites
+            .first()
+            .and_then(|site| self.names.shape(&pattern.name, *site)?.last().copied())
+            .unwrap_or(0);
+        let may_be =
+            self.may_be(stage, &lies, whole) && (!needs_name(stage) || is_called || hinted == Some(stage));
         let mut way = Way {
             stage,
             lies,
@@ -419,18 +424,21 @@ impl<'f> Fits<'f> {
 
     /// Whether something is worth a guess, where the values do not say that it is right: a whole file, or the part of
     /// one in which queries, keys and values, or gate and up, lie side by side in their order.
-    fn may_be(&self, stage: Stage, lies: &Lies) -> bool {
+    /// Its rows have `whole` values.
+    fn may_be(&self, stage: Stage, lies: &Lies, whole: usize) -> bool {
         let Sizes { heads, kv_heads, head_dim: c, hidden: ffn_dim, .. } = self.sizes;
         let (q, kv) = (heads * c, kv_heads * c);
-        let parts = match stage {
-            Stage::Xq => [0, q],
-            Stage::Xk => [q, q + kv],
-            Stage::Xv => [q + kv, q + 2 * kv],
-            Stage::FfnGate => [0, ffn_dim],
-            Stage::FfnUp => [ffn_dim, 2 * ffn_dim],
-            _ => [0, 0],
+        let (parts, all) = match stage {
+            Stage::Xq => ([0, q], q + 2 * kv),
+            Stage::Xk => ([q, q + kv], q + 2 * kv),
+            Stage::Xv => ([q + kv, q + 2 * kv], q + 2 * kv),
+            Stage::FfnGate => ([0, ffn_dim], 2 * ffn_dim),
+            Stage::FfnUp => ([ffn_dim, 2 * ffn_dim], 2 * ffn_dim),
+            _ => ([0, 0], 0),
         };
-        lies.columns.is_none_or(|columns| columns == parts) && lies.times.is_none() && lies.pairs.is_none()
+        lies.columns.is_none_or(|columns| (columns, whole) == (parts, all))
+            && lies.times.is_none()
+            && lies.pairs.is_none()
     }
 
     /// The values of the file of a pattern.
