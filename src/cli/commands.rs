@@ -400,8 +400,8 @@ pub(super) struct DiffArgs {
     #[arg(long, conflicts_with = "format")]
     pub(super) tui: bool,
 
-    /// Print a capture.toml for the folder B, proposed by shapes and by the values of A
-    #[arg(long, conflicts_with_all = ["format", "model", "tui"])]
+    /// Print a capture.toml for the folder B, proposed by names, shapes and the values of A
+    #[arg(long, conflicts_with_all = ["format", "tui"])]
     pub(super) suggest_map: bool,
 
     #[command(flatten)]

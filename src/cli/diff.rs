@@ -23,6 +23,7 @@ use clap::ValueEnum;
 pub use self::judged::verdict;
 
 use self::both::Both;
+use self::capture::config_of;
 use self::folder::Folder;
 use self::trace::OfTrace;
 use super::choose::{self, Asks, Command};
@@ -30,9 +31,10 @@ use super::device::Device;
 use super::progress::Progress;
 use super::{DiffArgs, DiffFormat, ModelArgs, PrecisionName, input, output};
 use crate::check::Sample;
+use crate::config::Precision;
 use crate::diff::{self, About, Diagnosis, Doing, Found, Report, Traced};
 use crate::error::{Error, Result, printable};
-use crate::trace::{Run, Site, Stage, Step, Values};
+use crate::trace::{Run, Site, Sizes, Stage, Step, Values};
 use crate::tui;
 
 /// Which rows of large matrices are computed again.
@@ -82,7 +84,9 @@ impl Command for Recorded<'_> {
     fn run<D: Device>(self) -> Result<()> {
         let args = self.args;
         if args.suggest_map {
-            return suggest::run(&mut Given::open::<D>(self.a)?, self.b);
+            let mut a = Given::open::<D>(self.a)?;
+            let sizes = self.sizes(a.about())?;
+            return suggest::run(&mut a, sizes, self.b);
         }
         if args.tui {
             require_terminal()?;
@@ -152,6 +156,29 @@ impl Command for Recorded<'_> {
             return beside::show::<D>(args, [self.a, self.b], &report);
         }
         print(args.format, &report, [a.about(), b.about()])
+    }
+}
+
+impl Recorded<'_> {
+    /// The sizes of the model that A is a run of: A says them, or its map does, or the model that was given.
+    fn sizes(&self, a: &About) -> Result<Sizes> {
+        if let Some(card) = &a.card {
+            return Ok(card.sizes());
+        }
+        if self.args.model.model.is_some() {
+            let (checkpoint, _) = input::open_quietly(&self.args.model)?;
+            return Ok(Sizes::new(&checkpoint.config, Precision::F32));
+        }
+        let wrong = |found: String| {
+            Error::usage("the reference does not say which model it is of")
+                .at(&a.name)
+                .expected("a trace, a folder that `llama-trace export` wrote, or one whose capture.toml says what the model is")
+                .found(found)
+                .next("add --model")
+        };
+        let config = config_of(a, a.passes.last().map_or(0, |pass| pass.dims.keys())).map_err(wrong)?;
+        config.check()?;
+        Ok(Sizes::new(&config, Precision::F32))
     }
 }
 

@@ -1,5 +1,6 @@
 //! How far two stages are apart.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ndarray::{ArrayD, IxDyn};
@@ -157,9 +158,14 @@ impl Pair {
 
     /// How far B is from A.
     pub(super) fn apart(&self) -> Apart {
+        self.apart_in(self.first..self.a.values().len())
+    }
+
+    /// The same of some values.
+    pub(super) fn apart_in(&self, range: Range<usize>) -> Apart {
         let mut apart = Apart::default();
         let (a, b) = (self.a.values().numbers(), self.b.values().numbers());
-        for (at, (a, b)) in a.zip(b).enumerate().skip(self.first) {
+        for (at, (a, b)) in a.zip(b).enumerate().take(range.end).skip(range.start) {
             apart.add(at, value(self.site.stage, b), value(self.site.stage, a));
         }
         apart

@@ -1,7 +1,7 @@
 //! The judge that has the model: each stage is computed from the reference's own inputs and from those of the run that
 //! is judged, so that what it brings in itself is told from what came with them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::config::{CacheDtype, Precision};
 use crate::error::Result;
 use crate::explain::Rules;
 use crate::model::Model;
-use crate::trace::stage::Section;
+use crate::trace::stage::{Rounded, Section};
 use crate::trace::{Frame, FrameData, ModelCard, PassDims, Sampling, Site, Stage};
 
 /// The least that a float32 stage may be off: a few units of its last place.
@@ -69,6 +69,8 @@ pub(super) struct Injection<'m, B: Backend> {
     /// What B does not have by itself and later stages read, of A and of B: keys and values of earlier passes and what the
     /// layer before gave, as they lie in the cache, or computed from the run's own inputs.
     pub(super) kept: [Frames; 2],
+    /// The stages that B shows, of all passes so far.
+    shown: HashSet<Site>,
     table: Table,
     bad: HashMap<Site, Bad>,
     sample: Sample,
@@ -116,6 +118,7 @@ impl<'m, B: Backend> Injection<'m, B> {
             a: Frames::new(),
             b: Frames::new(),
             kept: [Frames::new(), Frames::new()],
+            shown: HashSet::new(),
             table: Table { layers: card.config.layers, precision, caches_fewer },
             bad: HashMap::new(),
             card,
@@ -246,16 +249,32 @@ impl<'m, B: Backend> Injection<'m, B> {
         Ok(())
     }
 
-    /// How far a stage of B may be off, of which `may` tells by the precision. Where it is computed by way of what the
-    /// reference's layers gave, all that both rounded in those is in it, which grows as [`tolerance::of`]'s does.
+    /// How many stages of its pass that calculate lie between a stage and those that B shows, itself among them.
+    fn between(&self, site: Site) -> usize {
+        let (mut between, mut open) = (HashSet::from([site]), vec![site]);
+        while let Some(of) = open.pop() {
+            let sources = self.rules.sources(of).into_iter();
+            let unseen = |source: &Site| source.pass == site.pass && !self.shown.contains(source);
+            open.extend(sources.filter(unseen).filter(|source| between.insert(*source)));
+        }
+        between.iter().filter(|site| site.stage.info().rounded != Rounded::Never).count().max(1)
+    }
+
+    /// How far a stage of B may be off, of which `may` tells by the precision. Where it is computed by way of stages that B
+    /// does not show, all that both rounded in those is in it: it grows with the root of their number, as errors add up that
+    /// know nothing of one another. Where it is computed by way of what the reference's layers gave, it grows as
+    /// [`tolerance::of`]'s does.
     fn borrowing(&self, site: Site, may: impl Fn(Precision) -> Result<f64>) -> Result<f64> {
         let [of_a, own] = self.precisions;
+        let precision = tolerance::coarser(of_a, own);
+        let is_exact = precision == Precision::F32 && self.table.caches_fewer == [false; 2];
+        if is_exact {
+            return Ok(may(own)? * (self.between(site) as f64).sqrt());
+        }
         if !self.bench(&self.rules, false).borrows(site) {
             return may(own);
         }
-        let precision = tolerance::coarser(of_a, own);
         let least = match precision {
-            Precision::F32 if self.table.caches_fewer == [false; 2] => return may(own),
             Precision::F32 => CACHED,
             Precision::Bf16 => LEAST_ROUNDED,
             Precision::Q8 { .. } => WHOLE,
@@ -339,6 +358,7 @@ impl<B: Backend> Judge for Injection<'_, B> {
         let site = pair.site;
         self.a.insert(site, Arc::clone(&pair.a));
         self.b.insert(site, Arc::clone(&pair.b));
+        self.shown.insert(site);
         let mut rows = self.bench(&self.rules, true).rows(site, self.sample);
         let Some([mut from_a, mut from_b]) = self.folded(site, &rows)? else { return self.table.see(pair) };
         let of_pair = pair.apart();

@@ -7,6 +7,8 @@
 //! | a table says how far it may be ([`tolerance`]) | that is measured on these very inputs: float32 against float64, bfloat16 against float32 |
 //! | | on the first stage that differs known mistakes are tried ([`NAMES`]) |
 //!
+//! Where the two say that RoPE's pairs lie in another order, both are compared in one.
+//!
 //! There is no second forward pass: the rules are those of [`crate::explain`]. Stages come one at a time from a
 //! [`Traced`], and with a model those of a layer are held.
 
@@ -20,6 +22,7 @@ mod given;
 mod injection;
 mod judge;
 mod mistakes;
+mod pairs;
 mod report;
 mod sixteen;
 mod streamed;
@@ -30,13 +33,14 @@ use comparison::Comparison;
 use difference::{Pair, shape};
 use injection::Injection;
 use judge::{Judge, Judged, Table};
+use pairs::InOrder;
 
 use crate::backend::Backend;
 use crate::check::Sample;
 use crate::config::Precision;
 use crate::error::{Error, Result};
 use crate::model::Model;
-use crate::trace::{Frame, PassDims, Site, Sizes, Stage};
+use crate::trace::{Axis, Frame, PassDims, Site, Sizes, Stage};
 
 pub use difference::fitted;
 pub use mistakes::NAMES;
@@ -70,10 +74,15 @@ pub type Progress<'a> = &'a dyn Fn(Doing);
 /// # Errors
 /// [`Error::Usage`] where nothing can be compared, and those of the runs.
 pub fn compare(a: &mut impl Traced, b: &mut impl Traced, progress: Progress<'_>) -> Result<Report> {
-    let layers = sizes(a, b)?.layers;
+    let (sizes, order) = (sizes(a, b)?, pairs::of(a.about()));
     let precision = coarser(a.about(), b.about());
     let caches_fewer = [a.about().may_cache_fewer(), b.about().may_cache_fewer()];
-    Comparison::new(a, b, None, Table { layers, precision, caches_fewer })?.run(progress)
+    let note = pairs::note(a.about(), b.about());
+    let mut b = InOrder::new(b, order, sizes.head_dim);
+    let table = Table { layers: sizes.layers, precision, caches_fewer };
+    let mut report = Comparison::new(a, &mut b, None, table)?.run(progress)?;
+    report.notes.extend(note);
+    Ok(report)
 }
 
 /// Compares B with A on `model`, whose rules and weights tell what each stage brings in. Of large matrices the rows that
@@ -88,6 +97,9 @@ pub fn compare_with<B: Backend>(
     sample: Sample,
     progress: Progress<'_>,
 ) -> Result<Report> {
+    let (order, head_dim) = (Some(model.config.pairing), model.config.head_dim);
+    let note = pairs::note(a.about(), b.about());
+    let (a, b) = (&mut InOrder::new(a, order, head_dim), &mut InOrder::new(b, order, head_dim));
     let of_model = match serde_json::json!(model.config) {
         serde_json::Value::Object(all) => all,
         _ => serde_json::Map::new(),
@@ -110,14 +122,40 @@ pub fn compare_with<B: Backend>(
             .next("give the model that A was recorded from"));
     }
     let injection = Injection::new(model, a.about(), b.about(), sample);
-    Comparison::new(a, b, Some(model.sizes()), injection)?.run(progress)
+    let mut report = Comparison::new(a, b, Some(model.sizes()), injection)?.run(progress)?;
+    report.notes.extend(note);
+    Ok(report)
 }
 
-/// How far `b` is from `a` as a stage of a pass, ‖b − a‖ / ‖a‖, and the sine of the angle between them over the values
-/// that are finite in both; none where they have not the stage's shape.
-pub fn distance(site: Site, sizes: &Sizes, dims: PassDims, a: &Frame, b: &Frame) -> Option<[f64; 2]> {
+/// How far a stage of one run is from another's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Distance {
+    /// ‖b − a‖ / ‖a‖.
+    pub error: f64,
+    /// The sine of the angle between them, over the values that are finite in both.
+    pub sine: f64,
+    /// The error of the first token alone, which sees no other and is turned by nothing; none where the stage has no tokens,
+    /// or that token's values are the same in every run.
+    pub first: Option<f64>,
+}
+
+impl Distance {
+    /// Whether the first token's values are the same but for rounding.
+    pub fn is_near_first(&self) -> bool {
+        /// How far those may be off.
+        const NEAR: f64 = 0.01;
+        self.first.is_some_and(|error| error <= NEAR)
+    }
+}
+
+/// How far `b` is from `a` as a stage of a pass; none where they have not the stage's shape.
+pub fn distance(site: Site, sizes: &Sizes, dims: PassDims, a: &Frame, b: &Frame) -> Option<Distance> {
     let pair = Pair::new(site, &shape(site, sizes, dims), a, b).ok()?;
-    Some([pair.apart().error(), pair.sine()])
+    let is_told = site.stage.axes().first() == Some(&Axis::Token)
+        && !matches!(site.stage, Stage::RopeCos | Stage::RopeSin | Stage::Mask);
+    let row = pair.a.values().len() / dims.tokens.max(1);
+    let first = (is_told && dims.tokens > 1 && pair.first == 0).then(|| pair.apart_in(0..row).error());
+    Some(Distance { error: pair.apart().error(), sine: pair.sine(), first })
 }
 
 /// The stages that a pass of `dims` does not have because they would be another one's values there: the masked scores where

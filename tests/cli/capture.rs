@@ -520,7 +520,7 @@ fn a_map_is_proposed_for_a_run_with_a_mistake_and_what_is_not_sure_is_said() {
         }
     }
     let text = suggested(&a, own);
-    assert!(text.contains("# not sure: error"), "{text}");
+    assert!(text.contains("where it is most"), "{text}");
     assert!(text.contains("attn_residual = { file = \"blk{layer:02}/mid.npy\" }"), "{text}");
     let (code, report) = diff(&[&a, own]);
     assert_eq!(code, 1);
@@ -578,8 +578,79 @@ fn a_map_of_a_padded_batch_of_sixteen_bits_is_proposed_and_nothing_is_where_noth
     let output = llama_trace(["diff", &a, empty.to_str().unwrap(), "--suggest-map"]);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(stderr(&output).contains("no file of the folder has the values"), "{}", stderr(&output));
+}
+
+/// A port's own map says enough of its model, or the model that is given does.
+#[test]
+fn a_captured_folder_is_a_reference_too() {
+    let (folder, _, b) = folders_of("1");
+    let own = folder.path().join("own");
+    let own = own.to_str().unwrap();
+    renamed(&b, own);
+    let text = suggested(&b, own);
+    assert!(text.contains("attn_norm = { file = \"blk{layer:02}/norm1.npy\" }  # sure"), "{text}");
+    assert!(text.contains("xv = { file = \"blk{layer:02}/qkv.npy\", columns = [48,64] }  # sure"), "{text}");
+    mapped(&b, |text| text.replace("vocab = ", "# vocab = "));
     let output = llama_trace(["diff", &b, own, "--suggest-map"]);
-    assert!(stderr(&output).contains("does not say which model"), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("does not say which model") && said.contains("[config] without vocab"), "{said}");
+    assert!(said.contains("next: add --model"), "{said}");
+    let model = fixture("golden/gqa");
+    let output = llama_trace(["diff", &b, own, "--model", model.to_str().unwrap(), "--suggest-map"]);
+    assert_eq!(ok(&output), text);
+}
+
+/// The script's run on a model whose cache has the name that transformers has, then and now.
+#[test]
+fn the_script_hands_the_cache_over_under_the_name_that_the_model_has_for_it() {
+    const STUB: &str = r#"
+import sys, types
+class Tensor:
+    def __init__(self, rows): self.rows = rows
+    def __getitem__(self, at): return self
+    def argmax(self): return 7
+    def float(self): return self
+    def cpu(self): return self
+    def numpy(self): return self.rows
+class Grad:
+    def __enter__(self): pass
+    def __exit__(self, *_): pass
+torch = types.ModuleType("torch")
+torch.tensor = lambda rows, device=None: rows
+torch.no_grad = Grad
+for name, module in {"torch": torch, "numpy": types.ModuleType("numpy"), "transformers": types.ModuleType("transformers")}.items():
+    sys.modules[name] = module
+script = types.ModuleType("script")
+script.__file__ = sys.argv[1]
+exec(compile(open(sys.argv[1]).read(), sys.argv[1], "exec"), script.__dict__)
+def check(name):
+    seen = []
+    def forward(ids, **named):
+        assert set(named) == {"use_cache", name}, named
+        seen.append((ids, named[name]))
+        return types.SimpleNamespace(logits=Tensor(ids), **{name: len(seen)})
+    scope = {}
+    exec(f"def forward(self, ids=None, {name}=None, use_cache=None): pass", scope)
+    class Model:
+        model = types.SimpleNamespace(embed_tokens=types.SimpleNamespace(weight=types.SimpleNamespace(device=None)))
+        __call__ = staticmethod(forward)
+    Model.forward = scope["forward"]
+    passes, _ = script.run(Model(), [1, 2], 3)
+    assert seen == [([[1, 2]], None), ([[7]], 1), ([[7]], 2)], seen
+    assert passes == [(0, [1, 2]), (2, [7]), (3, [7])], passes
+check("cache")
+check("past_key_values")
+print("both")
+"#;
+    let python = std::process::Command::new("python3")
+        .args(["-c", STUB])
+        .arg(fixture("capture/transformers.py"))
+        .output();
+    match python {
+        Ok(output) => assert_eq!(ok(&output), "both\n"),
+        Err(error) => super::common::skip(&format!("python3 cannot be run: {error}")),
+    }
 }
 
 #[test]

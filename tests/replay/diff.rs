@@ -8,7 +8,7 @@ use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::check::Sample;
 use llama_trace::checkpoint;
-use llama_trace::config::{CacheDtype, Precision};
+use llama_trace::config::{CacheDtype, Pairing, Precision};
 use llama_trace::diff::{self, About, Diagnosis, Kind, NAMES, Pass, Report};
 use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::Model;
@@ -599,4 +599,76 @@ fn what_was_drawn_is_judged_by_the_runs_own_logits_where_those_are_not_the_same_
     assert!(diff::compare(&mut lone.clone(), &mut b, &|_| ()).unwrap().same());
     let report = diff::compare(&mut lone, &mut other.clone(), &|_| ()).unwrap();
     assert_eq!(verdict(&report).1, "p1/sampled");
+}
+
+/// The same run with the components of each head in pairs of neighbours, and said so where `says`.
+fn in_neighbours(run: &Kept, head_dim: usize, says: bool) -> Kept {
+    let turned = [Stage::Xq, Stage::Xk, Stage::XqRope, Stage::XkRope, Stage::CacheK, Stage::Keys];
+    let mut other = run.clone();
+    for site in run.frames.keys().filter(|site| turned.contains(&site.stage)) {
+        let values: Vec<f32> = run.frames[site].floats().unwrap().iter().copied().collect();
+        let from = |at: usize| at / head_dim * head_dim + at % head_dim / 2 + at % 2 * (head_dim / 2);
+        let values = (0..values.len()).map(|at| values[from(at)]).collect();
+        other.frames.insert(*site, frame(*site, run.frames[site].shape(), values));
+    }
+    if says {
+        other.about.card.as_mut().unwrap().config.pairing = Pairing::Neighbours;
+    }
+    other
+}
+
+#[test]
+fn pairs_in_another_order_that_both_say_are_no_difference_and_what_differs_then_is_one() {
+    let model = model("gqa");
+    let (mut a, head_dim) = (run_on(&model, 2), model.config.head_dim);
+    // Their files are others, and have other fingerprints.
+    a.about.fingerprint = Some(model.fingerprint().unwrap().weights);
+    let mut b = in_neighbours(&a, head_dim, true);
+    b.about.fingerprint = Some("another".into());
+    for (a, b) in [(&a, &b), (&b, &a)] {
+        let by_table = diff::compare(&mut a.clone(), &mut b.clone(), &|_| ()).unwrap();
+        for report in [judged(&model, a, b), by_table] {
+            assert!(report.same(), "{:?}", report.first);
+            assert!(
+                report.notes.iter().any(|note| note.contains("are compared in one order")),
+                "{:?}",
+                report.notes
+            );
+        }
+    }
+    // Where one says an order that its values have not, or none, they differ; so does one value that is another.
+    let mut lying = in_neighbours(&a, head_dim, false);
+    let mut silent = a.clone();
+    silent.about.card.as_mut().unwrap().config.pairing = Pairing::Neighbours;
+    silent.about.fingerprint = None;
+    let off = changed(&b, Site::layer(0, 1, Stage::Xq), |at, x| if at == 3 { x + 1.0 } else { x });
+    lying.about.fingerprint = None;
+    for (b, found) in [(&lying, "p0/L0/xq"), (&silent, "p0/L0/xq"), (&off, "p0/L1/xq")] {
+        let by_table = diff::compare(&mut a.clone(), &mut b.clone(), &|_| ()).unwrap();
+        for report in [judged(&model, &a, b), by_table] {
+            assert_eq!(verdict(&report).1, found);
+        }
+    }
+}
+
+/// Sums in the plainest order are as far from the reference's as float32 leads in a whole model.
+#[test]
+fn a_port_without_a_mistake_is_the_same_where_few_stages_are_written() {
+    let model = Model::load(&checkpoint::open(None).unwrap(), Cpu::default()).unwrap();
+    // Of the first, the logits of this port are 1.4e-6 off, which is more than one stage may be.
+    for ids in [vec![608, 559, 135, 380, 939, 620], (100..103).collect(), (200..212).collect()] {
+        let (a, b) = (run_of(&model, &ids, 1), Port::new("../builtin", &model.config, "").run(&ids));
+        for shown in [
+            &[Stage::Logits][..],
+            &[Stage::FfnResidual],
+            &[Stage::Softmax],
+            &[Stage::AttnNorm, Stage::FinalNorm],
+        ] {
+            let mut few = b.clone();
+            few.frames.retain(|site, _| shown.contains(&site.stage));
+            let report = judged(&model, &a, &few);
+            let worst = report.lines.iter().map(|line| line.error / line.tolerance).fold(0.0, f64::max);
+            assert!(report.same() && worst < 0.7, "{ids:?}, {shown:?}: {:?}, {worst}", report.first);
+        }
+    }
 }

@@ -58,8 +58,11 @@ type Rows = Vec<Vec<f32>>;
 
 impl Port {
     pub(crate) fn new(model: &str, config: &ModelConfig, bug: &'static str) -> Self {
-        let read = |(_, bytes): (Vec<usize>, Vec<u8>)| {
-            bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
+        // The built-in model has bfloat16, the golden ones float32.
+        let read = |(shape, bytes): (Vec<usize>, Vec<u8>)| match bytes.len() / shape.iter().product::<usize>()
+        {
+            2 => bytes.as_chunks::<2>().0.iter().map(|word| bf16::from_le_bytes(*word).to_f32()).collect(),
+            _ => bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect(),
         };
         let tensors = tensors(&fixture(&format!("golden/{model}")));
         let weights = tensors.into_iter().map(|(name, tensor)| (name, read(tensor))).collect();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 pub(super) use self::lies::{Lies, Padded, Pairs};
 use super::npy;
@@ -193,7 +193,7 @@ impl Capture {
     /// Why the stage, which is not in the folder at `path`, should be: the map names its file, and of its layer and its pass
     /// other stages have theirs. A layer or a pass of which there is nothing may have been left out.
     pub(super) fn unwritten(&self, path: &Path, site: Site) -> Option<String> {
-        let file = self.stages.get(site.stage.name())?.file.as_ref()?;
+        let file = self.lies(site)?.file.as_ref()?;
         let alike = |stage: &&Stage| **stage != site.stage && stage.in_layer() == site.layer.is_some();
         let there = |stage: &Stage| {
             let other = self.file(site.other(*stage));
@@ -214,6 +214,11 @@ impl Capture {
             .then(|| format!("[stages] names `{}`, and there is no {}", printable(file), printable(&name)))
     }
 
+    /// What it says of a stage, where that is of this layer.
+    fn lies(&self, site: Site) -> Option<&Lies> {
+        self.stages.get(site.stage.name()).filter(|lies| lies.is_of(site))
+    }
+
     /// Whether it says of some stage where its file is.
     pub(super) fn names_files(&self) -> bool {
         self.stages.values().any(|lies| lies.file.is_some())
@@ -221,7 +226,7 @@ impl Capture {
 
     /// The file of a stage, below the folder.
     pub(super) fn file(&self, site: Site) -> PathBuf {
-        let name = self.stages.get(site.stage.name()).and_then(|lies| lies.file.as_ref());
+        let name = self.lies(site).and_then(|lies| lies.file.as_ref());
         name.map_or_else(|| PathBuf::from(site.file_name()), |name| named(name, site))
     }
 
@@ -230,14 +235,14 @@ impl Capture {
         let of = |lies: &Lies| {
             [&lies.times, &lies.plus, &lies.minus].map(|name| Some(named(name.as_ref()?, site)))
         };
-        let others = self.stages.get(site.stage.name()).map(of).into_iter().flatten().flatten();
+        let others = self.lies(site).map(of).into_iter().flatten().flatten();
         [self.file(site)].into_iter().chain(others).collect()
     }
 
     /// The values of a stage of the folder at `path`.
     pub(super) fn stage(&self, path: &Path, site: Site) -> Found {
         let nothing = Lies::default();
-        let lies = self.stages.get(site.stage.name()).unwrap_or(&nothing);
+        let lies = self.lies(site).unwrap_or(&nothing);
         let frame = match npy::read(&path.join(self.file(site)), site) {
             Found::Frame(frame) => frame,
             other => return other,
@@ -255,7 +260,7 @@ impl Capture {
 }
 
 /// What a map need not say: what most models have.
-pub(in crate::cli) fn usual() -> ModelConfig {
+fn usual() -> ModelConfig {
     ModelConfig {
         dim: 0,
         layers: 0,
@@ -279,7 +284,32 @@ pub(in crate::cli) fn usual() -> ModelConfig {
     }
 }
 
-/// A path with its places filled in: `{layer}`, or `{layer:02}` for two digits at least.
+/// The settings that a map must say where no model is given.
+const NEEDED: [&str; 9] =
+    ["dim", "layers", "heads", "kv_heads", "head_dim", "ffn_dim", "vocab", "norm_eps", "rope_theta"];
+
+/// The configuration of a folder that has no card, by its map, for so many keys.
+///
+/// # Errors
+/// What the map lacks, or has that cannot be, in words.
+pub(in crate::cli) fn config_of(about: &About, keys: usize) -> Result<ModelConfig, String> {
+    let lacks: Vec<&str> = NEEDED.into_iter().filter(|key| !about.settings.contains_key(*key)).collect();
+    if !lacks.is_empty() {
+        return Err(format!("[config] without {}", lacks.join(", ")));
+    }
+    let mut config = ModelConfig { context: keys, ..usual() };
+    let Value::Object(mut all) = json!(config) else { unreachable!("a configuration has fields") };
+    // With one setting after the other it is known which cannot be read.
+    for (key, value) in &about.settings {
+        all.insert(key.clone(), value.clone());
+        config = serde_json::from_value(Value::Object(all.clone())).map_err(|error| {
+            format!("[config] with a {} that cannot be: {}", printable(key), printable(&error.to_string()))
+        })?;
+    }
+    Ok(config)
+}
+
+/// A path with its places filled in: `{layer}`, `{layer:02}` for two digits at least, `{layer+1}` for numbers that begin at 1.
 pub(super) fn named(name: &str, site: Site) -> PathBuf {
     fill(&in_pass(name, site.pass), "layer", site.layer).into()
 }
@@ -290,10 +320,36 @@ pub(super) fn in_pass(name: &str, pass: usize) -> String {
 }
 
 fn fill(name: &str, place: &str, number: Option<usize>) -> String {
-    let digits = |width: usize| number.map_or_else(String::new, |number| format!("{number:0width$}"));
-    (1..=WIDEST).fold(name.replace(&format!("{{{place}}}"), &digits(0)), |name, width| {
-        name.replace(&format!("{{{place}:0{width}}}"), &digits(width))
-    })
+    let (mut filled, mut rest) = (String::new(), name);
+    while let Some((before, after)) = rest.split_once('{') {
+        filled.push_str(before);
+        let written =
+            after.split_once('}').and_then(|(inside, rest)| Some((digits(inside, place, number)?, rest)));
+        match written {
+            Some((digits, after)) => (filled, rest) = (filled + &digits, after),
+            None => (filled, rest) = (filled + "{", after),
+        }
+    }
+    filled + rest
+}
+
+/// What stands for `inside`, as `layer+1:02`, where it is this place; nothing where there is no number.
+fn digits(inside: &str, place: &str, number: Option<usize>) -> Option<String> {
+    let more = inside.strip_prefix(place)?;
+    let (more, width) = match more.split_once(":0") {
+        Some((more, width)) => (more, width.parse().ok().filter(|width| (1..=WIDEST).contains(width))?),
+        None => (more, 0),
+    };
+    let more: isize = match more.strip_prefix(['+', '-']) {
+        _ if more.is_empty() => 0,
+        Some(digits) if digits.len() <= WIDEST && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            more.parse().ok()?
+        }
+        _ => return None,
+    };
+    // What comes before 0 is the name of no file.
+    let written = |number: usize| format!("{:0width$}", (number as isize).saturating_add(more));
+    Some(number.map_or_else(String::new, written))
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ndarray::{ArrayD, IxDyn};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use crate::cli::diff::capture::usual;
+use crate::cli::diff::capture::config_of;
 use crate::cli::diff::folder::Folder;
 use crate::config::{CacheDtype, ModelConfig, Precision};
 use crate::diff::{About, Found, fitted};
@@ -28,28 +28,6 @@ pub(super) struct OfFolder {
     texts: HashMap<u32, String>,
     /// The stage that was read whole last: one of which rows are asked for is asked again.
     last: Mutex<Option<Arc<Frame>>>,
-}
-
-/// The settings that a map must say where no model is given.
-const NEEDED: [&str; 9] =
-    ["dim", "layers", "heads", "kv_heads", "head_dim", "ffn_dim", "vocab", "norm_eps", "rope_theta"];
-
-/// The configuration of a folder that has no card, by its map.
-fn config_of(about: &About, keys: usize) -> std::result::Result<ModelConfig, String> {
-    let lacks: Vec<&str> = NEEDED.into_iter().filter(|key| !about.settings.contains_key(*key)).collect();
-    if !lacks.is_empty() {
-        return Err(format!("[config] without {}", lacks.join(", ")));
-    }
-    let mut config = ModelConfig { context: keys, ..usual() };
-    let Value::Object(mut all) = json!(config) else { unreachable!("a configuration has fields") };
-    // With one setting after the other it is known which cannot be read.
-    for (key, value) in &about.settings {
-        all.insert(key.clone(), value.clone());
-        config = serde_json::from_value(Value::Object(all.clone())).map_err(|error| {
-            format!("[config] with a {} that cannot be: {}", printable(key), printable(&error.to_string()))
-        })?;
-    }
-    Ok(config)
 }
 
 impl OfFolder {

@@ -39,11 +39,14 @@ impl Padded {
 #[serde(
     deny_unknown_fields,
     default,
-    expecting = "a table with file, columns, axes, pairs, times, plus or minus"
+    expecting = "a table with file, layers, columns, axes, pairs, times, plus or minus"
 )]
 pub(in crate::cli::diff) struct Lies {
-    /// Its path below the folder, with {pass} and {layer}, or {layer:02} where numbers have zeros before them.
+    /// Its path below the folder, with {pass} and {layer}, {layer+1} where numbers begin at 1, or {layer:02} where they have zeros before
+    /// them.
     pub(in crate::cli::diff) file: Option<String>,
+    /// From which layer on, and before which, it is of; all of them where it is not said.
+    pub(in crate::cli::diff) layers: Option<[usize; 2]>,
     /// Its last axis from one index to another: a part of a fused tensor.
     pub(in crate::cli::diff) columns: Option<[usize; 2]>,
     /// Its axes in the file's order, `batch` among them.
@@ -68,7 +71,15 @@ pub(in crate::cli::diff) enum Pairs {
 impl Lies {
     /// Whether its file has it as `export` writes it.
     pub(in crate::cli::diff) fn is_plain(&self) -> bool {
-        *self == Self { file: self.file.clone(), ..Self::default() }
+        *self == Self { file: self.file.clone(), layers: self.layers, ..Self::default() }
+    }
+
+    /// Whether it is of the layer of `site`.
+    pub(in crate::cli::diff) fn is_of(&self, site: Site) -> bool {
+        match (self.layers, site.layer) {
+            (Some([from, to]), Some(layer)) => (from..to).contains(&layer),
+            _ => true,
+        }
     }
 
     pub(super) fn check(&self, name: &str, config: &Map<String, Value>) -> Result<(), String> {
@@ -86,9 +97,12 @@ impl Lies {
                 let place = place.split('}').next().unwrap_or_default();
                 return Err(format!(
                     "`{{{place}}}` in `{file}` of {name} is no place for a number: there are {{pass}} and {{layer}}, \
-                     and {{layer:02}} to {{layer:0{WIDEST}}} for digits"
+                     {{layer+1}} where numbers begin at 1, and {{layer:02}} to {{layer:0{WIDEST}}} for digits"
                 ));
             }
+        }
+        if let Some([from, to]) = self.layers.filter(|[from, to]| from >= to) {
+            return Err(format!("layers of {name} are none: from {from}, and before {to}"));
         }
         for axis in self.axes.iter().flatten() {
             let known =

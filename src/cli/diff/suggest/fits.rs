@@ -4,13 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use ndarray::ArrayD;
+
 use super::super::capture::{Lies, Padded, Pairs, in_pass, named};
 use super::super::npy;
-use super::names::Names;
-use super::{Found, SURE};
-use crate::diff::{self, Found as OfStage};
+use super::names::{Names, Pattern};
+use super::words::{calls, hinted};
+use crate::diff::{self, Distance, Found as OfStage};
 use crate::error::Result;
+use crate::stop;
 use crate::trace::{Axis, Frame, FrameData, PassDims, Site, Sizes, Stage};
+
+/// How far a stage may be off, ‖B − A‖ / ‖A‖, and be surely the one that it is taken for.
+pub(super) const SURE: f64 = 0.05;
 
 /// Passes that are looked at.
 pub(super) const PASSES: usize = 2;
@@ -18,7 +24,7 @@ pub(super) const PASSES: usize = 2;
 /// Values of the largest stage that is held.
 const LARGEST: usize = 1 << 24;
 
-/// Files that a stage is looked for in at most, and offsets of a part of one.
+/// Patterns that are looked at, and offsets of a part of a file, at most.
 const WAYS: usize = 20_000;
 const OFFSETS: usize = 256;
 
@@ -26,7 +32,7 @@ const OFFSETS: usize = 256;
 pub(super) struct Fits<'f> {
     pub(super) folder: &'f Path,
     names: &'f Names,
-    sizes: Sizes,
+    pub(super) sizes: Sizes,
     /// The passes of the reference.
     all: Vec<PassDims>,
     /// Those that are looked at.
@@ -35,6 +41,89 @@ pub(super) struct Fits<'f> {
     padded: Padded,
     /// Patterns without a pass in them that are another's with one: the files of a single pass of several.
     of_one_pass: BTreeSet<String>,
+}
+
+/// What the bits of values tell of a run's precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bits {
+    /// Some stage that is rounded wherever results are has all of them.
+    All,
+    /// All of them have those of this type of 16 bits.
+    Sixteen(&'static str),
+    /// All but the logits.
+    ButLogits(&'static str),
+    /// The same, and nothing but the residual stream was rounded.
+    Alone(&'static str),
+}
+
+/// A way of reading files as a stage.
+#[derive(Clone, Debug)]
+pub(super) struct Way<'f> {
+    pub(super) stage: Stage,
+    pub(super) lies: Lies,
+    pub(super) pattern: &'f Pattern,
+    /// Whether its name is the stage's, and the stage that the words of it speak of.
+    pub(super) is_called: bool,
+    pub(super) hinted: Option<Stage>,
+    /// How far it is off in the places that are held, the first pass first.
+    pub(super) places: Vec<(Site, Distance)>,
+    /// How many of them are in the first pass that it has.
+    of_first: usize,
+    /// Whether it is the last of a family that is cut for it.
+    pub(super) is_paired: bool,
+}
+
+impl Way<'_> {
+    /// Keeps some of its places.
+    pub(super) fn retain(&mut self, keep: impl Fn(&Site) -> bool) {
+        self.places.retain(|(site, _)| keep(site));
+        self.of_first = self.places.iter().filter(|(site, _)| site.pass == self.places[0].0.pass).count();
+    }
+
+    /// The places of the first pass. Where all of them fit, it is later passes that are wrong.
+    pub(super) fn first(&self) -> &[(Site, Distance)] {
+        &self.places[..self.of_first]
+    }
+
+    /// In how many of those the values are the stage's.
+    pub(super) fn matched(&self) -> usize {
+        self.first().iter().filter(|(_, apart)| apart.error <= SURE).count()
+    }
+
+    /// In how many places of all passes they are.
+    pub(super) fn hits(&self) -> usize {
+        self.places.iter().filter(|(_, apart)| apart.error <= SURE).count()
+    }
+
+    /// Whether they are in all of them.
+    pub(super) fn is_full(&self) -> bool {
+        self.matched() == self.of_first
+    }
+
+    /// Whether the first token's values are the stage's in all of them.
+    pub(super) fn has_first_token(&self) -> bool {
+        self.first().iter().all(|(_, apart)| apart.is_near_first())
+    }
+
+    /// How far it is off where it is off least, and where it is off most.
+    pub(super) fn errors(&self) -> [f64; 2] {
+        let errors = self
+            .first()
+            .iter()
+            .map(|(_, apart)| if apart.error.is_nan() { f64::INFINITY } else { apart.error });
+        errors.fold([f64::INFINITY, 0.0], |[least, most], error| [least.min(error), most.max(error)])
+    }
+
+    /// The sine of the angle between it and the stage, in the mean.
+    pub(super) fn sine(&self) -> f64 {
+        let sines = self.first().iter().map(|(_, apart)| if apart.sine.is_nan() { 1.0 } else { apart.sine });
+        sines.sum::<f64>() / self.of_first as f64
+    }
+
+    /// Whether a value is infinite, or no number, in one of the two alone.
+    pub(super) fn is_odd(&self) -> bool {
+        self.errors()[1].is_infinite()
+    }
 }
 
 impl<'f> Fits<'f> {
@@ -100,7 +189,7 @@ impl<'f> Fits<'f> {
         let stages = [Site::once(dims.pass, Stage::Embedding), Site::layer(dims.pass, 0, Stage::AttnNorm)];
         let stages = stages.into_iter().chain([Site::layer(dims.pass, 0, Stage::AttnResidual)]);
         for site in stages.filter(|site| self.frames.contains_key(site)) {
-            for pattern in self.names.patterns.iter().take(WAYS) {
+            for Pattern { name: pattern, .. } in self.names.patterns.iter().take(WAYS) {
                 let Some(shape) = self.names.shape(pattern, site) else { continue };
                 let (rows, batch) = match *shape {
                     [rows, width] if width == self.sizes.dim => (rows, 1),
@@ -108,13 +197,14 @@ impl<'f> Fits<'f> {
                     _ => continue,
                 };
                 let Some(more) = rows.checked_sub(dims.tokens) else { continue };
+                let Some(values) = self.file(pattern, site) else { continue };
                 for before in (0..=more).take(OFFSETS) {
                     for one in 0..batch.min(OFFSETS) {
                         let (around, batch) = ([before, more - before], (batch > 1).then_some(one));
                         let padded = Padded { around, batch, tokens: dims.tokens };
                         let lies = Lies { file: Some(pattern.clone()), ..Lies::default() };
-                        let error =
-                            self.distance(site, &lies, padded).map_or(f64::INFINITY, |[error, _]| error);
+                        let apart = self.distance(site, &lies, padded, &values);
+                        let error = apart.map_or(f64::INFINITY, |apart| apart.error);
                         // What is not padded at all is preferred.
                         let better = best.is_none_or(|(least, _)| error < least);
                         if error <= SURE && better {
@@ -148,41 +238,131 @@ impl<'f> Fits<'f> {
             pattern.contains("{pass") && self.passes.iter().all(|dims| has_rows(pattern, dims))
         };
         let passes = || self.all.iter().map(|dims| dims.pass);
-        let patterns = self.names.patterns.iter().filter(of_all);
+        let patterns = self.names.patterns.iter().map(|pattern| &pattern.name).filter(of_all);
         patterns.flat_map(|pattern| passes().map(|pass| in_pass(pattern, pass))).collect()
     }
 
-    /// The ways in which files may be a stage, by their shapes in its first place.
-    pub(super) fn ways(&self, stage: Stage) -> Vec<Lies> {
-        let Some((&site, _)) = self.frames.iter().find(|(site, _)| site.stage == stage) else {
-            return Vec::new();
-        };
+    /// Every way in which files may be stages, by their shapes, with how far each is off.
+    ///
+    /// # Errors
+    /// [`crate::error::Error::Interrupted`].
+    pub(super) fn ways(&self) -> Result<Vec<Way<'f>>> {
+        let mut sites: BTreeMap<Stage, Vec<Site>> = BTreeMap::new();
+        self.frames.keys().for_each(|site| sites.entry(site.stage).or_default().push(*site));
         let mut ways = Vec::new();
-        for pattern in &self.names.patterns {
-            let Some(shape) = self.names.shape(pattern, site) else { continue };
-            let is_other =
-                pattern.contains("{layer") != stage.in_layer() || self.of_one_pass.contains(pattern);
-            if is_other || ways.len() > WAYS {
+        for pattern in self.names.patterns.iter().take(WAYS) {
+            stop::check()?;
+            if self.of_one_pass.contains(&pattern.name) {
                 continue;
             }
-            for lies in self.readings(stage, site, shape) {
-                ways.push(Lies { file: Some(pattern.clone()), ..lies });
+            // A file is read once for all that it may be.
+            let mut read = BTreeMap::new();
+            for (&stage, sites) in sites.iter().filter(|(stage, _)| stage.in_layer() == pattern.has_layer) {
+                let there = |site: &&Site| {
+                    let is_own = site.pass == self.passes[0].pass || pattern.has_pass;
+                    is_own && self.names.shape(&pattern.name, **site).is_some()
+                };
+                let there: Vec<Site> = sites.iter().filter(there).copied().collect();
+                let shape = there.first().and_then(|site| self.names.shape(&pattern.name, *site));
+                let Some(shape) = shape else { continue };
+                for lies in self.all_readings(stage, there[0], shape) {
+                    let lies = Lies { file: Some(pattern.name.clone()), ..lies };
+                    ways.extend(self.way(pattern, stage, lies, &there, &mut read));
+                }
             }
         }
+        Ok(ways)
+    }
+
+    /// How a file of `shape` may be a stage, and what was captured before a norm's weight, with a file that may be that.
+    fn all_readings(&self, stage: Stage, site: Site, shape: &[usize]) -> Vec<Lies> {
+        let mut readings = self.readings(stage, site, shape);
         if matches!(stage, Stage::AttnNorm | Stage::FfnNorm | Stage::FinalNorm) {
-            // What was captured before the norm's weight, with a file that may be that.
-            let weights = self.names.patterns.iter().filter(|pattern| {
-                let is_row = self.names.shape(pattern, site).is_some_and(|shape| *shape == [self.sizes.dim]);
-                is_row && !pattern.contains("{pass") && pattern.contains("{layer") == stage.in_layer()
-            });
-            let weights: Vec<_> = weights.cloned().collect();
-            let plain: Vec<Lies> = ways.iter().filter(|lies| lies.axes.is_none()).cloned().collect();
+            let is_weight = |pattern: &&Pattern| {
+                let is_row =
+                    self.names.shape(&pattern.name, site).is_some_and(|shape| *shape == [self.sizes.dim]);
+                is_row && !pattern.has_pass && pattern.has_layer == stage.in_layer()
+            };
+            let weights: Vec<_> =
+                self.names.patterns.iter().filter(is_weight).map(|pattern| &pattern.name).collect();
+            let plain: Vec<Lies> = readings.iter().filter(|lies| lies.axes.is_none()).cloned().collect();
             for lies in plain {
-                ways.extend(weights.iter().map(|times| Lies { times: Some(times.clone()), ..lies.clone() }));
+                let times = |times: &&String| Lies { times: Some((*times).clone()), ..lies.clone() };
+                readings.extend(weights.iter().map(times));
             }
         }
-        ways.truncate(WAYS);
-        ways
+        readings
+    }
+
+    /// A way, with how far it is off; none where it says nothing: values that are nothing like the stage, in a reading that
+    /// nobody would guess.
+    fn way(
+        &self,
+        pattern: &'f Pattern,
+        stage: Stage,
+        lies: Lies,
+        sites: &[Site],
+        read: &mut BTreeMap<Site, Option<ArrayD<f32>>>,
+    ) -> Option<Way<'f>> {
+        let (is_called, hinted) = (calls(&pattern.name, stage), hinted(&pattern.name, pattern.has_layer));
+        let whole = sites
+            .first()
+            .and_then(|site| self.names.shape(&pattern.name, *site)?.last().copied())
+            .unwrap_or(0);
+        let may_be =
+            self.may_be(stage, &lies, whole) && (!needs_name(stage) || is_called || hinted == Some(stage));
+        let mut way = Way {
+            stage,
+            lies,
+            pattern,
+            is_called,
+            hinted,
+            places: Vec::new(),
+            of_first: 0,
+            is_paired: false,
+        };
+        for &site in sites {
+            let dims = self.dims(site)?;
+            let place = Site { stage: Stage::Xq, ..site };
+            let values = read.entry(place).or_insert_with(|| self.file(&pattern.name, site)).as_ref()?;
+            // Where it fits in one place and not in another it is something else.
+            let apart = self.distance(site, &way.lies, self.padded_in(dims), values)?;
+            way.places.push((site, apart));
+            way.of_first += usize::from(site.pass == sites[0].pass);
+            // Of a reading that is only right where the values are, two places that are wrong are enough.
+            if !may_be && way.places.len() == 2 && way.matched() == 0 && !way.has_first_token() {
+                return None;
+            }
+        }
+        let is_like_logits = stage == Stage::Logits && !is_called && way.matched() == 0;
+        if is_like_logits && read.values().flatten().any(|values| self.is_of_shares(sites[0], values)) {
+            return None;
+        }
+        (may_be || way.matched() > 0 || way.has_first_token()).then_some(way)
+    }
+
+    /// Whether values of the logits' shape are the shares that follow from them, or those shares' logarithms: rows that add up
+    /// to 1, or that are the logits less one number.
+    fn is_of_shares(&self, site: Site, values: &ArrayD<f32>) -> bool {
+        let Some(FrameData::F32(logits)) = self.frames.get(&site).map(|frame| &frame.data) else {
+            return false;
+        };
+        let rows = |of: &ArrayD<f32>, change: fn(&[f64]) -> Vec<f64>| -> Vec<f64> {
+            let of: Vec<f64> = of.iter().copied().map(f64::from).collect();
+            of.chunks(self.sizes.vocab.max(1)).flat_map(change).collect()
+        };
+        let centred = |row: &[f64]| {
+            let mean = row.iter().sum::<f64>() / row.len() as f64;
+            row.iter().map(|x| x - mean).collect()
+        };
+        let (ours, theirs) = (rows(logits, centred), rows(values, centred));
+        let norm = |of: &mut dyn Iterator<Item = f64>| of.map(|x| x * x).sum::<f64>().sqrt();
+        let apart = norm(&mut ours.iter().zip(&theirs).map(|(a, b)| a - b));
+        let is_log = ours.len() == theirs.len() && apart <= SURE * norm(&mut ours.iter().copied());
+        let sums = rows(values, |row| vec![row.iter().sum()]);
+        let is_share =
+            values.iter().all(|x| (0.0..=1.0).contains(x)) && sums.iter().all(|sum| (sum - 1.0).abs() < 1e-2);
+        is_log || is_share
     }
 
     /// How a file of `shape` may be a stage.
@@ -231,139 +411,114 @@ impl<'f> Fits<'f> {
         readings
     }
 
-    /// Whether two stages would be read from the same file, or from the same part of one.
-    pub(super) fn share(&self, stage: Stage, a: &Lies, other: Stage, b: &Lies) -> bool {
-        let file = |stage: Stage, lies: &Lies| {
-            let site = self.frames.keys().find(|site| site.stage == stage)?;
-            Some(named(lies.file.as_deref()?, *site))
-        };
-        let apart = match (a.columns, b.columns) {
-            (Some(a), Some(b)) => a[1] <= b[0] || b[1] <= a[0],
-            _ => false,
-        };
-        !apart && file(stage, a) == file(other, b)
+    /// The files that are read so.
+    pub(super) fn files(&self, way: &Way<'_>) -> BTreeSet<String> {
+        let [from, to] = way.lies.layers.unwrap_or([0, self.sizes.layers]);
+        self.names.of(&way.pattern.name, self.all.len(), from..to)
+    }
+
+    /// In how many places the folder has a file that is read so.
+    pub(super) fn count(&self, way: &Way<'_>) -> usize {
+        self.files(way).len()
     }
 
     /// Whether something is worth a guess, where the values do not say that it is right: a whole file, or the part of
     /// one in which queries, keys and values, or gate and up, lie side by side in their order.
-    pub(super) fn may_be(&self, stage: Stage, lies: &Lies) -> bool {
-        let pattern = lies.file.as_deref().unwrap_or_default();
-        let once = |site: Site| self.names.shape(pattern, site).is_some();
+    /// Its rows have `whole` values.
+    fn may_be(&self, stage: Stage, lies: &Lies, whole: usize) -> bool {
         let Sizes { heads, kv_heads, head_dim: c, hidden: ffn_dim, .. } = self.sizes;
         let (q, kv) = (heads * c, kv_heads * c);
-        let parts = match stage {
-            Stage::Xq => [0, q],
-            Stage::Xk => [q, q + kv],
-            Stage::Xv => [q + kv, q + 2 * kv],
-            Stage::FfnGate => [0, ffn_dim],
-            Stage::FfnUp => [ffn_dim, 2 * ffn_dim],
-            _ => [0, 0],
+        let (parts, all) = match stage {
+            Stage::Xq => ([0, q], q + 2 * kv),
+            Stage::Xk => ([q, q + kv], q + 2 * kv),
+            Stage::Xv => ([q + kv, q + 2 * kv], q + 2 * kv),
+            Stage::FfnGate => ([0, ffn_dim], 2 * ffn_dim),
+            Stage::FfnUp => ([ffn_dim, 2 * ffn_dim], 2 * ffn_dim),
+            _ => ([0, 0], 0),
         };
-        // Of these the values alone say nothing where they are not near.
-        let needs_name = matches!(stage, Stage::RopeCos | Stage::RopeSin | Stage::Mask);
-        let of_a_layer = || {
-            // A file like it is there for each layer.
-            let layers =
-                (0..self.sizes.layers).map(|layer| Site::layer(self.passes[0].pass, layer, Stage::Xq));
-            let like = |other: &&String| {
-                let all = layers.clone().all(|site| self.names.shape(other, site).is_some());
-                all && layers.clone().any(|site| named(other, site) == named(pattern, site))
-            };
-            // Where this one has the pass, there is no layer: there may be as many passes as layers.
-            let own = pattern.replace("{pass", "{layer");
-            let layered =
-                self.names.patterns.iter().filter(|other| other.contains("{layer") && **other != own);
-            self.sizes.layers > 1 && layered.filter(like).count() > 0
-        };
-        let whole = lies.columns.is_none_or(|columns| columns == parts);
-        whole
-            && (!needs_name || calls(pattern, stage))
+        lies.columns.is_none_or(|columns| (columns, whole) == (parts, all))
             && lies.times.is_none()
-            && (stage.in_layer() || (once(Site::once(self.passes[0].pass, stage)) && !of_a_layer()))
+            && lies.pairs.is_none()
     }
 
-    /// How far what is read so is from the reference, over the places that are held; none where it has no such file.
-    pub(super) fn judge(&self, stage: Stage, lies: Lies) -> Result<Option<Found>> {
-        let pattern = lies.file.clone().unwrap_or_default();
-        let held: Vec<Site> = self.frames.keys().copied().filter(|site| site.stage == stage).collect();
-        let (mut errors, mut sines, mut of_first) = (Vec::new(), Vec::new(), 0);
-        for site in held.into_iter().filter(|site| self.names.shape(&pattern, *site).is_some()) {
-            let Some(dims) = self.dims(site) else { continue };
-            // A name without a pass in it is the first pass's alone.
-            if dims.pass != self.passes[0].pass && !pattern.contains("{pass") {
-                continue;
-            }
-            let Some([error, sine]) = self.distance(site, &lies, self.padded_in(dims)) else {
-                // It fits in one place and not in another: it is something else.
-                return Ok(None);
-            };
-            errors.push(if error.is_nan() { f64::INFINITY } else { error });
-            let is_of_first = dims.pass == self.passes[0].pass;
-            of_first += usize::from(is_of_first);
-            sines.push(if sine.is_nan() { 1.0 } else { sine });
-            // Where the first place is nothing like it, no other is looked at, but where the name says which stage it is.
-            if errors.len() == 1 && sines[0] > 0.999 && !calls(&pattern, stage) {
-                return Ok(None);
-            }
-        }
-        let Some(&first) = errors.first() else { return Ok(None) };
-        let mean = |of: &[f64]| of.iter().map(|x| x.min(1.0)).sum::<f64>() / of.len() as f64;
-        // One layer that fits and others that do not are another order of layers and passes. Where all of the first pass
-        // fit, it is later passes that are wrong.
-        let error = if mean(&errors[..of_first.max(1)]) <= SURE {
-            errors.iter().copied().fold(first, f64::min)
-        } else {
-            mean(&errors).max(SURE * 1.01)
+    /// The values of the file of a pattern.
+    fn file(&self, pattern: &str, site: Site) -> Option<ArrayD<f32>> {
+        let OfStage::Frame(frame) = npy::read(&self.folder.join(named(pattern, site)), site) else {
+            return None;
         };
-        let pass = |site: &Site| site.pass == self.passes[0].pass || pattern.contains("{pass");
-        let places = self.sites().filter(|site| site.stage == stage && pass(site));
-        let places = places.filter(|site| self.names.shape(&pattern, *site).is_some()).count();
-        let odd = errors.iter().any(|error| error.is_infinite());
-        Ok(Some(Found { stage, lies, error, sine: mean(&sines), odd, places }))
-    }
-
-    /// How far a file read so is from the reference at a site, and the sine of the angle between them.
-    fn distance(&self, site: Site, lies: &Lies, padded: Padded) -> Option<[f64; 2]> {
-        let read = self.values(site, lies, padded)?;
-        let dims = self.dims(site)?;
-        diff::distance(site, &self.sizes, dims, self.frames.get(&site)?, &read)
-    }
-
-    fn values(&self, site: Site, lies: &Lies, padded: Padded) -> Option<Frame> {
-        let file = named(lies.file.as_deref()?, site);
-        let OfStage::Frame(frame) = npy::read(&self.folder.join(file), site) else { return None };
         let FrameData::F32(values) = &frame.data else { return None };
-        let laid = lies.laid(values.clone(), self.folder, site, padded, self.sizes.head_dim).ok()?;
-        Some(Frame { site, axes: site.stage.axes(), data: FrameData::F32(laid) })
+        Some(values.clone())
     }
 
-    /// The number type of 16 bits that every value of what was `found` has the bits of; none where some have more.
-    pub(super) fn bits(&self, found: &[Found]) -> Option<&'static str> {
-        let of = |says: fn(Stage) -> bool| found.iter().filter(move |one| says(one.stage));
-        let mut all: Option<[bool; 2]> = None;
-        // Logits are often widened after the run, so they are asked where nothing else says it.
-        let logits = of(|stage| stage == Stage::Logits).filter(|_| of(is_rounded).next().is_none());
-        for one in of(is_rounded).chain(logits) {
-            for &site in self.frames.keys().filter(|site| site.stage == one.stage) {
-                let Some(file) = one.lies.file.as_deref() else { continue };
-                let OfStage::Frame(frame) = npy::read(&self.folder.join(named(file, site)), site) else {
-                    continue;
-                };
-                let FrameData::F32(values) = &frame.data else { continue };
-                let bf16 = values.iter().all(|&x| half::bf16::from_f32(x).to_f32() == x);
-                let f16 = values.iter().all(|&x| half::f16::from_f32(x).to_f32() == x);
-                let [were_bf16, were_f16] = all.unwrap_or([true, true]);
-                all = Some([were_bf16 && bf16, were_f16 && f16]);
-                if all == Some([false, false]) {
-                    return None;
-                }
-            }
-        }
-        match all? {
+    /// How far values read so are from the reference at a site.
+    fn distance(&self, site: Site, lies: &Lies, padded: Padded, values: &ArrayD<f32>) -> Option<Distance> {
+        let laid = lies.laid(values.clone(), self.folder, site, padded, self.sizes.head_dim).ok()?;
+        let read = Frame { site, axes: site.stage.axes(), data: FrameData::F32(laid) };
+        diff::distance(site, &self.sizes, self.dims(site)?, self.frames.get(&site)?, &read)
+    }
+
+    /// How far a file that is made of several is off, in the first pass.
+    pub(super) fn made(&self, from: &Way<'f>, stage: Stage, lies: Lies) -> Option<Way<'f>> {
+        let sites = self
+            .frames
+            .keys()
+            .copied()
+            .filter(|site| site.stage == stage && site.pass == self.passes[0].pass);
+        let there: Vec<Site> =
+            sites.filter(|site| self.names.shape(&from.pattern.name, *site).is_some()).collect();
+        let way = self.way(from.pattern, stage, lies, &there, &mut BTreeMap::new())?;
+        (!way.places.is_empty()).then_some(way)
+    }
+
+    /// What the bits of the values that were `found` tell of the run's precision.
+    pub(super) fn bits(&self, found: &[&Way<'_>]) -> Bits {
+        let of = |says: fn(Stage) -> bool| found.iter().copied().filter(move |one| says(one.stage));
+        let rounded: Vec<_> = of(is_rounded).filter_map(|one| self.sixteen(one)).collect();
+        let logits = of(|stage| stage == Stage::Logits).find_map(|one| self.sixteen(one));
+        let all = |kinds: &[[bool; 2]]| [0, 1].map(|kind| kinds.iter().all(|of| of[kind]));
+        let name = |kinds: &[[bool; 2]]| match all(kinds) {
+            _ if kinds.is_empty() => None,
             [true, _] => Some("bf16"),
             [_, true] => Some("f16"),
             _ => None,
+        };
+        match (name(&rounded), logits) {
+            // Logits are often widened after the run, so they are asked where nothing else says it.
+            (None, Some(logits)) if rounded.is_empty() => name(&[logits]).map_or(Bits::All, Bits::Sixteen),
+            (None, _) => Bits::All,
+            (Some(name), Some([false, false])) => match found.iter().any(|one| self.is_rounded_alone(one)) {
+                true => Bits::Alone(name),
+                false => Bits::ButLogits(name),
+            },
+            (Some(name), _) => Bits::Sixteen(name),
         }
+    }
+
+    /// Whether every value is a bfloat16, and a float16; none where it has no file.
+    fn sixteen(&self, way: &Way<'_>) -> Option<[bool; 2]> {
+        let read = way.places.iter().filter_map(|(site, _)| self.file(&way.pattern.name, *site));
+        let of = |values: ArrayD<f32>| {
+            let bf16 = values.iter().all(|&x| half::bf16::from_f32(x).to_f32() == x);
+            [bf16, values.iter().all(|&x| half::f16::from_f32(x).to_f32() == x)]
+        };
+        read.map(of).reduce(|a, b| [a[0] && b[0], a[1] && b[1]])
+    }
+
+    /// Whether nothing but the residual stream was rounded on the way to its first place: it is hardly further off than the
+    /// reference rounded is. Where all results are rounded, it is more than twice as far.
+    fn is_rounded_alone(&self, way: &Way<'_>) -> bool {
+        /// How many times as far off it may be: it is rounded twice in a layer.
+        const ONCE_OR_TWICE: f64 = 1.75;
+        let residual = matches!(way.stage, Stage::AttnResidual | Stage::FfnResidual);
+        let first = way.places.first().filter(|(site, _)| residual && site.layer == Some(0));
+        let Some((site, apart)) = first else { return false };
+        let Some(FrameData::F32(values)) = self.frames.get(site).map(|frame| &frame.data) else {
+            return false;
+        };
+        let square = |x: f32| f64::from(x).powi(2);
+        let off: f64 = values.iter().map(|&x| square(half::bf16::from_f32(x).to_f32() - x)).sum();
+        let norm: f64 = values.iter().map(|&x| square(x)).sum();
+        apart.error <= ONCE_OR_TWICE * (off / norm).sqrt()
     }
 
     /// Whether the folder has what products read in int8: a file of the shape of such a stage, each row of which goes up
@@ -394,14 +549,26 @@ impl<'f> Fits<'f> {
     pub(super) fn passes_of<'a>(&self, patterns: impl Iterator<Item = &'a str>) -> usize {
         let more = |pattern: &str| {
             let there = |dims: &PassDims| {
-                Site::all(&self.sizes, *dims)
-                    .into_iter()
-                    .any(|site| self.names.shape(pattern, site).is_some())
+                !self.names.of(&in_pass(pattern, dims.pass), 1, 0..self.sizes.layers).is_empty()
             };
             if pattern.contains("{pass") { self.all.iter().filter(|dims| there(dims)).count() } else { 1 }
         };
         patterns.map(more).max().unwrap_or(1)
     }
+}
+
+/// Whether values that are not near say nothing of a stage: other stages are like it, or nothing is.
+pub(super) fn needs_name(stage: Stage) -> bool {
+    matches!(
+        stage,
+        Stage::RopeCos
+            | Stage::RopeSin
+            | Stage::Mask
+            | Stage::CacheK
+            | Stage::CacheV
+            | Stage::Keys
+            | Stage::Values
+    ) || stage.is_scale()
 }
 
 /// Whether a run that rounds does so in this stage, and one that does not leaves more bits there: what is looked up has
@@ -458,13 +625,4 @@ fn orders(stage: Stage, own: &[usize], shape: &[usize]) -> Vec<Lies> {
 
 fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a.max(1) } else { gcd(b, a % b) }
-}
-
-/// Whether a file of this name is called as the stage is here or in transformers: who calls it so means that stage, whatever is
-/// wrong with the values.
-pub(super) fn calls(pattern: &str, stage: Stage) -> bool {
-    let stem = pattern.strip_suffix(".npy").unwrap_or(pattern);
-    let module = stage.info().aliases.hugging_face;
-    let is_module = !module.is_empty() && (stem == module || stem.ends_with(&format!(".{module}")));
-    is_module || stem.split(['/', '.', '-', '{', '}']).any(|part| part == stage.name())
 }

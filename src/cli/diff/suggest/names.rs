@@ -8,18 +8,38 @@ use super::super::capture::{WIDEST, named};
 use super::super::files::npy_files;
 use super::super::npy;
 use crate::error::{Error, Result};
-use crate::trace::Site;
+use crate::trace::{Site, Stage};
 
 /// Names that are told of at most.
 const TOLD: usize = 12;
 
+/// Patterns of files that differ in their numbers alone, at most.
+const OF_A_KIND: usize = 2000;
+
+/// Words before the number of a pass, and before that of a layer.
+const OF_PASS: [&str; 9] = ["p", "pass", "passes", "step", "steps", "s", "iter", "call", "t"];
+const OF_LAYER: [&str; 9] = ["l", "layer", "layers", "lyr", "blk", "block", "blocks", "h", "decoder"];
+
 /// The files, by their names below the folder, with their shapes.
 pub(super) struct Names {
     shapes: BTreeMap<String, Vec<usize>>,
-    /// Their names, with {pass} and {layer} in them.
-    pub(super) patterns: BTreeSet<String>,
+    /// What their names may be, with {pass} and {layer} in them.
+    pub(super) patterns: Vec<Pattern>,
     /// The files of int8 values.
     pub(super) int8: BTreeSet<String>,
+}
+
+/// A name with {pass} or {layer} in the place of numbers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Pattern {
+    pub(super) name: String,
+    /// Whether it has a place for the pass, and for the layer.
+    pub(super) has_pass: bool,
+    pub(super) has_layer: bool,
+    /// Whether there are files that differ from it in a number alone which is neither.
+    pub(super) is_lone: bool,
+    /// How many of the words before its places say what it takes their numbers for, less those that say otherwise.
+    pub(super) said: i32,
 }
 
 impl Names {
@@ -57,19 +77,19 @@ impl Names {
         self.shapes.get(named(pattern, site).to_str()?).map(Vec::as_slice)
     }
 
-    /// Some of the files that none of these patterns is for, as it is filled in for `sites`.
-    pub(super) fn others<'a>(
-        &self,
-        used: impl Iterator<Item = &'a str>,
-        sites: &(impl Iterator<Item = Site> + Clone),
-    ) -> Vec<String> {
-        let mut left: BTreeSet<&String> = self.shapes.keys().collect();
-        for pattern in used {
-            for site in sites.clone() {
-                let name = named(pattern, site).to_string_lossy().into_owned();
-                left.remove(&name);
-            }
-        }
+    /// The files of a pattern, in so many passes and layers.
+    pub(super) fn of(&self, pattern: &str, passes: usize, layers: Range<usize>) -> BTreeSet<String> {
+        let passes = if pattern.contains("{pass") { passes } else { 1 };
+        let layers = if pattern.contains("{layer") { layers } else { 0..1 };
+        let sites = (0..passes).flat_map(|pass| layers.clone().map(move |layer| (pass, layer)));
+        let name =
+            |(pass, layer)| named(pattern, Site::layer(pass, layer, Stage::Xq)).to_str().map(str::to_owned);
+        sites.filter_map(name).filter(|name| self.shapes.contains_key(name)).collect()
+    }
+
+    /// Some of the files that are not among those `used`.
+    pub(super) fn others(&self, used: &BTreeSet<String>) -> Vec<String> {
+        let left: Vec<&String> = self.shapes.keys().filter(|name| !used.contains(*name)).collect();
         let more = left.len().saturating_sub(TOLD);
         let told = left.into_iter().take(TOLD).cloned();
         told.chain((more > 0).then(|| format!("and {more} more"))).collect()
@@ -79,23 +99,104 @@ impl Names {
 /// The names with each of their numbers, or none, taken for the pass's and for the layer's. What is the same in all names
 /// that are alike but for their numbers is no layer's, where another of them differs: there are several layers, and
 /// folders often hold one pass.
-fn patterns<'a>(names: impl Iterator<Item = &'a String> + Clone) -> BTreeSet<String> {
-    let mut kinds: BTreeMap<Vec<&str>, Vec<BTreeSet<&str>>> = BTreeMap::new();
-    for name in names.clone() {
-        let runs = runs(name);
-        let kind = kinds.entry(around(name, &runs)).or_insert_with(|| vec![BTreeSet::new(); runs.len()]);
-        for (digits, run) in kind.iter_mut().zip(runs) {
-            digits.insert(&name[run]);
-        }
-    }
-    let mut patterns = BTreeSet::new();
+fn patterns<'a>(names: impl Iterator<Item = &'a String>) -> Vec<Pattern> {
+    let mut kinds: BTreeMap<Vec<&str>, BTreeSet<Vec<&str>>> = BTreeMap::new();
     for name in names {
         let runs = runs(name);
-        let differ: Vec<bool> = kinds[&around(name, &runs)].iter().map(|digits| digits.len() > 1).collect();
-        let may_be_layer = |at: usize| differ[at] || !differ.contains(&true);
-        patterns_of(name, &runs, may_be_layer, &mut patterns);
+        let digits = runs.iter().map(|run| &name[run.clone()]).collect();
+        kinds.entry(around(name, &runs)).or_default().insert(digits);
     }
-    patterns
+    let mut patterns: BTreeMap<String, Pattern> = BTreeMap::new();
+    for (around, files) in &kinds {
+        let slots = around.len() - 1;
+        let values: Vec<BTreeSet<&str>> =
+            (0..slots).map(|at| files.iter().map(|digits| digits[at]).collect()).collect();
+        let differs = |at: usize| values[at].len() > 1;
+        let any = (0..slots).any(differs);
+        let none_or_each = || std::iter::once(None).chain((0..slots).map(Some));
+        for pass in none_or_each() {
+            for layer in none_or_each() {
+                let may_be_layer = layer.is_none_or(|at| Some(at) != pass && (differs(at) || !any));
+                let left =
+                    (0..slots).filter(|at| ![pass, layer].contains(&Some(*at)) && differs(*at)).count();
+                if may_be_layer && left <= 1 {
+                    let kind = Kind { around, files, values: &values };
+                    for one in kind.patterns(pass, layer, left == 1).into_iter().take(OF_A_KIND) {
+                        patterns.entry(one.name.clone()).or_insert(one);
+                    }
+                }
+            }
+        }
+    }
+    patterns.into_values().collect()
+}
+
+/// Files whose names are alike but for their numbers.
+struct Kind<'a> {
+    /// What stands before, between and after the numbers.
+    around: &'a [&'a str],
+    /// The numbers of each.
+    files: &'a BTreeSet<Vec<&'a str>>,
+    /// The numbers in each place.
+    values: &'a [BTreeSet<&'a str>],
+}
+
+impl Kind<'_> {
+    /// With the numbers of one place taken for the pass's, and of another for the layer's.
+    fn patterns(&self, pass: Option<usize>, layer: Option<usize>, is_lone: bool) -> Vec<Pattern> {
+        let of = |at: Option<usize>, place: &str| {
+            at.map_or_else(|| vec![String::new()], |at| self.places(at, place))
+        };
+        let (passes, layers) = (of(pass, "pass"), of(layer, "layer"));
+        let says = |at: Option<usize>, own: &[&str], other: &[&str]| {
+            let before =
+                at.map_or("", |at| self.around[at]).trim_end_matches(|c: char| !c.is_ascii_alphabetic());
+            let word = before.rsplit(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or("").to_lowercase();
+            i32::from(own.contains(&&*word)) - i32::from(other.contains(&&*word))
+        };
+        let said = says(pass, &OF_PASS, &OF_LAYER) + says(layer, &OF_LAYER, &OF_PASS);
+        let mut names = BTreeSet::new();
+        for digits in self.files {
+            for (pass_written, layer_written) in
+                passes.iter().flat_map(|pass| layers.iter().map(move |layer| (pass, layer)))
+            {
+                let mut name = self.around[0].to_owned();
+                for (at, digits) in digits.iter().enumerate() {
+                    name += match Some(at) {
+                        at if at == pass => pass_written,
+                        at if at == layer => layer_written,
+                        _ => digits,
+                    };
+                    name += self.around[at + 1];
+                }
+                names.insert(name);
+            }
+        }
+        let pattern =
+            |name| Pattern { name, has_pass: pass.is_some(), has_layer: layer.is_some(), is_lone, said };
+        names.into_iter().map(pattern).collect()
+    }
+
+    /// How a place may be written: its numbers count from 0 or from 1.
+    fn places(&self, at: usize, place: &str) -> Vec<String> {
+        let values = &self.values[at];
+        let longest = values.iter().map(|digits| digits.len()).max().unwrap_or(1);
+        let is_padded = longest > 1
+            && values.iter().all(|digits| digits.len() == longest)
+            && values.iter().any(|digits| digits.starts_with('0'));
+        let width = if is_padded { format!(":0{longest}") } else { String::new() };
+        let least = values.iter().filter_map(|digits| digits.parse::<usize>().ok()).min().unwrap_or(0);
+        let counts_from: &[usize] = match (place, least) {
+            // With 0 before it: what enters the first layer has a number too.
+            ("layer", 0) if values.len() > 1 => &[0, 1],
+            ("layer", 1) => &[1, 0],
+            // A number that is always the same counts nothing.
+            ("pass", 1) if values.len() > 1 => &[1],
+            _ => &[0],
+        };
+        let more = |from: &usize| if *from == 0 { String::new() } else { format!("+{from}") };
+        counts_from.iter().map(|from| format!("{{{place}{}{width}}}", more(from))).collect()
+    }
 }
 
 /// What stands before, between and after these places of a name.
@@ -119,56 +220,13 @@ fn runs(name: &str) -> Vec<Range<usize>> {
     runs
 }
 
-/// Adds the name with each of its numbers, or none, taken for the pass's and for the layer's.
-fn patterns_of(
-    name: &str,
-    runs: &[Range<usize>],
-    may_be_layer: impl Fn(usize) -> bool,
-    patterns: &mut BTreeSet<String>,
-) {
-    let stem = name.strip_suffix(".npy").unwrap_or(name);
-    let none_or_each = || std::iter::once(None).chain((0..runs.len()).map(Some));
-    for pass in none_or_each() {
-        for layer in
-            none_or_each().filter(|layer| layer.is_none_or(|at| Some(at) != pass && may_be_layer(at)))
-        {
-            let mut made = vec![String::new()];
-            let mut end = 0;
-            for (at, run) in runs.iter().enumerate() {
-                let digits = &stem[run.clone()];
-                let place = match Some(at) {
-                    at if at == pass => Some("pass"),
-                    at if at == layer => Some("layer"),
-                    _ => None,
-                };
-                let as_it_is = || vec![digits.to_owned()];
-                let written = place.map_or_else(as_it_is, |place| {
-                    let filled = format!("{{{place}:0{}}}", digits.len());
-                    match (digits.len(), digits.starts_with('0')) {
-                        (1, _) => vec![format!("{{{place}}}")],
-                        (_, true) => vec![filled],
-                        (_, false) => vec![format!("{{{place}}}"), filled],
-                    }
-                });
-                let before = &stem[end..run.start];
-                made = made
-                    .iter()
-                    .flat_map(|made| written.iter().map(move |written| format!("{made}{before}{written}")))
-                    .collect();
-                end = run.end;
-            }
-            patterns.extend(made.into_iter().map(|made| format!("{made}{}.npy", &stem[end..])));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn patterns_of(names: &[&str]) -> BTreeSet<String> {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        patterns(names.iter())
+        patterns(names.iter()).into_iter().map(|pattern| pattern.name).collect()
     }
 
     #[test]
@@ -179,17 +237,39 @@ mod tests {
         {
             assert!(patterns.contains(pattern), "{pattern}: {patterns:?}");
         }
-        let patterns = patterns_of(&["12.npy"]);
-        assert!(patterns.contains("{layer}.npy") && patterns.contains("{layer:02}.npy"), "{patterns:?}");
     }
 
     #[test]
     fn a_number_that_is_always_the_same_is_no_layer_where_another_differs() {
         let patterns = patterns_of(&["p0/l2.q1.npy", "p0/l3.q1.npy", "p0/other1.npy"]);
         assert!(patterns.contains("p{pass}/l{layer}.q1.npy"), "{patterns:?}");
-        assert!(patterns.contains("p0/other{layer}.npy"), "{patterns:?}");
+        assert!(patterns.contains("p0/other{layer+1}.npy"), "{patterns:?}");
         for pattern in ["p{layer}/l2.q1.npy", "p0/l2.q{layer}.npy", "p{layer}/l{pass}.q1.npy"] {
             assert!(!patterns.contains(pattern), "{pattern}: {patterns:?}");
         }
+    }
+
+    #[test]
+    fn numbers_count_from_0_or_from_1_and_have_as_many_digits_as_all_of_them() {
+        let patterns =
+            patterns_of(&["h.0.npy", "h.1.npy", "h.2.npy", "x01.npy", "x02.npy", "y9.npy", "y10.npy"]);
+        for pattern in
+            ["h.{layer}.npy", "h.{layer+1}.npy", "h.0.npy", "h.2.npy", "x{layer+1:02}.npy", "y{layer}.npy"]
+        {
+            assert!(patterns.contains(pattern), "{pattern}: {patterns:?}");
+        }
+        assert!(!patterns.iter().any(|pattern| pattern.contains("y{layer:")), "{patterns:?}");
+    }
+
+    #[test]
+    fn a_thousand_files_of_two_numbers_have_few_patterns() {
+        let names: Vec<String> = (0..40)
+            .flat_map(|pass| (0..3).map(move |layer| (pass, layer)))
+            .flat_map(|(pass, layer)| {
+                ["q", "k", "v", "o", "x", "y", "z", "w"].map(|n| format!("p{pass}/l{layer}.{n}.npy"))
+            })
+            .collect();
+        let count = patterns(names.iter()).len();
+        assert!(count < 800, "{count}");
     }
 }
