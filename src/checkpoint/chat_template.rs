@@ -236,7 +236,7 @@ mod tests {
         for case in fixture["cases"].as_array().unwrap() {
             let folder = tempfile::tempdir().unwrap();
             let put = |name: &str, value: &Value| {
-                std::fs::write(folder.path().join(name), value.to_string()).unwrap()
+                std::fs::write(folder.path().join(name), value.to_string()).unwrap();
             };
             put("config.json", &serde_json::json!({"model_type": case["type"]}));
             for (name, key) in [

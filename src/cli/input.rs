@@ -417,11 +417,11 @@ pub(super) fn open_for<D: Device>(
     Ok(Opened { checkpoint, tokenizer, unread, tokenizer_time, model, model_time })
 }
 
-/// A tokenizer, or why the model's own cannot be read. One that was named must be right.
-fn or_unread(
-    found: Result<Option<Box<dyn Tokenizer>>>,
-    args: &ModelArgs,
-) -> Result<(Option<Arc<dyn Tokenizer>>, Option<Error>)> {
+/// A tokenizer, if there is one, or why the model's own cannot be read.
+type Readable = (Option<Arc<dyn Tokenizer>>, Option<Error>);
+
+/// The tokenizer that was found, or why the model's own cannot be read. One that was named must be right.
+fn or_unread(found: Result<Option<Box<dyn Tokenizer>>>, args: &ModelArgs) -> Result<Readable> {
     match found {
         Ok(tokenizer) => Ok((tokenizer.map(Arc::from), None)),
         Err(error @ Error::Model(_)) if args.tokenizer.is_none() => Ok((None, Some(error))),

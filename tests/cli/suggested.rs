@@ -292,7 +292,7 @@ const MISTAKES: [Mistake; 7] = [
     ("the first norm has no weight", |tensors| scale(tensors, "input_layernorm", |_| 1.0)),
     ("the second norm is one too large", |tensors| scale(tensors, "post_attention_layernorm", |x| x + 1.0)),
     ("attention's output is off in the second layer", |tensors| {
-        scale(tensors, "layers.1.self_attn.o_proj", |x| -x)
+        scale(tensors, "layers.1.self_attn.o_proj", |x| -x);
     }),
 ];
 

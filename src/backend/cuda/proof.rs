@@ -546,7 +546,7 @@ mod tests {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
             for weights in [vec![Dtype::BF16], vec![Dtype::I8, Dtype::F32], vec![Dtype::Q4K, Dtype::Q6K]] {
                 let Some(cuda) = Cuda::of_tests(1 << 30) else { return };
-                passes(cuda, precision, weights);
+                passes(cuda, precision, &weights);
             }
         }
     }
@@ -596,7 +596,7 @@ mod tests {
     #[test]
     fn the_ptx_that_the_program_carries_passes_in_every_precision() {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
-            passes(Cuda::of_ptx(1 << 30), precision, vec![Dtype::BF16]);
+            passes(Cuda::of_ptx(1 << 30), precision, &[Dtype::BF16]);
         }
     }
 
@@ -604,10 +604,10 @@ mod tests {
         Uses { weights, heads: AttentionShape { heads: 8, kv_heads: 2, head_dim: 64, window: None } }
     }
 
-    fn passes(cuda: Cuda, precision: Precision, weights: Vec<Dtype>) {
+    fn passes(cuda: Cuda, precision: Precision, weights: &[Dtype]) {
         let cuda = cuda.with_precision(precision);
         let faster = has_streams(&cuda) || has_tiles(&cuda) && cuda.queue.device().has_warpgroups();
         // What an earlier process saw does not count.
-        assert_eq!(proved(&cuda, &uses(weights.clone())).unwrap(), faster, "{precision:?} {weights:?}");
+        assert_eq!(proved(&cuda, &uses(weights.to_vec())).unwrap(), faster, "{precision:?} {weights:?}");
     }
 }

@@ -165,7 +165,7 @@ impl Metadata<'_> {
             ends.normal.extend(id_of("</s>").filter(|_| has("</s>")));
         }
         let Ends { ids, user, normal, .. } = &mut ends;
-        ids.retain(|id| !(Some(*id) == end && user.contains(id)) && !normal.contains(id));
+        ids.retain(|id| !(normal.contains(id) || Some(*id) == end && user.contains(id)));
         Ok(ends)
     }
 }

@@ -105,7 +105,7 @@ fn shared_of_one(dtype: Dtype, width: usize) -> usize {
 /// Those of the kernels of 8 or 16 rows (`struct Tiles`).
 fn shared_of_some(dtype: Dtype, rows: usize, width: usize) -> usize {
     // Rows of weights lie in different banks.
-    let row = piece(dtype) / 16 | 1;
+    let row = (piece(dtype) / 16) | 1;
     STAGES[1] * OUTPUTS * 16 * row + rows * (width / GROUP) * (GROUP + 4 + 4 * sums(dtype))
 }
 

@@ -253,7 +253,9 @@ fn what_comes_before_and_after_products_of_one_row_goes_with_them_and_has_the_sa
                 }
             }
             // Queries with keys, and values; wo with the residual; the gate; the last with its residual.
-            assert_eq!(of_together, if dtype == other { 4 } else { 5 }, "{what}");
+            // A cache of bfloat16 is read back by a kernel, keys and values each.
+            let of_reading = if cache == CacheDtype::Bf16 { 2 } else { 0 };
+            assert_eq!(of_together - of_reading, if dtype == other { 4 } else { 5 }, "{what}");
             assert!(of_looked > of_together && of_without > of_together, "{what}: {of_looked}, {of_without}");
         }
     }
@@ -326,7 +328,6 @@ fn quantised_inputs_are_seen_as_the_cpu_has_them_after_a_norm_and_after_a_gate()
             }
             backend.matmul(&input, &down, None, &mut out).unwrap();
             look(&input);
-            drop(look);
             (seen, scales, bits(&values(backend, &out, rows * 5)))
         }
     }

@@ -144,7 +144,15 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
     };
     let some = ways.iter().filter(is_some).collect();
     choice.take_by(some, How::Values, |way| {
-        (!way.is_called, ends_early(way), Reverse(way.matched()), bucket(way), !is_hinted(way), shown(way), way.stage)
+        (
+            !way.is_called,
+            ends_early(way),
+            Reverse(way.matched()),
+            bucket(way),
+            !is_hinted(way),
+            shown(way),
+            way.stage,
+        )
     })?;
     let first = ways.iter().filter(|way| way.has_first_token() && !others(way) && !is_copy(way)).collect();
     choice.take_by(first, How::FirstToken, |way| {
