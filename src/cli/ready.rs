@@ -8,7 +8,6 @@ use super::device::{Cuda, KernelList, Uses};
 use super::progress::Progress;
 use super::tell;
 use crate::backend::Backend;
-
 use crate::checkpoint::{Checkpoint, random};
 use crate::error::Result;
 use crate::generate::{Next, Sampler, Sampling, Session};
