@@ -4,10 +4,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use super::device::{Cuda, KernelList, Uses};
 use super::progress::Progress;
 use super::tell;
 use crate::backend::Backend;
-use crate::backend::cuda::{Cuda, KernelList, Uses};
 use crate::checkpoint::{Checkpoint, random};
 use crate::error::Result;
 use crate::generate::{Next, Sampler, Sampling, Session};
