@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::sources::Module;
+use crate::checkpoint::Dtype;
 use crate::error::{Error, Result};
 
 /// An address in the device's memory.
@@ -289,8 +290,8 @@ pub(super) trait Driver: Send + Sync {
     /// Whether attention in float32 splits its operands for tensor cores.
     fn splits_attention(&self) -> bool;
 
-    /// Whether kernels can be compiled for it that read weights through shared memory (`stream_q8`).
-    fn has_streams(&self) -> bool;
+    /// Whether kernels can be compiled for it that read weights of this type through shared memory (`stream_q8`), and may be used.
+    fn streams(&self, dtype: Dtype) -> bool;
 
     /// What multiplies (side, side) bfloat16 matrices by NVIDIA's own library: the first transposed, by the second, into the
     /// third, with memory beside; none where the library is not there.

@@ -22,6 +22,7 @@ use super::machine::{self, Grid, Program};
 use super::nvrtc::{Nvrtc, WARPGROUPS};
 use super::ptx;
 use super::sources::Module;
+use crate::checkpoint::Dtype;
 use crate::error::Result;
 use crate::memory::no_memory;
 
@@ -492,7 +493,7 @@ impl Driver for Emulated {
         true
     }
 
-    fn has_streams(&self) -> bool {
+    fn streams(&self, _: Dtype) -> bool {
         match self.runs {
             Runs::Sources => true,
             Runs::Carried => false,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, Room};
 use super::sources::Module;
+use crate::checkpoint::Dtype;
 use crate::error::Result;
 
 /// Kernels of a device by their modules and names, each once.
@@ -51,7 +52,7 @@ pub(super) struct Listing {
     about: About,
     warpgroups: bool,
     splits: bool,
-    streams: bool,
+    streams: Vec<Dtype>,
     next: AtomicU64,
     list: KernelList,
 }
@@ -60,7 +61,8 @@ impl Listing {
     /// A device that says of itself what `device` does.
     pub(super) fn of(device: &dyn Driver) -> Self {
         let (about, warpgroups) = (device.about().clone(), device.has_warpgroups());
-        let (splits, streams) = (device.splits_attention(), device.has_streams());
+        let splits = device.splits_attention();
+        let streams = Dtype::ALL.into_iter().filter(|dtype| device.streams(*dtype)).collect();
         Self {
             about,
             warpgroups,
@@ -149,8 +151,8 @@ impl Driver for Listing {
         self.splits
     }
 
-    fn has_streams(&self) -> bool {
-        self.streams
+    fn streams(&self, dtype: Dtype) -> bool {
+        self.streams.contains(&dtype)
     }
 
     fn mark(&self) -> Result<Event> {

@@ -160,7 +160,7 @@ impl Cuda {
             Err(_) => Self::emulated(bytes)?,
         };
         cuda.warpgroups.store(cuda.queue.device().has_warpgroups(), Relaxed);
-        cuda.streams.store(cuda.queue.device().has_streams(), Relaxed);
+        cuda.streams.store(true, Relaxed);
         Some(cuda)
     }
 
@@ -258,7 +258,7 @@ impl Cuda {
         let cuda = Self::over(Box::new(device)).with_precision(self.precision);
         let cuda = cuda.with_cache_dtype(self.cache_dtype);
         cuda.warpgroups.store(cuda.queue.device().has_warpgroups(), Relaxed);
-        cuda.streams.store(cuda.queue.device().has_streams(), Relaxed);
+        cuda.streams.store(true, Relaxed);
         proof::run(&cuda, uses);
         (cuda, list)
     }

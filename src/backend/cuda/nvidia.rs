@@ -22,6 +22,7 @@ use super::ptx;
 use super::sources::Module;
 use super::store::Store;
 use super::without::{self, Without};
+use crate::checkpoint::Dtype;
 use crate::error::{Error, Result};
 use crate::memory::no_memory;
 
@@ -660,8 +661,10 @@ impl Driver for Nvidia {
         !self.without.split
     }
 
-    fn has_streams(&self) -> bool {
-        !self.without.streams && self.nvrtc().is_ok()
+    fn streams(&self, dtype: Dtype) -> bool {
+        // GPUs have multiplied so with the weights of this format alone.
+        let seen = dtype == Dtype::Q8_0 || !self.without.new_streams;
+        seen && !self.without.streams && self.nvrtc().is_ok()
     }
 
     fn library_product(&self, side: usize) -> Option<LibraryProduct<'_>> {

@@ -255,7 +255,7 @@ pub(super) fn prove(cuda: &Cuda, uses: &Uses) -> Result<()> {
     if has_tiles(cuda) {
         cuda.warpgroups.store(faster, Relaxed);
     }
-    if has_streams(cuda) {
+    if has_streams(cuda, uses) {
         cuda.streams.store(faster, Relaxed);
     }
     Ok(())
@@ -285,7 +285,7 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<bool> {
             compared
         })
     };
-    let of_streams = has_streams(cuda).then(|| {
+    let of_streams = has_streams(cuda, uses).then(|| {
         cuda.streams.store(true, Relaxed);
         let proved = of_all().and_then(|()| prove_streams(cuda, &cpu, uses));
         cuda.streams.store(false, Relaxed);
@@ -332,7 +332,7 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<bool> {
 pub(super) fn run(cuda: &Cuda, uses: &Uses) {
     let _ = made(cuda, uses);
     let _ = drawn(cuda);
-    if has_streams(cuda) {
+    if has_streams(cuda, uses) {
         for &dtype in &uses.weights {
             for (width, rows) in
                 sizes_of_streams(dtype).1.into_iter().flat_map(|width| [1, 3, 16].map(|rows| (width, rows)))
@@ -433,8 +433,9 @@ fn prove_streams(cuda: &Cuda, cpu: &Cpu, uses: &Uses) -> Result<()> {
 }
 
 /// Whether it multiplies whole numbers whose weights go through shared memory, where they come out right.
-fn has_streams(cuda: &Cuda) -> bool {
-    cuda.precision.group().is_some() && cuda.queue.device().has_streams()
+fn has_streams(cuda: &Cuda, uses: &Uses) -> bool {
+    let has = |dtype: &Dtype| cuda.queue.device().streams(*dtype);
+    cuda.precision.group().is_some() && uses.weights.iter().any(has)
 }
 
 /// Whether it multiplies in tiles of bfloat16.
@@ -606,7 +607,8 @@ mod tests {
 
     fn passes(cuda: Cuda, precision: Precision, weights: &[Dtype]) {
         let cuda = cuda.with_precision(precision);
-        let faster = has_streams(&cuda) || has_tiles(&cuda) && cuda.queue.device().has_warpgroups();
+        let faster = has_streams(&cuda, &uses(weights.to_vec()))
+            || has_tiles(&cuda) && cuda.queue.device().has_warpgroups();
         // What an earlier process saw does not count.
         assert_eq!(proved(&cuda, &uses(weights.to_vec())).unwrap(), faster, "{precision:?} {weights:?}");
     }

@@ -109,18 +109,9 @@ fn shared_of_some(dtype: Dtype, rows: usize, width: usize) -> usize {
     STAGES[1] * OUTPUTS * 16 * row + rows * (width / GROUP) * (GROUP + 4 + 4 * sums(dtype))
 }
 
-/// Bytes of shared memory that a block may have.
-fn most_shared(cuda: &Cuda) -> usize {
-    match cuda.queue.device().about().architecture {
-        (8, 0 | 7) => 163 << 10,
-        (9 | 10, _) => 227 << 10,
-        _ => 99 << 10,
-    }
-}
-
 /// Rows that are multiplied at once of so many: none where they have no room.
 fn at_once(cuda: &Cuda, dtype: Dtype, width: usize, rows: usize) -> Option<usize> {
-    let room = |shared: usize, of: usize| shared + OWN_SHARED[of] <= most_shared(cuda);
+    let room = |shared: usize, of: usize| shared + OWN_SHARED[of] <= cuda.queue.device().about().shared;
     match rows {
         1 => room(shared_of_one(dtype, width) + norm::shared(width), 0).then_some(1),
         _ => [16, 8].into_iter().find(|rows| room(shared_of_some(dtype, *rows, width), 1)),
@@ -133,11 +124,12 @@ fn takes<'a>(cuda: &Cuda, x: &Input, matrices: impl IntoIterator<Item = &'a Matr
         Dtype::I8 => matrix.group() == GROUP && matrix.first().is_multiple_of(GROUP),
         dtype => dtype.is_blocks(),
     };
+    let seen = |matrix: &Matrix| cuda.queue.device().streams(matrix.dtype());
     cuda.streams.load(Relaxed)
         && group == GROUP
         && x.width.is_multiple_of(GROUP)
         && (1..=MOST).contains(&x.rows)
-        && matrices.into_iter().all(fits)
+        && matrices.into_iter().all(|matrix| fits(matrix) && seen(matrix))
 }
 
 /// One kernel over up to `blocks` blocks, as many as there is room for: of one row or of several, with so much shared memory.
@@ -148,7 +140,8 @@ fn launch(
     (shared, of): (usize, usize),
     arguments: Arguments,
 ) -> Result<()> {
-    let fitting = (most_shared(cuda) / (shared + OWN_SHARED[of])).clamp(1, BLOCKS_OF_EACH[of]);
+    let fitting =
+        (cuda.queue.device().about().shared / (shared + OWN_SHARED[of])).clamp(1, BLOCKS_OF_EACH[of]);
     let room = fitting * cuda.queue.device().about().multiprocessors as usize;
     cuda.kernels.launch(kernel, (blocks.min(room), 1), 256, shared, arguments)
 }
