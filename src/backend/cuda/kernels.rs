@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::driver::{Address, Arguments, Function, Launch};
-use super::queue::Queue;
+use super::queue::{Change, Queue};
 use super::sources::Module;
 use crate::checkpoint::Dtype;
 use crate::config::{CacheDtype, Precision};
@@ -16,17 +16,6 @@ pub(super) struct Kernel {
     pub(super) file: &'static str,
     pub(super) name: &'static str,
     pub(super) weight: Option<Dtype>,
-}
-
-/// What became of a launch that waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
-    /// It was changed.
-    Did,
-    /// It was not, but one before it may be: this one neither reads nor writes what that would change.
-    AskBefore,
-    /// None is changed.
-    Cannot,
 }
 
 /// The kernels of a device in one arithmetic.

@@ -6,7 +6,8 @@
 
 use super::Cuda;
 use super::driver::{Address, Arguments};
-use super::kernels::{Change, Kernel};
+use super::kernels::Kernel;
+use super::queue::Change;
 use crate::error::Result;
 
 /// Arguments: x, weight, ε, width, out, where else in bfloat16, and where in int8 ([`WHOLE`]).

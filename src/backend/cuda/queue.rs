@@ -10,9 +10,19 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::driver::{Driver, Event, Graph, Launch};
-use super::kernels::Change;
 use crate::error::{Error, Result};
 use crate::stop::Stop;
+
+/// What became of a launch that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It was changed.
+    Did,
+    /// It was not, but one before it may be: this one neither reads nor writes what that would change.
+    AskBefore,
+    /// None is changed.
+    Cannot,
+}
 
 /// Launches from which taking them down pays.
 const MIN_GRAPH: usize = 8;

@@ -4,8 +4,9 @@
 
 use super::Cuda;
 use super::driver::{Address, Arguments, Launch, pair};
-use super::kernels::{Change, Kernel};
+use super::kernels::Kernel;
 use super::product::{MOST_PRODUCTS, PRODUCT_WORDS, TURNS_WORDS, turns_of};
+use super::queue::Change;
 use crate::config::CacheDtype;
 use crate::error::Result;
 
