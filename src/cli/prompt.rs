@@ -225,10 +225,12 @@ fn read_bytes(path: &Path, what: &str) -> Result<Vec<u8>> {
 }
 
 fn read_whole(path: &Path, what: &str) -> Result<Vec<u8>> {
-    let read = |from: &mut dyn Read| {
-        // One byte more than allowed, so that an input without an end is noticed.
+    let read = |from: &mut dyn Read| -> std::io::Result<(Vec<u8>, bool)> {
         let mut bytes = Vec::new();
-        from.take(MAX_PROMPT + 1).read_to_end(&mut bytes).map(|_| bytes)
+        from.take(MAX_PROMPT).read_to_end(&mut bytes)?;
+        // One byte more than is allowed tells that an input has no end; it needs no larger buffer.
+        let ends = bytes.len() as u64 != MAX_PROMPT || from.read(&mut [0])? == 0;
+        Ok((bytes, ends))
     };
     let bytes = if path == Path::new("-") {
         read(&mut std::io::stdin().lock())
@@ -238,14 +240,14 @@ fn read_whole(path: &Path, what: &str) -> Result<Vec<u8>> {
     if bytes.is_err() {
         stop::check()?;
     }
-    let bytes = bytes.map_err(|error| {
+    let (bytes, ends) = bytes.map_err(|error| {
         Error::prompt(format!("{what} cannot be read"))
             .in_file(path)
             .expected("a file that may be read")
             .found(error)
             .next("check the path, or use - for standard input")
     })?;
-    if bytes.len() as u64 > MAX_PROMPT {
+    if !ends {
         return Err(Error::prompt("the prompt is larger than any that a model could read")
             .in_file(path)
             .expected(format!("at most {MAX_PROMPT} bytes"))
