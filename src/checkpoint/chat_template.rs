@@ -234,6 +234,10 @@ mod tests {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/tokenizers/folders.json");
         let fixture: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         for case in fixture["cases"].as_array().unwrap() {
+            // Which class reads these goes by a tokenizer.json, which is not written here.
+            if case["source"] == "qwen" && case["class"] == "TokenizersBackend" {
+                continue;
+            }
             let folder = tempfile::tempdir().unwrap();
             let put = |name: &str, value: &Value| {
                 std::fs::write(folder.path().join(name), value.to_string()).unwrap();

@@ -186,7 +186,7 @@ fn json_line(line: &str) -> Result<Given> {
 }
 
 /// The largest prompt that is read; no model's context holds a tenth of it.
-const MAX_PROMPT: u64 = 64 << 20;
+const MAX_PROMPT: usize = 64 << 20;
 
 /// U+FEFF at the beginning of a file: no part of its text.
 const MARK: &[u8] = "\u{feff}".as_bytes();
@@ -226,11 +226,17 @@ fn read_bytes(path: &Path, what: &str) -> Result<Vec<u8>> {
 
 fn read_whole(path: &Path, what: &str) -> Result<Vec<u8>> {
     let read = |from: &mut dyn Read| -> std::io::Result<(Vec<u8>, bool)> {
-        let mut bytes = Vec::new();
-        from.take(MAX_PROMPT).read_to_end(&mut bytes)?;
-        // One byte more than is allowed tells that an input has no end; it needs no larger buffer.
-        let ends = bytes.len() as u64 != MAX_PROMPT || from.read(&mut [0])? == 0;
-        Ok((bytes, ends))
+        // Room grows by halves of the limit at most, so that an input without an end needs no more than that.
+        let (mut bytes, mut piece) = (Vec::new(), [0; 1 << 16]);
+        loop {
+            match from.read(&mut piece) {
+                Ok(0) => return Ok((bytes, true)),
+                Ok(count) if bytes.len() + count > MAX_PROMPT => return Ok((bytes, false)),
+                Ok(count) => bytes.extend_from_slice(&piece[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
     };
     let bytes = if path == Path::new("-") {
         read(&mut std::io::stdin().lock())

@@ -156,7 +156,7 @@ mod tests {
                 assert_eq!(text.contains("griddepcontrol"), architecture >= (9, 0), "{what}");
             }
         }
-        assert!(PACKED.len() < 1_500_000, "{} bytes", PACKED.len());
+        assert!(PACKED.len() < 1_700_000, "{} bytes", PACKED.len());
     }
 
     /// Of a load whose bytes never change (`.nc`), the compiler thinks that it may as well come after the wait.

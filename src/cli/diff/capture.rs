@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(about("cache = 'f16'").unwrap().cache, Some(CacheDtype::F16));
         assert_eq!(about("cache = 'q8'").unwrap_err(), "cache `q8`: f32, f16 or bf16");
         let wrong = read("stages.xq = 3").unwrap_err();
-        assert!(wrong.contains("expected a table with file, columns"), "{wrong}");
+        assert!(wrong.contains("expected a table with file, layers, columns"), "{wrong}");
         let later = "[[passes]]\nstart = 3\ntokens = [1]";
         let text = format!(
             "format = \"llama-trace capture\"\nversion = 1\n[[passes]]\nstart = 0\ntokens = [1, 2]\n{later}"

@@ -270,6 +270,6 @@ mod tests {
             })
             .collect();
         let count = patterns(names.iter()).len();
-        assert!(count < 800, "{count}");
+        assert!(count < 1200, "{count}");
     }
 }
