@@ -203,7 +203,7 @@ pub struct Limits {
 /// looks on sees the same stages, and nothing that is recorded changes which operation runs.
 ///
 /// # Errors
-/// Operations over many values return [`Error::Interrupted`] where [`Backend::stop`] was asked
+/// Operations over many values return [`Error::Interrupted`](crate::error::Error::Interrupted) where [`Backend::stop`] was asked
 /// before they were done. What they were to write is then incomplete and must not be read. What makes something
 /// returns an error with the bytes that were wanted where there is no memory for it. A device that works on its own
 /// may find out late that an operation failed: then [`Backend::sync`] says so, or what reads first.

@@ -267,6 +267,14 @@ Result cuEventRecord(Event* event, Stream* stream) {
     event->stream = stream, event->asked = 0, event->number = stream->asked;
     return SUCCESS;
 }
+// What the stream is asked for from here on begins once the work before the event is done.
+Result cuStreamWaitEvent(Stream* stream, Event* event, unsigned flags) {
+    ENTER();
+    if (!known(stream) || !known(event) || flags != 0) return INVALID_VALUE;
+    if (!event->stream) return SUCCESS;
+    if (forbidden(*event->stream)) return CAPTURE_UNSUPPORTED;
+    return work(*event->stream, event->number);
+}
 Result cuEventQuery(Event* event) {
     ENTER();
     if (!known(event)) return INVALID_HANDLE;

@@ -369,14 +369,17 @@ fn a_device_that_does_not_compute_what_it_should_is_told_from_one_that_does_befo
         ("attention_decode", "attend from one token as the processor does"),
         ("all", "add numbers"),
     ] {
-        let idle = [("LLT_DRIVER_IDLE", idle)];
+        // What another run has proved does not count for this device.
+        let cache = tempfile::tempdir().unwrap();
+        let idle = [("LLT_DRIVER_IDLE", idle), ("XDG_CACHE_HOME", cache.path().to_str().unwrap())];
         let output = run(&[&PROMPT[..], &["--device", "cuda"]].concat(), &idle);
         let said = text(&output.stderr);
         assert!(said.contains(&format!("the CUDA device cannot {what}")), "{said}");
         assert!(said.contains("--device cpu"), "{said}");
         assert_eq!((output.status.code(), text(&output.stdout)), (Some(4), String::new()));
     }
-    let idle = [("LLT_DRIVER_IDLE", "matvec")];
+    let cache = tempfile::tempdir().unwrap();
+    let idle = [("LLT_DRIVER_IDLE", "matvec"), ("XDG_CACHE_HOME", cache.path().to_str().unwrap())];
     let words = [&PROMPT[..], &["-n", "9"]].concat();
     let output = run(&[&words[..], &["--device", "auto"]].concat(), &idle);
     let said = text(&output.stderr);
