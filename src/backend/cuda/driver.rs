@@ -7,7 +7,6 @@
 use std::time::Duration;
 
 use super::sources::Module;
-use crate::checkpoint::Dtype;
 use crate::error::{Error, Result};
 
 /// An address in the device's memory.
@@ -69,6 +68,8 @@ pub(super) struct Launch {
     pub(super) arguments: Arguments,
     /// Whether it differs from pass to pass, as what is recorded does: then it is in no graph.
     pub(super) apart: bool,
+    /// Whether it waits for the end of the one before it, which wrote its weights: others read theirs earlier.
+    pub(super) late: bool,
 }
 
 /// What a device says about itself.
@@ -290,8 +291,8 @@ pub(super) trait Driver: Send + Sync {
     /// Whether attention in float32 splits its operands for tensor cores.
     fn splits_attention(&self) -> bool;
 
-    /// Whether kernels can be compiled for it that read weights of this type through shared memory (`stream_q8`), and may be used.
-    fn streams(&self, dtype: Dtype) -> bool;
+    /// Whether kernels can be compiled for it that read weights through shared memory (`stream_q8`), and may be used.
+    fn streams(&self) -> bool;
 
     /// What multiplies (side, side) bfloat16 matrices by NVIDIA's own library: the first transposed, by the second, into the
     /// third, with memory beside; none where the library is not there.

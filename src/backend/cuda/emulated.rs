@@ -22,13 +22,24 @@ use super::machine::{self, Grid, Program};
 use super::nvrtc::{Nvrtc, WARPGROUPS};
 use super::ptx;
 use super::sources::Module;
-use crate::checkpoint::Dtype;
 use crate::error::Result;
 use crate::memory::no_memory;
 
 /// `llt_launch` of `kernels/emulate.cpp`.
-type Run =
-    unsafe extern "C" fn(*const c_char, *const c_uint, *const c_uint, c_uint, *mut *mut c_void) -> c_int;
+type Run = unsafe extern "C" fn(
+    *const c_char,
+    *const c_uint,
+    *const c_uint,
+    c_uint,
+    *mut *mut c_void,
+    extern "C" fn(&mut Vec<Address>, Address),
+    &mut Vec<Address>,
+) -> c_int;
+
+/// Takes an address.
+extern "C" fn take(addresses: &mut Vec<Address>, at: Address) {
+    addresses.push(at);
+}
 
 /// What the address of each memory is divisible by, as a GPU's is.
 const ALIGNED: usize = 256;
@@ -102,6 +113,8 @@ struct Guarded {
     /// Where in the mapping they begin.
     first: usize,
     bytes: usize,
+    /// Whether the host wrote to it: what kernels alone write is never there before they have ended.
+    of_host: bool,
 }
 
 /// The kernels of a module.
@@ -217,6 +230,7 @@ impl Emulated {
             Code::Compiled(kernels) => {
                 let argument = |argument: &u64| ptr::from_ref(argument).cast_mut().cast();
                 let mut arguments: Vec<*mut c_void> = launch.arguments.each().map(argument).collect();
+                let mut early = Vec::new();
                 // SAFETY: the library was made from the sources beside this one, which read their arguments where these point
                 // to, and whoever launches gives those that the sources name.
                 let code = unsafe {
@@ -226,8 +240,12 @@ impl Emulated {
                         launch.block.as_ptr(),
                         launch.shared,
                         arguments.as_mut_ptr(),
+                        take,
+                        &mut early,
                     )
                 };
+                let there = |at: &Address| launch.late || state.is_of_host(*at);
+                assert!(early.iter().all(there), "{name:?} reads what the kernels before it may still write");
                 code == 0
             }
             Code::Ptx(program) => {
@@ -250,6 +268,11 @@ impl State {
             below.is_some_and(|(first, memory)| at - first + bytes as u64 <= memory.bytes as u64)
         };
         inside(&self.memories) || inside(&self.pinned)
+    }
+
+    /// Whether the host wrote to the memory with this address.
+    fn is_of_host(&self, at: Address) -> bool {
+        self.memories.range(..=at).next_back().is_some_and(|(_, memory)| memory.of_host)
     }
 }
 
@@ -357,7 +380,7 @@ impl Guarded {
             // SAFETY: the page is the mapping's, and nothing here reads or writes it.
             unsafe { libc::mprotect(map.as_mut_ptr().add(page).cast(), PAGE, libc::PROT_NONE) };
         }
-        Self { map, first, bytes }
+        Self { map, first, bytes, of_host: false }
     }
 
     fn at(&self) -> Address {
@@ -414,6 +437,9 @@ impl Driver for Emulated {
 
     fn write(&self, from: &[u8], to: Address) -> Result<()> {
         self.say(Asked::Write(from.len()));
+        if let Some((_, memory)) = self.state().memories.range_mut(..=to).next_back() {
+            memory.of_host = true;
+        }
         // SAFETY: the caller has as much memory there.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
         Ok(())
@@ -493,7 +519,7 @@ impl Driver for Emulated {
         true
     }
 
-    fn streams(&self, _: Dtype) -> bool {
+    fn streams(&self) -> bool {
         match self.runs {
             Runs::Sources => true,
             Runs::Carried => false,

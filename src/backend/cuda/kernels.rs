@@ -46,6 +46,19 @@ impl Kernels {
         self.queue.launch(self.made(kernel, (x, y), block, shared, arguments)?)
     }
 
+    /// The same for a kernel whose weights are what a launch before it writes.
+    pub(super) fn launch_late(
+        &self,
+        kernel: Kernel,
+        grid: (usize, usize),
+        block: u32,
+        shared: usize,
+        arguments: Arguments,
+    ) -> Result<()> {
+        let launch = self.made(kernel, grid, block, shared, arguments)?;
+        self.queue.launch(Launch { late: true, ..launch })
+    }
+
     /// The same for what is recorded, which differs from pass to pass.
     pub(super) fn launch_apart(
         &self,
@@ -118,7 +131,8 @@ impl Kernels {
     ) -> Result<Launch> {
         let function = self.function(kernel)?;
         let grid = [x, y, 1].map(|size| u32::try_from(size).unwrap_or(u32::MAX));
-        Ok(Launch { function, grid, block: [block, 1, 1], shared: shared as u32, arguments, apart: false })
+        let (block, shared) = ([block, 1, 1], shared as u32);
+        Ok(Launch { function, grid, block, shared, arguments, apart: false, late: false })
     }
 
     fn function(&self, kernel: Kernel) -> Result<Function> {

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, Room};
 use super::sources::Module;
-use crate::checkpoint::Dtype;
 use crate::error::Result;
 
 /// Kernels of a device by their modules and names, each once.
@@ -52,7 +51,7 @@ pub(super) struct Listing {
     about: About,
     warpgroups: bool,
     splits: bool,
-    streams: Vec<Dtype>,
+    streams: bool,
     next: AtomicU64,
     list: KernelList,
 }
@@ -62,15 +61,9 @@ impl Listing {
     pub(super) fn of(device: &dyn Driver) -> Self {
         let (about, warpgroups) = (device.about().clone(), device.has_warpgroups());
         let splits = device.splits_attention();
-        let streams = Dtype::ALL.into_iter().filter(|dtype| device.streams(*dtype)).collect();
-        Self {
-            about,
-            warpgroups,
-            splits,
-            streams,
-            next: AtomicU64::new(ALIGNED as u64),
-            list: KernelList::default(),
-        }
+        let streams = device.streams();
+        let next = AtomicU64::new(ALIGNED as u64);
+        Self { about, warpgroups, splits, streams, next, list: KernelList::default() }
     }
 
     pub(super) fn list(&self) -> KernelList {
@@ -151,8 +144,8 @@ impl Driver for Listing {
         self.splits
     }
 
-    fn streams(&self, dtype: Dtype) -> bool {
-        self.streams.contains(&dtype)
+    fn streams(&self) -> bool {
+        self.streams
     }
 
     fn mark(&self) -> Result<Event> {

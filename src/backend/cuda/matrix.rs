@@ -28,6 +28,8 @@ pub struct Matrix {
     inputs: usize,
     /// Those of the memory's rows that are its own.
     own: (usize, usize),
+    /// Whether kernels write what it holds.
+    made: bool,
 }
 
 /// The scales of int8 values: of the whole tensor, whose groups run on from row to row.
@@ -46,12 +48,24 @@ impl Matrix {
             Result::Ok(Arc::new(Scales { memory, group: scales.group }))
         });
         let scales = scales.transpose()?;
-        Ok(Self { values: Arc::new(values), scales, dtype: tensor.dtype(), inputs, own: (0, outputs) })
+        Ok(Self {
+            values: Arc::new(values),
+            scales,
+            dtype: tensor.dtype(),
+            inputs,
+            own: (0, outputs),
+            made: false,
+        })
     }
 
-    /// What is in this memory, as (outputs, inputs) values of `dtype`, which is not int8.
+    /// What kernels write to this memory, as (outputs, inputs) values of `dtype`, which is not int8.
     pub(super) fn over(values: Arc<Memory>, dtype: Dtype, outputs: usize, inputs: usize) -> Self {
-        Self { values, scales: None, dtype, inputs, own: (0, outputs) }
+        Self { values, scales: None, dtype, inputs, own: (0, outputs), made: true }
+    }
+
+    /// Whether kernels write what it holds: whoever reads it waits for them.
+    pub(super) fn is_made(&self) -> bool {
+        self.made
     }
 
     pub(super) fn dtype(&self) -> Dtype {

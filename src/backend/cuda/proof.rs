@@ -40,6 +40,7 @@ impl Uses {
 const INPUTS: usize = 256;
 const OUTPUTS: usize = 40;
 const HIDDEN: usize = 512;
+const LONG: usize = 4096;
 
 /// Tokens that are multiplied by kernels of their own.
 const TOKENS: [(&str, usize); 3] =
@@ -179,6 +180,14 @@ fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
             add(what, bound, values(backend, &out, tokens * OUTPUTS)?);
         }
 
+        if group.is_some() {
+            // So many that each of the sixteen sums of an output has several groups.
+            let mut out = backend.buffer(MANY * OUTPUTS)?;
+            let of_many = input(backend, MANY, LONG)?;
+            backend.matmul(&of_many, &matrix(OUTPUTS, LONG, 10)?, None, &mut out)?;
+            add("multiply many long rows", bound, values(backend, &out, MANY * OUTPUTS)?);
+        }
+
         let (gate, up) = (matrix(HIDDEN, INPUTS, 1)?, matrix(HIDDEN, INPUTS, 8)?);
         let (count, of_many) = (MANY * HIDDEN, input(backend, MANY, INPUTS)?);
         let hidden = gated(backend, &of_many, [&gate, &up], count)?;
@@ -255,7 +264,7 @@ pub(super) fn prove(cuda: &Cuda, uses: &Uses) -> Result<()> {
     if has_tiles(cuda) {
         cuda.warpgroups.store(faster, Relaxed);
     }
-    if has_streams(cuda, uses) {
+    if has_streams(cuda) {
         cuda.streams.store(faster, Relaxed);
     }
     Ok(())
@@ -285,7 +294,7 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<bool> {
             compared
         })
     };
-    let of_streams = has_streams(cuda, uses).then(|| {
+    let of_streams = has_streams(cuda).then(|| {
         cuda.streams.store(true, Relaxed);
         let proved = of_all().and_then(|()| prove_streams(cuda, &cpu, uses));
         cuda.streams.store(false, Relaxed);
@@ -332,7 +341,7 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<bool> {
 pub(super) fn run(cuda: &Cuda, uses: &Uses) {
     let _ = made(cuda, uses);
     let _ = drawn(cuda);
-    if has_streams(cuda, uses) {
+    if has_streams(cuda) {
         for &dtype in &uses.weights {
             for (width, rows) in
                 sizes_of_streams(dtype).1.into_iter().flat_map(|width| [1, 3, 16].map(|rows| (width, rows)))
@@ -433,9 +442,8 @@ fn prove_streams(cuda: &Cuda, cpu: &Cpu, uses: &Uses) -> Result<()> {
 }
 
 /// Whether it multiplies whole numbers whose weights go through shared memory, where they come out right.
-fn has_streams(cuda: &Cuda, uses: &Uses) -> bool {
-    let has = |dtype: &Dtype| cuda.queue.device().streams(*dtype);
-    cuda.precision.group().is_some() && uses.weights.iter().any(has)
+fn has_streams(cuda: &Cuda) -> bool {
+    cuda.precision.group().is_some() && cuda.queue.device().streams()
 }
 
 /// Whether it multiplies in tiles of bfloat16.
@@ -607,8 +615,7 @@ mod tests {
 
     fn passes(cuda: Cuda, precision: Precision, weights: &[Dtype]) {
         let cuda = cuda.with_precision(precision);
-        let faster = has_streams(&cuda, &uses(weights.to_vec()))
-            || has_tiles(&cuda) && cuda.queue.device().has_warpgroups();
+        let faster = has_streams(&cuda) || has_tiles(&cuda) && cuda.queue.device().has_warpgroups();
         // What an earlier process saw does not count.
         assert_eq!(proved(&cuda, &uses(weights.to_vec())).unwrap(), faster, "{precision:?} {weights:?}");
     }

@@ -5,9 +5,6 @@ use crate::error::{Error, Result};
 /// The variable that names it: some of the words below, with commas between them.
 pub(super) const VARIABLE: &str = "LLAMA_TRACE_CUDA_WITHOUT";
 
-/// The variable that names what is taken though no GPU has shown yet that it is right: `streams`.
-pub(super) const OF_MORE: &str = "LLAMA_TRACE_CUDA_WITH";
-
 /// What is left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Without {
@@ -19,9 +16,6 @@ pub(super) struct Without {
     pub(super) split: bool,
     /// `streams`: products in whole numbers whose weights go through shared memory.
     pub(super) streams: bool,
-    /// Products whose weights go through shared memory, of formats that no GPU has multiplied so yet: left out unless
-    /// [`OF_MORE`] names `streams`.
-    pub(super) new_streams: bool,
     /// `wgmma`: products by groups of four warps.
     pub(super) wgmma: bool,
 }
@@ -32,18 +26,7 @@ impl Without {
     /// # Errors
     /// [`Error::Usage`] for a word that is none of them.
     pub(super) fn of_environment() -> Result<Self> {
-        let words = |variable| std::env::var_os(variable).unwrap_or_default().to_string_lossy().into_owned();
-        let new_streams = match words(OF_MORE).trim() {
-            "" => true,
-            "streams" => false,
-            other => {
-                return Err(Error::usage(format!("{OF_MORE} names what a device has not"))
-                    .expected("streams")
-                    .found(format!("`{other}`"))
-                    .next("name this, or unset the variable"));
-            }
-        };
-        Ok(Self { new_streams, ..Self::of(&words(VARIABLE))? })
+        Self::of(&std::env::var_os(VARIABLE).unwrap_or_default().to_string_lossy())
     }
 
     fn of(words: &str) -> Result<Self> {

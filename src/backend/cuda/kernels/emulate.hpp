@@ -26,6 +26,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <type_traits>
@@ -146,6 +147,8 @@ static std::vector<Array> arrays;  // of the block
 static std::vector<std::unique_ptr<unsigned char[]>> memory;
 static unsigned dynamic_bytes;
 static std::vector<FourWarps> fours;
+// Of each page that a thread copied from before WAIT_FOR_INPUT, one address.
+static std::map<uint64_t, uint64_t> early;
 
 [[noreturn]] inline void fail(const char* why, const char* file, int line) {
     fprintf(stderr, "emulated kernel: %s (%s:%d, block %u %u, thread %u)\n", why, file, line, blockIdx.x, blockIdx.y,
@@ -702,6 +705,8 @@ inline void copy16_async(void* to, const void* from, int bytes = 16) {
     if (reinterpret_cast<uintptr_t>(to) % 16 || (bytes && reinterpret_cast<uintptr_t>(from) % 16)) {
         emulated::fail("a copy from or to where 16 bytes do not load at once", "cp.async", 0);
     }
+    const uint64_t at = reinterpret_cast<uintptr_t>(from);
+    if (bytes && !emulated::now->waited) emulated::early.emplace(at / 4096, at);
     std::vector<std::vector<emulated::Copy>>& groups = emulated::now->groups;
     if (groups.empty()) groups.emplace_back();
     groups.back().push_back({to, from, static_cast<size_t>(bytes)});

@@ -22,9 +22,12 @@ __device__ constexpr bool minima_of() {
 }
 constexpr int RUNS = runs_of<WEIGHT>();
 constexpr bool MINIMA = minima_of<WEIGHT>();
-// Numbers that a row of weights has for a unit: the scale of each run, and then the minima. Those that a row of activations has
-// here: its scale and, where there are minima, two sums.
-constexpr int OF_WEIGHTS = RUNS * (MINIMA ? 2 : 1), OF_ROWS = MINIMA ? 3 : 1;
+// Numbers that a row of weights has for a unit: the scale of each run, and then the minima. Those of a row of activations that are
+// wanted here, of the four that packed.cuh has: its scale and, where there are minima, the sum of each run.
+constexpr int OF_WEIGHTS = RUNS * (MINIMA ? 2 : 1), OF_ROWS = MINIMA ? 1 + RUNS : 1;
+constexpr int FIRST_OF_ROWS = MINIMA && RUNS == 1 ? SUM_AT : SCALE_AT;
+// Where these are among those.
+constexpr int OWN_SCALE = SCALE_AT - FIRST_OF_ROWS, OWN_SUMS = (RUNS == 1 ? SUM_AT : HALVES_AT) - FIRST_OF_ROWS;
 
 // Rows `first` and following of w (O, I), `count` of them, to units (packed.cuh), and for 32 rows of a unit its numbers, those
 // of row 16m + 8h + g at 4g + 2m + h. Rows that are not there, up to a multiple of 128, are the last one again. `odd` is set
@@ -115,12 +118,13 @@ struct Copier {
         if (!ALL_COPY && set >= APART) to = -1;
     }
 
-    // Begins to copy the next stage.
+    // Begins to copy the next stage, of which with WHOLE every unit is there.
+    template <bool WHOLE>
     __device__ void copy(uint4* stage) {
         if (ALL_COPY || to >= 0) {
 #pragma unroll
             for (int round = 0; round < ROUNDS; round++) {
-                copy16_async_if(left > 0, stage + to + round * APART * EACH, from + round * apart);
+                copy16_async_if(WHOLE || left > 0, stage + to + round * APART * EACH, from + round * apart);
             }
         }
         from += DEPTH * ALL, left -= DEPTH;
@@ -135,13 +139,15 @@ struct Stages {
     Copier<TILE, 0, TILE::OUTPUTS / PACKED_ROWS, 32, 32> w;
     Copier<TILE, TILE::X_VALUES, TILE::ROWS / PACKED_ROWS, 32, 32> x;
     Copier<TILE, TILE::W_NUMBERS, TILE::OUTPUTS / SCALED_ROWS, 8 * OF_WEIGHTS, 8 * OF_WEIGHTS> w_numbers;
-    Copier<TILE, TILE::X_NUMBERS, TILE::ROWS / SCALED_ROWS, 8 * OF_ROWS, 24> x_numbers;
+    Copier<TILE, TILE::X_NUMBERS, TILE::ROWS / SCALED_ROWS, 8 * OF_ROWS, 8 * ALL_OF_ROWS> x_numbers;
 
     // Begins to copy the next stage, if there is one.
+    template <bool WHOLE>
     __device__ void copy() {
         if (left > 0) {
             uint4* const to = memory + next * DEPTH * TILE::RECORD;
-            w.copy(to), x.copy(to), w_numbers.copy(to), x_numbers.copy(to);
+            w.template copy<WHOLE>(to), x.template copy<WHOLE>(to);
+            w_numbers.template copy<WHOLE>(to), x_numbers.template copy<WHOLE>(to);
             next = next + 1 == TILE::STAGES ? 0 : next + 1;
             left--;
         }
@@ -163,8 +169,9 @@ using Sums = float[2][4][4];
 // A warp's part of the product of a block. PLAIN: what is_plain says holds of all scales.
 template <class TILE, bool PLAIN>
 struct Warp {
+    static constexpr int STAGE = DEPTH * TILE::RECORD;
     Stages<TILE>& stages;
-    float* kept;        // shared memory for sums that wait for others
+    float4* kept;       // shared memory for sums that wait for others
     int units;          // how many are to be multiplied
     const uint4* unit;  // the record of the next one, and how many are left of its stage
     int left;
@@ -181,42 +188,45 @@ struct Warp {
     }
     __device__ static float number(int sum) { return PLAIN ? __fsub_rn(shifted(sum), SHIFT) : shifted(sum); }
 
-    // Brings the values of the next unit to registers, once its stage is there.
-    __device__ void load() {
+    // Goes on to the next stage, once it is there.
+    template <bool WHOLE>
+    __device__ void next_stage() {
+        // Everybody has read the stage before this one, whose place the next copies take.
+        wait_for_copies<TILE::STAGES - 2>();
+        __syncthreads();
+        stages.template copy<WHOLE>();
+        if (unit == stages.memory + TILE::STAGES * STAGE) unit = stages.memory;
+    }
+
+    // Brings the values of a unit to registers.
+    __device__ void load(const uint4* at) {
         const int lane = threadIdx.x % 32;
-        if (left == 0) {
-            // Everybody has read the stage before this one, whose place the next copies take.
-            wait_for_copies<TILE::STAGES - 2>();
-            __syncthreads();
-            stages.copy();
-            left = DEPTH;
-            if (unit == stages.memory + TILE::STAGES * DEPTH * TILE::RECORD) unit = stages.memory;
-        }
 #pragma unroll
         for (int m = 0; m < 2; m++) {
-            const uint4 words = unit[(across() * 2 + m) * 32 + lane];
+            const uint4 words = at[(across() * 2 + m) * 32 + lane];
             a[m][0] = words.x, a[m][1] = words.y, a[m][2] = words.z, a[m][3] = words.w;
         }
 #pragma unroll
         for (int n = 0; n < 4; n += 2) {
-            const uint4 words = unit[TILE::X_VALUES + (down() * 2 + n / 2) * 32 + lane];
+            const uint4 words = at[TILE::X_VALUES + (down() * 2 + n / 2) * 32 + lane];
             b[n][0] = words.x, b[n][1] = words.y, b[n + 1][0] = words.z, b[n + 1][1] = words.w;
         }
     }
 
-    // Multiplies the unit that was loaded, with which a group begins or ends, and loads the one after it.
-    __device__ void multiply_unit(bool begins, bool ends, Sums& sums) {
+    // Multiplies the unit at `at`, which was loaded, and with which a group begins or ends; then `load_next` loads another.
+    template <class LoadNext>
+    __device__ void multiply_unit(const uint4* at, bool begins, bool ends, Sums& sums, LoadNext load_next) {
         const int lane = threadIdx.x % 32;
         float of_w[OF_WEIGHTS][4];  // of the outputs g, g + 8, g + 16, g + 24
         float of_x[OF_ROWS][8];     // of the rows 8n + 2t + c, at 2n + c
 #pragma unroll
         for (int k = 0; k < OF_WEIGHTS; k++) {
-            floats_of(unit[TILE::W_NUMBERS + (across() * OF_WEIGHTS + k) * 8 + lane / 4], of_w[k]);
+            floats_of(at[TILE::W_NUMBERS + (across() * OF_WEIGHTS + k) * 8 + lane / 4], of_w[k]);
         }
 #pragma unroll
         for (int k = 0; k < OF_ROWS; k++) {
-            const uint4* at = unit + TILE::X_NUMBERS + (down() * OF_ROWS + k) * 8 + lane % 4 * 2;
-            floats_of(at[0], of_x[k]), floats_of(at[1], of_x[k] + 4);
+            const uint4* of = at + TILE::X_NUMBERS + (down() * OF_ROWS + k) * 8 + lane % 4 * 2;
+            floats_of(of[0], of_x[k]), floats_of(of[1], of_x[k] + 4);
         }
 #pragma unroll
         for (int m = 0; m < 2; m++) {
@@ -232,14 +242,8 @@ struct Warp {
                 }
             }
         }
-        unit += TILE::RECORD, left--;
-        if (--units > 0) load();
+        load_next();
         if (!IS_BLOCKS<WEIGHT> && !ends) return;
-        // Of a format whose runs have 32 values the sum of both halves is wanted. It is exact.
-        if constexpr (MINIMA && RUNS == 1) {
-#pragma unroll
-            for (int i = 0; i < 8; i++) of_x[1][i] = __fadd_rn(of_x[1][i], of_x[2][i]);
-        }
 #pragma unroll
         for (int m = 0; m < 2; m++) {
 #pragma unroll
@@ -247,7 +251,7 @@ struct Warp {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     const int output = 2 * m + i / 2, row = 2 * n + i % 2, first = whole[0][m][n][i];
-                    const float scale = of_w[0][output], of_row = of_x[0][row];
+                    const float scale = of_w[0][output], of_row = of_x[OWN_SCALE][row];
                     float& sum = sums[m][n][i];
                     if constexpr (!IS_BLOCKS<WEIGHT>) {
                         sum = __fmaf_rn(__fmul_rn(of_row, scale), number(first), sum);
@@ -259,7 +263,7 @@ struct Warp {
                     if constexpr (MINIMA) {
 #pragma unroll
                         for (int run = 0; run < RUNS; run++) {
-                            term = __fmaf_rn(of_w[RUNS + run][output], of_x[1 + run][row], term);
+                            term = __fmaf_rn(of_w[RUNS + run][output], of_x[OWN_SUMS + run][row], term);
                         }
                     }
                     sum = __fmaf_rn(of_row, term, sum);
@@ -268,42 +272,88 @@ struct Warp {
         }
     }
 
-    // The sums of the groups of one remainder.
-    __device__ void sum_of_remainder(int remainder, int groups, int parts, Sums& sums) {
-#pragma unroll
-        for (int i = 0; i < 32; i++) (&sums[0][0][0])[i] = 0.0f;
-        for (int group = groups_of(remainder, groups); group > 0; group--) {
-            for (int part = 0; part < parts; part++) multiply_unit(part == 0, part == parts - 1, sums);
+    // Adds the groups of one remainder, of `parts` units each.
+    __device__ void add_groups(int count, int parts, Sums& sums) {
+        for (int group = count; group > 0; group--) {
+            for (int part = 0; part < parts; part++) {
+                multiply_unit(unit, part == 0, part == parts - 1, sums, [&] {
+                    unit += TILE::RECORD, left--;
+                    if (--units == 0) return;
+                    if (left == 0) next_stage<false>(), left = DEPTH;
+                    load(unit);
+                });
+            }
         }
+    }
+
+    // Adds the units of a stage, each a group.
+    __device__ void add_stage(Sums& sums) {
+        const uint4* const stage = unit;
+#pragma unroll
+        for (int i = 0; i < DEPTH - 1; i++) {
+            const uint4* const at = stage + i * TILE::RECORD;
+            multiply_unit(at, true, true, sums, [&] { load(at + TILE::RECORD); });
+        }
+        multiply_unit(stage + (DEPTH - 1) * TILE::RECORD, true, true, sums, [&] {
+            unit += STAGE, units -= DEPTH;
+            if (units > 0) next_stage<true>(), load(unit);
+        });
     }
 
     // The products of this block's tile.
     __device__ void multiply(int units_of_group, Sums& sums) {
         const int parts = IS_BLOCKS<WEIGHT> ? 1 : units_of_group, groups = units / parts;
 #pragma unroll
-        for (int stage = 0; stage < TILE::STAGES - 1; stage++) stages.copy();
-        unit = stages.memory, left = 0;
+        for (int stage = 0; stage < TILE::STAGES - 1; stage++) stages.template copy<false>();
+        unit = stages.memory, left = DEPTH;
 #pragma unroll
         for (int i = 0; i < 4; i++) nothing[i] = known_later(PLAIN ? SHIFTED : 0);
-        load();
+        next_stage<false>();
+        load(unit);
+        // Where the groups of each remainder fill stages, only these are counted. Scales are seldom not plain, and compiling takes
+        // time.
+        if (PLAIN && parts == 1 && groups % (LANES * DEPTH) == 0) {
+            const int count = groups / (LANES * DEPTH);
+            add_remainders(sums, [&](int, Sums& own) {
+                for (int stage = 0; stage < count; stage++) add_stage(own);
+            });
+        } else {
+            add_remainders(sums, [&](int step, Sums& own) { add_groups(groups_of(remainder_of(step), groups), parts, own); });
+        }
+        wait_for_copies<0>();
+    }
+
+    // Joins the sums of all remainders, each of which `add` makes of zeros.
+    template <class Add>
+    __device__ void add_remainders(Sums& sums, Add add) {
+        float* const own = &sums[0][0][0];
         for (int pair = 0; pair < LANES / 2; pair++) {
             Sums others;
-            float* const own = &sums[0][0][0];
-            sum_of_remainder(remainder_of(2 * pair), groups, parts, sums);
-            sum_of_remainder(remainder_of(2 * pair + 1), groups, parts, others);
+#pragma unroll
+            for (int i = 0; i < 32; i++) own[i] = 0.0f;
+            add(2 * pair, sums);
+#pragma unroll
+            for (int i = 0; i < 32; i++) (&others[0][0][0])[i] = 0.0f;
+            add(2 * pair + 1, others);
 #pragma unroll
             for (int i = 0; i < 32; i++) own[i] = __fadd_rn(own[i], (&others[0][0][0])[i]);
             // Sums of two, four and eight remainders wait in shared memory for as many more.
-            float* of_level = kept + threadIdx.x;
-            for (int pairs = pair; pairs % 2 == 1; pairs /= 2, of_level += 32 * TILE::THREADS) {
+            float4* of_level = kept + threadIdx.x;
+            for (int pairs = pair; pairs % 2 == 1; pairs /= 2, of_level += 8 * TILE::THREADS) {
 #pragma unroll
-                for (int i = 0; i < 32; i++) own[i] = __fadd_rn(of_level[i * TILE::THREADS], own[i]);
+                for (int i = 0; i < 32; i += 4) {
+                    float four[4];
+                    floats_of(reinterpret_cast<const uint4&>(of_level[i / 4 * TILE::THREADS]), four);
+#pragma unroll
+                    for (int k = 0; k < 4; k++) own[i + k] = __fadd_rn(four[k], own[i + k]);
+                }
             }
             if (pair == LANES / 2 - 1) break;
 #pragma unroll
-            for (int i = 0; i < 32; i++) of_level[i * TILE::THREADS] = own[i];
+            for (int i = 0; i < 32; i += 4) {
+                of_level[i / 4 * TILE::THREADS] = make_float4(own[i], own[i + 1], own[i + 2], own[i + 3]);
+            }
         }
-        wait_for_copies<0>();
     }
 
     // Writes the sums, with their bias, of outputs `first` and following of `outputs`, of which `count` are the block's or after
@@ -334,10 +384,10 @@ __device__ inline void matmul(Packed w, Packed x, const unsigned* odd, const flo
     const long long across = blockIdx.y, down = blockIdx.x;
     w.values += across * (TILE::OUTPUTS / PACKED_ROWS) * units * 32, x.values += down * (TILE::ROWS / PACKED_ROWS) * units * 32;
     w.numbers += across * (TILE::OUTPUTS / SCALED_ROWS) * units * OF_WEIGHTS * 8;
-    x.numbers += down * (TILE::ROWS / SCALED_ROWS) * units * 24;
+    x.numbers += (down * (TILE::ROWS / SCALED_ROWS) * units * ALL_OF_ROWS + FIRST_OF_ROWS) * 8;
     Stages<TILE> stages = {memory,           0, ceil_div(units, DEPTH), {w.values, units}, {x.values, units}, {w.numbers, units},
                            {x.numbers, units}};
-    float* const kept = reinterpret_cast<float*>(memory + TILE::STAGES * DEPTH * TILE::RECORD);
+    float4* const kept = reinterpret_cast<float4*>(memory + TILE::STAGES * DEPTH * TILE::RECORD);
     first += across * TILE::OUTPUTS, count -= across * TILE::OUTPUTS;
     out += down * TILE::ROWS * outputs, rows -= down * TILE::ROWS;
     Sums sums;

@@ -8,8 +8,8 @@ KERNEL(32) begin_packing(unsigned* odd) {
     if (threadIdx.x == 0) *odd = 0;
 }
 
-// x (rows, I), int8 with scales (rows, I / group), to units (packed.cuh), and for 32 rows of a unit three numbers each: their
-// scales, and the sums of their first and of their last 16 values. The numbers of row 8n + 2t + c are at 8t + 2n + c. Rows
+// x (rows, I), int8 with scales (rows, I / group), to units (packed.cuh), and for 32 rows of a unit four numbers each: the sums of
+// their values, their scales, and the sums of their first and of their last 16 values. Those of row 8n + 2t + c are at 8t + 2n + c. Rows
 // that are not there, up to a multiple of 192, are the last one again. `odd` is set where a scale is not plain. A group is a
 // multiple of 32 values and divides I.
 // Grid (ceil(rows / 192) · 12, ceil(I / 512)), block 128.
@@ -32,9 +32,11 @@ KERNEL(128) pack_rows(const int8_t* x, const float* x_scales, int rows, int inpu
         const float scale = x_scales[static_cast<long long>(there) * groups + number];
         if (!is_plain_of_rows(scale)) *odd = 1;
         const int row = own % SCALED_ROWS;
-        float* to = numbers + (static_cast<long long>(own / SCALED_ROWS) * units + place) * 3 * SCALED_ROWS;
+        float* to = numbers + (static_cast<long long>(own / SCALED_ROWS) * units + place) * ALL_OF_ROWS * SCALED_ROWS;
         to += row % 8 / 2 * 8 + row / 8 * 2 + row % 2;
-        to[0] = scale, to[SCALED_ROWS] = static_cast<float>(sums[0]), to[2 * SCALED_ROWS] = static_cast<float>(sums[1]);
+        to[SCALE_AT * SCALED_ROWS] = scale, to[SUM_AT * SCALED_ROWS] = static_cast<float>(sums[0] + sums[1]);
+#pragma unroll
+        for (int k = 0; k < 2; k++) to[(HALVES_AT + k) * SCALED_ROWS] = static_cast<float>(sums[k]);
     }
     uint4* const to = values + (static_cast<long long>(blockIdx.x) * units + place) * 32 + 4 * g;
 #pragma unroll

@@ -16,6 +16,9 @@ constexpr int UNIT = 32;        // values of a row in a unit
 constexpr int PACKED_ROWS = 16;  // rows of a unit
 constexpr int SCALED_ROWS = 32;  // rows whose scales lie together
 
+// Numbers that each row of activations has for a unit: the sum of its values, its scale, and the sums of both halves.
+constexpr int ALL_OF_ROWS = 4, SUM_AT = 0, SCALE_AT = 1, HALVES_AT = 2;
+
 // The remainder that is added as number `step`: its four bits in the other direction.
 __device__ inline int remainder_of(int step) { return (step & 1) << 3 | (step & 2) << 1 | (step & 4) >> 1 | step >> 3; }
 

@@ -269,9 +269,10 @@ __device__ inline float join(float (&sums)[Of::EACH]) {
     return with(Of::BESIDE == 2 ? __fadd_rn(sums[0], sums[Of::EACH - 1]) : sums[0], 1);
 }
 
-// Pieces of each row that a warp has in shared memory, its rows, and those of half a warp.
-constexpr int STAGES = 3, ROWS = 32 / Of::TEAM, OF_HALF = ROWS / 2;
-constexpr int STAGE = ROWS * ROOM, RING = WARPS * STAGES * STAGE;
+// Rows of a warp, and of half of one; and pieces of each that are in shared memory: four, or three where four would leave too
+// little of it on devices with 99 KiB.
+constexpr int ROWS = 32 / Of::TEAM, OF_HALF = ROWS / 2, STAGE = ROWS * ROOM;
+constexpr int STAGES = 4 * WARPS * STAGE <= 80 << 10 ? 4 : 3, RING = WARPS * STAGES * STAGE;
 
 // Multiplies x with the rows of weights of this warp, ROWS a turn: `row_of(turn)` gives a lane's row of weights, `input` leaves x in
 // shared memory once it is there, and `finish(turn, sum, asked)` has the whole product in every lane of a team, with what

@@ -38,9 +38,9 @@ const GATED: usize = 16;
 const ADDED: [usize; 2] = [PRODUCTS + SOURCE + 1, PRODUCTS + 4];
 const ROWS: usize = PRODUCTS + 2;
 
-/// Blocks of 256 threads that a multiprocessor has work for, where it has room: of one row, and of several, which take more
-/// registers. Of one row there is room for one block more, of the kernel after this one.
-const BLOCKS_OF_EACH: [usize; 2] = [3, 2];
+/// Blocks of 256 threads that a multiprocessor has work for, where it has room. What is left is for the first blocks of the kernel
+/// after this one.
+const BLOCKS_OF_EACH: usize = 2;
 
 /// Warps of a block.
 const WARPS: usize = 8;
@@ -48,9 +48,14 @@ const WARPS: usize = 8;
 /// Groups of a piece of weights.
 const PIECE: usize = 32;
 
-/// Pieces of each row of weights that are in shared memory, for one row of x and for several; and the rows of a block for several.
-const STAGES: [usize; 2] = [3, 4];
+/// For several rows of x: the rows of weights of a block, and pieces of each that are in shared memory.
 const OUTPUTS: usize = 16;
+const PLACES: usize = 4;
+
+/// For one row of x: pieces of each row of weights that are in shared memory.
+fn stages(dtype: Dtype) -> usize {
+    if 4 * WARPS * of_warp(dtype) * piece(dtype) <= 80 << 10 { 4 } else { 3 }
+}
 
 /// The rows of weights of a warp for one row of x: where two groups lie in the same bytes, fewer lanes have one.
 fn of_warp(dtype: Dtype) -> usize {
@@ -100,14 +105,14 @@ fn shared_of_one(dtype: Dtype, width: usize) -> usize {
         _ => sums(dtype),
     };
     let x = GROUP * groups + 4 * up(groups, 4) + 4 * up(sums * groups, 4);
-    WARPS * STAGES[0] * of_warp(dtype) * piece(dtype) + x
+    WARPS * stages(dtype) * of_warp(dtype) * piece(dtype) + x
 }
 
 /// Those of the kernels of 8 or 16 rows (`struct Tiles`).
 fn shared_of_some(dtype: Dtype, rows: usize, width: usize) -> usize {
     // Rows of weights lie in different banks.
     let row = (piece(dtype) / 16) | 1;
-    STAGES[1] * OUTPUTS * 16 * row + rows * (width / GROUP) * (GROUP + 4 + 4 * sums(dtype))
+    PLACES * OUTPUTS * 16 * row + rows * (width / GROUP) * (GROUP + 4 + 4 * sums(dtype))
 }
 
 /// Rows that are multiplied at once of so many: none where they have no room.
@@ -125,12 +130,11 @@ fn takes<'a>(cuda: &Cuda, x: &Input, matrices: impl IntoIterator<Item = &'a Matr
         Dtype::I8 => matrix.group() == GROUP && matrix.first().is_multiple_of(GROUP),
         dtype => dtype.is_blocks(),
     };
-    let seen = |matrix: &Matrix| cuda.queue.device().streams(matrix.dtype());
     cuda.streams.load(Relaxed)
         && group == GROUP
         && x.width.is_multiple_of(GROUP)
         && (1..=MOST).contains(&x.rows)
-        && matrices.into_iter().all(|matrix| fits(matrix) && seen(matrix))
+        && matrices.into_iter().all(fits)
 }
 
 /// One kernel over up to `blocks` blocks, as many as there is room for: of one row or of several, with so much shared memory.
@@ -141,8 +145,7 @@ fn launch(
     (shared, of): (usize, usize),
     arguments: Arguments,
 ) -> Result<()> {
-    let fitting =
-        (cuda.queue.device().about().shared / (shared + OWN_SHARED[of])).clamp(1, BLOCKS_OF_EACH[of]);
+    let fitting = (cuda.queue.device().about().shared / (shared + OWN_SHARED[of])).clamp(1, BLOCKS_OF_EACH);
     let room = fitting * cuda.queue.device().about().multiprocessors as usize;
     cuda.kernels.launch(kernel, (blocks.min(room), 1), 256, shared, arguments)
 }

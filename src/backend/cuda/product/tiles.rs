@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::{Asked, Input, Run, blocks, gated_words, words};
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::driver::Arguments;
-use crate::backend::cuda::kernels::Kernel;
+use crate::backend::cuda::kernels::{Kernel, Kernels};
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::memory::Buffer;
 use crate::error::Result;
 
@@ -53,12 +54,21 @@ const fn small(file: &'static str, matmul: &'static str, swiglu: &'static str) -
 }
 
 impl Tiles {
-    /// Launches one of the two kernels for so many tiles.
-    fn launch(&self, cuda: &Cuda, name: &'static str, count: usize, arguments: Arguments) -> Result<()> {
+    /// Launches one of the two kernels for so many tiles of products with these matrices.
+    fn launch(
+        &self,
+        cuda: &Cuda,
+        name: &'static str,
+        (matrices, count): (&[&Matrix], usize),
+        arguments: Arguments,
+    ) -> Result<()> {
         let room = self.stay.map(|stay| stay * cuda.queue.device().about().multiprocessors as usize);
         let blocks = room.map_or(count, |room| room.min(count));
         let kernel = Kernel { file: self.file, name, weight: None };
-        cuda.kernels.launch(kernel, (blocks, 1), self.threads, self.shared, arguments)
+        // They begin to read their weights before the kernel before them has ended.
+        let made = matrices.iter().any(|matrix| matrix.is_made());
+        let launch = if made { Kernels::launch_late } else { Kernels::launch };
+        launch(&cuda.kernels, kernel, (blocks, 1), self.threads, self.shared, arguments)
     }
 }
 
@@ -81,7 +91,9 @@ pub(super) fn in_tiles(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run,
     let Tiles { matmul, sides: (rows, outputs), .. } = tiles;
     let narrow = x.narrow(cuda)? + (run.first * x.width * size_of::<u16>()) as u64;
     let arguments = Arguments::new().words(&words(products, run.first)).address(narrow).int(run.rows);
-    tiles.launch(cuda, matmul, run.rows.div_ceil(rows) * blocks(products, outputs), arguments)
+    let matrices: Vec<_> = products.iter().map(|product| product.matrix).collect();
+    let count = run.rows.div_ceil(rows) * blocks(products, outputs);
+    tiles.launch(cuda, matmul, (&matrices, count), arguments)
 }
 
 /// Computes products of one input in these tiles, whatever suits the device.
@@ -108,5 +120,6 @@ pub(in crate::backend::cuda) fn all_gated_in_tiles(
     let arguments = Arguments::new().address(x.narrow(cuda)?).int(x.rows);
     let arguments = arguments.words(&gated_words(gate, up, (silu, hidden), 0));
     let arguments = arguments.narrow_too(hidden.at(0), x.rows * outputs, 4);
-    tiles.launch(cuda, swiglu, x.rows.div_ceil(rows) * outputs.div_ceil(of_both / 2), arguments)
+    let count = x.rows.div_ceil(rows) * outputs.div_ceil(of_both / 2);
+    tiles.launch(cuda, swiglu, (&[gate.matrix, up.matrix], count), arguments)
 }

@@ -12,8 +12,8 @@ use crate::error::Result;
 /// Values of a row that are packed together.
 const UNIT: usize = 32;
 
-/// Numbers that a row of activations has for a unit: its scale, and two sums.
-const OF_ROWS: usize = 3;
+/// Numbers that a row of activations has for a unit: its scale and three sums (`ALL_OF_ROWS` of the kernels).
+const OF_ROWS: usize = 4;
 
 /// Outputs and rows that are packed together; those that a tile has no use for repeat the last.
 const OUTPUTS: usize = 128;
@@ -39,7 +39,7 @@ const UNITS_AT_ONCE: usize = 8;
 
 impl Tile {
     fn rows(&self, dtype: Dtype) -> usize {
-        self.rows[usize::from(matches!(dtype, Dtype::Q2K | Dtype::Q3K | Dtype::Q6K))]
+        self.rows[runs(dtype) - 1]
     }
 
     /// Threads of a block: a warp for 32 outputs and 32 rows.
@@ -50,7 +50,7 @@ impl Tile {
     /// Bytes of shared memory: units with their numbers, and partial sums of three levels.
     fn shared(&self, dtype: Dtype) -> usize {
         let (outputs, rows) = (self.outputs, self.rows(dtype));
-        let of_rows = if has_minima(dtype) { OF_ROWS } else { 1 };
+        let of_rows = if has_minima(dtype) { 1 + runs(dtype) } else { 1 };
         let unit = (outputs + rows) * UNIT + (outputs * of_weights(dtype) + rows * of_rows) * 4;
         UNITS_AT_ONCE * unit + 3 * outputs * rows * 4
     }
@@ -147,6 +147,11 @@ pub(in crate::backend::cuda) fn multiply_in(
         cuda.kernels.launch(kernel(tile.name), grid, tile.threads(dtype), tile.shared(dtype), arguments)?;
     }
     Ok(())
+}
+
+/// Runs of a unit, each with a scale of its own.
+fn runs(dtype: Dtype) -> usize {
+    1 + usize::from(matches!(dtype, Dtype::Q2K | Dtype::Q3K | Dtype::Q6K))
 }
 
 /// Whether runs of the format have minima.

@@ -128,8 +128,11 @@ fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind
     let factors = [1.0, -1e-3, 1e38, 1e-39, 1e-44, 0.0, f32::INFINITY, f32::NAN];
     for dtype in Dtype::ALL.into_iter().filter(|dtype| !dtype.is_float()) {
         let Some((cuda, cpu)) = both(Precision::Q8 { group: 32 }) else { return };
-        // Parts of a tile in both directions, fewer groups than there are partial sums, and stages that are used again.
-        for (outputs, inputs, rows) in [(11, 256, 17), (130, 2304, 70), (128, 768, 64)] {
+        // Parts of a tile in both directions, fewer groups than there are partial sums, stages that are used again, and groups of
+        // each partial sum that fill one stage or several.
+        for (outputs, inputs, rows) in
+            [(11, 256, 17), (130, 2304, 70), (128, 768, 64), (40, 2048, 33), (11, 4096, 17)]
+        {
             for odd_weights in [false, true] {
                 let w = match dtype {
                     Dtype::I8 => tensor(dtype, outputs, inputs, 71),
