@@ -78,10 +78,17 @@ fn while_compiling<T>(
             Err(_) => compile(),
         }
         bar.say("(checking them)".into());
-        done.and_then(|done| cuda.prove(&uses).map(|()| done))
+        done.and_then(|done| Ok((done, cuda.prove(&uses)?)))
     });
     bar.finish();
-    done
+    let (done, why_not) = done?;
+    if let Some(why_not) = why_not {
+        tell(format_args!(
+            "Kernels that multiply faster are left out: {} does not run them as it should.\n{why_not}",
+            cuda.device_name()
+        ));
+    }
+    Ok(done)
 }
 
 /// The kernels that a run needs: those that the model asks for on a device that does nothing, in passes over prompts of many

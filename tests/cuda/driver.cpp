@@ -42,7 +42,7 @@ enum Result {
 
 using Address = unsigned long long;
 using Work = std::function<Result()>;
-using Launch = int (*)(const char*, const unsigned*, const unsigned*, unsigned, void**);
+using Launch = int (*)(const char*, const unsigned*, const unsigned*, unsigned, void**, void*, void*);
 using Arguments = int (*)(const char*, unsigned*);
 
 struct Stream;
@@ -428,7 +428,7 @@ Result cuLaunchKernelEx(const Config* config, Function* function, void** values,
         if (idle == "all" || (!idle.empty() && function->name.rfind(idle, 0) == 0)) return SUCCESS;
         std::vector<void*> values;
         for (std::vector<uint64_t>& value : kept) values.push_back(value.data());
-        int code = function->module->launch(function->name.c_str(), same.grid, same.block, same.shared, values.data());
+        int code = function->module->launch(function->name.c_str(), same.grid, same.block, same.shared, values.data(), nullptr, nullptr);
         return code == 0 ? SUCCESS : LAUNCH_FAILED;
     });
 }

@@ -6,5 +6,5 @@ int main(int count, char** words) {
     float out[64] = {};
     float* at = out;
     void* args[] = {&at};
-    return count < 2 ? 2 : llt_launch(words[1], grid, block, block[0] == 256 ? 1024 + 16384 : 64, args);
+    return count < 2 ? 2 : llt_launch(words[1], grid, block, block[0] == 256 ? 1024 + 16384 : 64, args, nullptr, nullptr);
 }

@@ -60,6 +60,8 @@ pub(super) struct Emulated {
     asked: Log,
     list: KernelList,
     runs: Runs,
+    /// How the names of kernels begin that it does not run.
+    refused: Option<&'static str>,
 }
 
 /// What it runs.
@@ -180,7 +182,14 @@ impl Emulated {
             asked: Log::default(),
             list: KernelList::default(),
             runs: Runs::Sources,
+            refused: None,
         })
+    }
+
+    /// The same, but no kernel runs whose name begins so.
+    pub(super) fn refusing(mut self, kernels: &'static str) -> Self {
+        self.refused = Some(kernels);
+        self
     }
 
     /// The same with the modules that the program carries as PTX.
@@ -200,6 +209,7 @@ impl Emulated {
             asked: Log::default(),
             list: KernelList::default(),
             runs: Runs::Ptx,
+            refused: None,
         }
     }
 
@@ -226,6 +236,9 @@ impl Emulated {
             self.launches.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         left.map_err(|_| failed("run a kernel", "CUDA_ERROR_LAUNCH_FAILED"))?;
         let (code, name) = &state.functions[launch.function.0 as usize];
+        if self.refused.is_some_and(|refused| name.to_bytes().starts_with(refused.as_bytes())) {
+            return Err(failed("run a kernel", "CUDA_ERROR_INVALID_VALUE"));
+        }
         let there = match code {
             Code::Compiled(kernels) => {
                 let argument = |argument: &u64| ptr::from_ref(argument).cast_mut().cast();

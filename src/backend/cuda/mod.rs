@@ -53,7 +53,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::cpu::Cpu;
 use crate::config::{CacheDtype, Precision};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::stop::Stop;
 use driver::{Address, Arguments, Driver, Event, failed};
 use kernels::{Kernel, Kernels};
@@ -188,6 +188,12 @@ impl Cuda {
         Some(Self::over(Box::new(emulated::Emulated::new(bytes, launches)?)))
     }
 
+    /// The same, but no kernel runs whose name begins so.
+    #[cfg(test)]
+    pub(crate) fn refusing(bytes: usize, kernels: &'static str) -> Option<Self> {
+        Some(Self::over(Box::new(emulated::Emulated::new(bytes, usize::MAX)?.refusing(kernels))))
+    }
+
     /// The same, and what the device is asked for.
     #[cfg(test)]
     pub(crate) fn logged(bytes: usize) -> Option<(Self, emulated::Log)> {
@@ -273,16 +279,18 @@ impl Cuda {
     }
 
     /// Whether the kernels for `uses` compute on the device what they should: runs one of each kind beside the processor, where
-    /// this very program did not see it before in this arithmetic.
+    /// this very program did not see it before in this arithmetic. Gives why kernels are left out that are faster than others which
+    /// do the same, where that was seen now.
     ///
     /// # Errors
     /// Where there is no compiler for them, or it fails, or the device does.
-    pub fn prove(&self, uses: &Uses) -> Result<()> {
-        if !self.is_proved() {
-            proof::prove(self, uses)?;
-            self.proved.store(true, Relaxed);
+    pub fn prove(&self, uses: &Uses) -> Result<Option<Error>> {
+        if self.is_proved() {
+            return Ok(None);
         }
-        Ok(())
+        let why_not = proof::prove(self, uses)?;
+        self.proved.store(true, Relaxed);
+        Ok(why_not)
     }
 
     /// Whether its kernels were proved in this arithmetic.

@@ -10,7 +10,7 @@ use crate::backend::cpu::Cpu;
 use crate::backend::{AttentionShape, Backend, Draw, Drawn, Nobody, PassRows, Product, Span, Swiglu};
 use crate::checkpoint::{Checkpoint, Dtype, Tensor, random};
 use crate::config::{DEFAULT_GROUP, Pairing, Precision};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::Bytes;
 
 /// What a model uses of a device, and so what is proved before it runs.
@@ -246,19 +246,20 @@ fn compare(found: &Made, expected: &[f32]) -> Result<()> {
     ))
 }
 
-/// Holds what the device makes against the processor's, unless this very program did so before.
+/// Holds what the device makes against the processor's, unless this very program did so before. Gives why what is faster is left
+/// out, where that was seen now.
 ///
 /// # Errors
 /// Where a kernel cannot be had or run, or gives something else.
-pub(super) fn prove(cuda: &Cuda, uses: &Uses) -> Result<()> {
+pub(super) fn prove(cuda: &Cuda, uses: &Uses) -> Result<Option<Error>> {
     let device = cuda.queue.device();
     let what = format!("{uses:?} {:?} {:?}", cuda.precision, cuda.cache_dtype);
-    let faster = match device.remembered(&what) {
-        Some(faster) => faster,
+    let (faster, why_not) = match device.remembered(&what) {
+        Some(faster) => (faster, None),
         None => {
-            let faster = proved(cuda, uses)?;
+            let (faster, why_not) = proved(cuda, uses)?;
             device.remember(&what, faster);
-            faster
+            (faster, why_not)
         }
     };
     if has_tiles(cuda) {
@@ -267,12 +268,12 @@ pub(super) fn prove(cuda: &Cuda, uses: &Uses) -> Result<()> {
     if has_streams(cuda) {
         cuda.streams.store(faster, Relaxed);
     }
-    Ok(())
+    Ok(why_not)
 }
 
-/// Whether what is faster and not needed multiplies right: groups of four warps in bfloat16, weights through shared memory in
-/// whole numbers. All else does.
-fn proved(cuda: &Cuda, uses: &Uses) -> Result<bool> {
+/// Whether what is faster and not needed is there and multiplies right: groups of four warps in bfloat16, weights through shared
+/// memory in whole numbers; and what it did where it does not. All else is right.
+fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
     // Sums that are exact in every number type.
     let numbers = [1.0_f32, -2.5, 96.0, 0.125];
     let (x, mut sum) = (buffer(cuda, &numbers)?, cuda.buffer(numbers.len())?);
@@ -311,7 +312,7 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<bool> {
     }
     compare_draws(&drawn(cuda)?, &[&LIKELIEST[..], &[GREEDY]].concat())?;
     if !has_tiles(cuda) {
-        return Ok(matches!(of_streams, Some(Ok(()))));
+        return Ok(whether(of_streams));
     }
     // The sizes above choose one kind of tiles; others get others. Those of groups of four warps are faster, and not needed. A
     // device for which they were too much does not get through the others after them.
@@ -333,8 +334,13 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<bool> {
             Err(first.next("leave them out: LLAMA_TRACE_CUDA_WITHOUT=wgmma; or run with --device cpu"))
         }
         (_, Err(error)) => Err(error),
-        (of_four, Ok(())) => Ok(matches!(of_four, Some(Ok(())))),
+        (of_four, Ok(())) => Ok(whether(of_four)),
     }
+}
+
+/// Of what is not on every device: whether it is there and was proved, and otherwise what it did.
+fn whether(proved: Option<Result<()>>) -> (bool, Option<Error>) {
+    (matches!(proved, Some(Ok(()))), proved.and_then(Result::err))
 }
 
 /// Runs all that is proved, whatever comes of it.
@@ -617,6 +623,22 @@ mod tests {
         let cuda = cuda.with_precision(precision);
         let faster = has_streams(&cuda) || has_tiles(&cuda) && cuda.queue.device().has_warpgroups();
         // What an earlier process saw does not count.
-        assert_eq!(proved(&cuda, &uses(weights.to_vec())).unwrap(), faster, "{precision:?} {weights:?}");
+        let (proved, why_not) = proved(&cuda, &uses(weights.to_vec())).unwrap();
+        assert!(proved == faster && why_not.is_none(), "{precision:?} {weights:?}: {why_not:?}");
+    }
+
+    #[test]
+    fn what_is_faster_and_does_not_run_is_left_out_and_the_reason_is_told_once() {
+        for (kernels, precision) in
+            [("stream_", Precision::Q8 { group: 32 }), ("matmul_wgmma", Precision::Bf16)]
+        {
+            let Some(cuda) = Cuda::refusing(1 << 30, kernels) else { return };
+            let cuda = cuda.with_precision(precision);
+            let prove = || prove(&cuda, &uses(vec![Dtype::Q4K])).unwrap();
+            let why_not = prove().map(|why| why.to_string()).unwrap_or_default();
+            assert!(why_not.contains("CUDA_ERROR_INVALID_VALUE"), "{why_not}");
+            assert!(!cuda.streams.load(Relaxed) && !cuda.warpgroups.load(Relaxed));
+            assert!(prove().is_none(), "what is remembered is not told again");
+        }
     }
 }

@@ -78,8 +78,8 @@ extern "C" int llt_arguments(const char* name, unsigned* bytes) {
     return -1;
 }
 
-// Runs kernel `name` over a grid of blocks, and calls `early` with an address in each page that a thread copied from before
-// WAIT_FOR_INPUT. 0: it is done; 1: there is no such kernel here.
+// Runs kernel `name` over a grid of blocks, and calls `early`, if there is one, with an address in each page that a thread copied
+// from before WAIT_FOR_INPUT. 0: it is done; 1: there is no such kernel here.
 extern "C" int llt_launch(const char* name, const unsigned grid[3], const unsigned block[3], unsigned shared_bytes,
                           void** args, void (*early)(void* of, uint64_t at), void* of) {
     std::lock_guard<std::mutex> guard(one_at_a_time);
@@ -99,7 +99,9 @@ extern "C" int llt_launch(const char* name, const unsigned grid[3], const unsign
                 }
             }
         }
-        for (const auto& page : emulated::early) early(of, page.second);
+        for (const auto& page : emulated::early) {
+            if (early) early(of, page.second);
+        }
         emulated::early.clear();
         return 0;
     }
