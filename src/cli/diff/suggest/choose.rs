@@ -133,7 +133,7 @@ impl<'f> Choice<'_, 'f> {
 /// [`crate::error::Error::Interrupted`].
 pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Chosen<'f>>> {
     let mut ways = fits.ways()?;
-    keep_places(&mut ways);
+    keep_places(fits, &mut ways);
     streams(fits, &mut ways);
     cut(fits, &mut ways);
     let kin = kin::find(fits, &ways);
@@ -264,24 +264,34 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
 }
 
 /// Drops ways that take another of a name's numbers for the layer's than those do that fit: one folder's names are of one kind.
-fn keep_places(ways: &mut Vec<Way<'_>>) {
-    // By kind and place: how many numbers stand there, and how much of what is read so is right.
-    let mut places: BTreeMap<(usize, usize), (usize, BTreeMap<&str, usize>)> = BTreeMap::new();
-    for way in ways.iter().filter(|way| way.lies.is_plain() && way.matched() > 0) {
+/// Where there are as many different numbers as layers, or one more for what enters the first, they are the layers'.
+fn keep_places(fits: &Fits<'_>, ways: &mut Vec<Way<'_>>) {
+    let layers = fits.sizes.layers;
+    // By kind and place: whether it has a number for each layer, and how much of what is read so is right.
+    let mut places: BTreeMap<(usize, usize), (bool, BTreeMap<&str, usize>)> = BTreeMap::new();
+    for way in ways.iter().filter(|way| way.lies.is_plain()) {
         let Some((at, numbers)) = way.pattern.place else { continue };
-        let (_, right) = places.entry((way.pattern.kind, at)).or_insert((numbers, BTreeMap::new()));
+        let is_each = [layers, layers + 1].contains(&numbers);
+        let (_, right) = places.entry((way.pattern.kind, at)).or_insert((is_each, BTreeMap::new()));
         let own = right.entry(&way.pattern.name).or_default();
         *own = (*own).max(way.matched());
     }
-    let places: BTreeMap<(usize, usize), usize> =
-        places.into_iter().map(|(place, (_, right))| (place, right.values().sum())).collect();
-    let is_read_so = |way: &Way<'_>| {
+    let places: BTreeMap<(usize, usize), (bool, usize)> = places
+        .into_iter()
+        .map(|(place, (is_each, right))| (place, (is_each, right.values().sum())))
+        .collect();
+    let is_better =
+        |(is_each, right): (bool, usize), (own_is_each, own): (bool, usize)| match (is_each, own_is_each) {
+            (true, false) => 2 * right >= own,
+            (false, true) => right > 2 * own.max(1),
+            _ => right > own,
+        };
+    ways.retain(|way| {
         let Some((at, _)) = way.pattern.place else { return true };
-        let own = places.get(&(way.pattern.kind, at)).copied().unwrap_or(0);
+        let Some(own) = places.get(&(way.pattern.kind, at)) else { return true };
         let others = places.range((way.pattern.kind, 0)..(way.pattern.kind + 1, 0));
-        others.filter(|((_, other), _)| *other != at).all(|(_, other)| *other <= 2 * own.max(1))
-    };
-    ways.retain(is_read_so);
+        !others.filter(|((_, other), _)| *other != at).any(|(_, other)| is_better(*other, *own))
+    });
 }
 
 /// Marks the families that go on from the embedding: what is number 0 in them.
