@@ -161,9 +161,9 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
     let reaching: BTreeSet<String> = ways
         .iter()
         .filter(|way| way.lies.is_plain() && way.matched() > 0 && !ends_early(way))
-        .map(|way| way.pattern.from_zero())
+        .map(|way| way.pattern.zero_based())
         .collect();
-    let is_part = |way: &Way<'f>| ends_early(way) && reaching.contains(&way.pattern.from_zero());
+    let is_part = |way: &Way<'f>| ends_early(way) && reaching.contains(&way.pattern.zero_based());
     let full = ways.iter().filter(|way| way.is_full() && !others(way) && !is_part(way)).collect();
     choice.take_by(full, How::Values, |way| {
         (!way.is_called, bucket(way), !is_hinted(way), Reverse(way.hits()), shown(way), way.stage)
@@ -186,7 +186,7 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
     // Of a copy of another stage's values a part that fits says nothing.
     let is_copy = |way: &Way<'f>| needs_name(way.stage) && !way.is_called;
     let of_streams: BTreeSet<String> =
-        ways.iter().filter(|way| way.is_stream).map(|way| way.pattern.from_zero()).collect();
+        ways.iter().filter(|way| way.is_stream).map(|way| way.pattern.zero_based()).collect();
     let is_known = |way: &Way<'f>| is_known(way, &kin, &of_streams);
     let is_some = |way: &&Way<'f>| {
         way.matched() > 0 && !others(way) && !is_copy(way) && !looks_like_another(way, &ways, &choice)
@@ -263,12 +263,15 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
     Ok(found)
 }
 
+/// A kind of names, and one of the numbers in them.
+type Place = (usize, usize);
+
 /// Drops ways that take another of a name's numbers for the layer's than those do that fit: one folder's names are of one kind.
 /// Where there are as many different numbers as layers, or one more for what enters the first, they are the layers'.
 fn keep_places(fits: &Fits<'_>, ways: &mut Vec<Way<'_>>) {
     let layers = fits.sizes.layers;
     // By kind and place: whether it has a number for each layer, and how much of what is read so is right.
-    let mut places: BTreeMap<(usize, usize), (bool, BTreeMap<&str, usize>)> = BTreeMap::new();
+    let mut places: BTreeMap<Place, (bool, BTreeMap<&str, usize>)> = BTreeMap::new();
     for way in ways.iter().filter(|way| way.lies.is_plain()) {
         let Some((at, numbers)) = way.pattern.place else { continue };
         let is_each = [layers, layers + 1].contains(&numbers);
@@ -276,7 +279,7 @@ fn keep_places(fits: &Fits<'_>, ways: &mut Vec<Way<'_>>) {
         let own = right.entry(&way.pattern.name).or_default();
         *own = (*own).max(way.matched());
     }
-    let places: BTreeMap<(usize, usize), (bool, usize)> = places
+    let places: BTreeMap<Place, (bool, usize)> = places
         .into_iter()
         .map(|(place, (is_each, right))| (place, (is_each, right.values().sum())))
         .collect();
@@ -304,8 +307,8 @@ fn streams<'f>(fits: &Fits<'f>, ways: &mut [Way<'f>]) {
         .filter(is_embedding)
         .map(|way| named(&way.pattern.name, Site::once(fits.first_pass(), way.stage)))
         .collect();
-    let zero = |way: &Way<'f>| named(&way.pattern.from_zero(), Site::layer(fits.first_pass(), 0, way.stage));
-    let counts_on = |way: &Way<'f>| way.pattern.name != way.pattern.from_zero();
+    let zero = |way: &Way<'f>| named(&way.pattern.zero_based(), Site::layer(fits.first_pass(), 0, way.stage));
+    let counts_on = |way: &Way<'f>| way.pattern.name != way.pattern.zero_based();
     for way in ways.iter_mut().filter(|way| way.stage == Stage::FfnResidual && way.lies.is_plain()) {
         way.is_stream = counts_on(way) && first.contains(&zero(way));
     }
@@ -315,7 +318,7 @@ fn streams<'f>(fits: &Fits<'f>, ways: &mut [Way<'f>]) {
 /// on from the embedding.
 fn is_known(way: &Way<'_>, kin: &Kin<'_>, of_streams: &BTreeSet<String>) -> bool {
     let is_kin = || kin.get(&*way.pattern.name).is_none_or(|stages| stages.contains(&way.stage));
-    let is_of_stream = || way.pattern.has_layer && of_streams.contains(&way.pattern.from_zero());
+    let is_of_stream = || way.pattern.has_layer && of_streams.contains(&way.pattern.zero_based());
     way.is_called || way.is_stream || way.is_full() || is_kin() && !is_of_stream()
 }
 

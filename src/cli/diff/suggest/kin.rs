@@ -28,7 +28,7 @@ struct Family<'f> {
 /// the numbers are those of what enters a layer.
 pub(super) fn find<'f>(fits: &Fits<'f>, ways: &[Way<'f>]) -> Kin<'f> {
     let streams: BTreeSet<String> =
-        ways.iter().filter(|way| way.is_stream).map(|way| way.pattern.from_zero()).collect();
+        ways.iter().filter(|way| way.is_stream).map(|way| way.pattern.zero_based()).collect();
     let mut names: Vec<&'f str> = Vec::new();
     let is_wide = |way: &&Way<'f>| way.stage == Stage::FfnResidual && way.lies.is_plain();
     for way in ways.iter().filter(is_wide) {
@@ -103,7 +103,7 @@ fn holds(sum: &[(&Family<'_>, usize); 1], parts: &[(&Family<'_>, usize)]) -> boo
             .collect();
         let least = parts.iter().map(|part| norm(part)).fold(f64::INFINITY, f64::min);
         // What is no number is no sum.
-        if !(norm(&left) <= (NEAR * norm(&whole)).min(OF_PART * least)) {
+        if !norm(&left).le(&(NEAR * norm(&whole)).min(OF_PART * least)) {
             return false;
         }
         seen += 1;

@@ -50,7 +50,7 @@ pub(super) struct Pattern {
 
 impl Pattern {
     /// The same with layers counted from 0: what reads the same numbers otherwise has the same.
-    pub(super) fn from_zero(&self) -> String {
+    pub(super) fn zero_based(&self) -> String {
         self.name.replace("{layer+1", "{layer")
     }
 }
