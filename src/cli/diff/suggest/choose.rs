@@ -512,6 +512,7 @@ fn silence(fits: &Fits<'_>, right: &Led, found: &mut Vec<Chosen<'_>>) {
         How::FirstToken | How::Name => true,
         How::Guess => one.way.stage == Stage::Logits,
     });
+    let is_any_right = found.iter().any(|one| one.how == How::Values);
     let has_logits = found.iter().any(|one| one.way.stage == Stage::Logits);
     let is_wide = |stage: Stage| stage.in_layer() && stage.axes() == [Axis::Token, Axis::Dim];
     // The one family of its shape is what most write.
@@ -521,7 +522,8 @@ fn silence(fits: &Fits<'_>, right: &Led, found: &mut Vec<Chosen<'_>>) {
         let was_right = right.clears(way);
         // At the end nothing tells of it what the run went on with.
         let is_left = !has_logits && reaches_end && stage.info().section == Section::End;
-        let is_told = way.hinted == Some(stage) || way.sine() <= ALIKE || goes_wrong || way.is_normed;
+        let is_told =
+            way.hinted == Some(stage) || way.sine() <= ALIKE || goes_wrong || way.is_normed && is_any_right;
         let is_likely = is_told || stage == Stage::FfnResidual && is_only;
         one.is_live = is_likely && !was_right && (!is_left || way.is_paired);
     }

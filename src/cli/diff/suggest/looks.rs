@@ -41,6 +41,10 @@ pub(super) fn is_normed(values: &ArrayD<f32>, input: &ArrayD<f32>, normed: &Arra
     const TOLD: f64 = 4.0 * SPREAD;
     let flat = |of: &ArrayD<f32>| of.iter().copied().map(f64::from).collect::<Vec<f64>>();
     let (values, input, normed) = (flat(values), flat(input), flat(normed));
+    // One number everywhere has one size too.
+    if values.chunks(dim.max(1)).any(|row| row.iter().all(|x| *x == row[0])) {
+        return false;
+    }
     if dim == 0 || values.len() != input.len() || input.len() != normed.len() || values.len() < dim {
         return false;
     }
@@ -110,6 +114,7 @@ mod tests {
         let is = |values: Vec<f64>| is_normed(&array(rows, values.into_iter()), &input, &normal, dim);
         assert!(is(normed(&other, &weight)) && is(normed(&other, &|at| weight(at) + 1.0)));
         assert!(is(normed(&other, &|_| 1.0)) && !is(other) && !is(own));
+        assert!(!is(vec![1.0; rows * dim]));
     }
 
     #[test]
