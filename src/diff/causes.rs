@@ -227,6 +227,7 @@ mod tests {
             passes: vec![Pass { dims, tokens }],
             layers: None,
             nowhere: std::collections::BTreeMap::new(),
+            unsure: std::collections::BTreeMap::new(),
         };
         change(&mut about);
         about

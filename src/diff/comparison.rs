@@ -139,6 +139,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             let passes = if more == 1 { "a pass" } else { &format!("{more} passes") };
             self.report.notes.push(format!("B has {passes} more than A, with nothing to compare with"));
         }
+        self.report.notes.extend(self.unsure());
         self.report.samples = self.judge.samples();
         let otherwise = self.went_on_otherwise();
         self.report.written_alone = otherwise.is_some();
@@ -176,6 +177,37 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 .next("look which files each of them has"));
         }
         Ok(self.report)
+    }
+
+    /// That B's map was not sure of the first stage that differs, or of one that differs and may be an earlier one.
+    fn unsure(&self) -> Option<String> {
+        let first = self.report.first.as_ref()?.site?;
+        let unsure = &self.b.about().unsure;
+        let listed =
+            |stages: &[Stage]| stages.iter().map(|stage| stage.name()).collect::<Vec<_>>().join(", ");
+        if let Some(others) = unsure.get(&first.stage) {
+            return Some(format!(
+                "unsure between {} and {}: nothing tells which of them B's file is, and the mistake lies there or in what leads there \
+                 (mend capture.toml, or write more stages)",
+                first.stage,
+                listed(others)
+            ));
+        }
+        let differs = |stage: Stage| {
+            self.report.differences.iter().any(|one| one.site.is_some_and(|site| site.stage == stage))
+        };
+        let is_before = |other: &&Stage| **other < first.stage;
+        let earlier = unsure.iter().filter(|(stage, _)| differs(**stage)).find_map(|(stage, others)| {
+            let before: Vec<Stage> = others.iter().filter(is_before).copied().collect();
+            (!before.is_empty()).then_some((stage, before))
+        });
+        let (stage, before) = earlier?;
+        Some(format!(
+            "unsure between {} and {}: nothing tells whether B's file of {stage} is {stage}; if it is the other, the mistake is there \
+             (mend capture.toml, or write more stages)",
+            first.stage,
+            listed(&before)
+        ))
     }
 
     /// Takes note of a cause that is no stage.

@@ -154,8 +154,9 @@ pub fn distance(site: Site, sizes: &Sizes, dims: PassDims, a: &Frame, b: &Frame)
     let is_told = site.stage.axes().first() == Some(&Axis::Token)
         && !matches!(site.stage, Stage::RopeCos | Stage::RopeSin | Stage::Mask);
     let row = pair.a.values().len() / dims.tokens.max(1);
-    let first = (is_told && dims.tokens > 1 && pair.first == 0).then(|| pair.apart_in(0..row).error());
-    Some(Distance { error: pair.apart().error(), sine: pair.sine(), first })
+    let first = (is_told && dims.tokens > 1 && pair.first == 0).then(|| pair.apart_soon(0..row).error());
+    let whole = pair.apart_soon(pair.first..pair.a.values().len());
+    Some(Distance { error: whole.error(), sine: pair.sine(), first })
 }
 
 /// The stages that a pass of `dims` does not have because they would be another one's values there: the masked scores where

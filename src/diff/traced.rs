@@ -35,6 +35,8 @@ pub struct About {
     pub layers: Option<usize>,
     /// Stages whose files it names and that are nowhere: what to say of each.
     pub nowhere: BTreeMap<Stage, String>,
+    /// Stages whose files may as well be those of others: which.
+    pub unsure: BTreeMap<Stage, Vec<Stage>>,
 }
 
 impl About {

@@ -1,6 +1,7 @@
 //! A drawing in pixels, a band of rows at a time: however large it is, little of it is held. No font of the machine is
 //! looked at, so that it is the same everywhere.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use png::{BitDepth, ColorType, Encoder};
@@ -15,6 +16,10 @@ use crate::error::{Error, Result};
 /// Rows of a band.
 const ROWS: u32 = 128;
 
+/// Rows above a band and below it that are drawn with it and left out: what a band's edge cuts is blended otherwise, and
+/// letters reach no further than this.
+const AROUND: u32 = 32;
+
 /// The bytes of a PNG file with a pixel for each unit: texts above rectangles on a ground.
 pub(super) fn write(
     (width, height): (f32, f32),
@@ -28,16 +33,16 @@ pub(super) fn write(
     encoder.set_color(ColorType::Rgb);
     encoder.set_depth(BitDepth::Eight);
     let mut file = encoder.write_header().map_err(failed)?;
-    let mut rows = file.stream_writer().map_err(failed)?;
+    let mut out = file.stream_writer().map_err(failed)?;
     let fonts = fonts();
     for top in (0..high).step_by(ROWS as usize) {
-        let size = (wide, ROWS.min(high - top));
-        let band = band(size, top as f32, (width, height), ground, (rects, texts), &fonts)?;
+        let rows = top..top + ROWS.min(high - top);
+        let band = rows_of((wide, high), rows, (width, height), ground, (rects, texts), &fonts)?;
         // The ground is opaque, and so is every pixel.
-        let colours: Vec<u8> = band.data().chunks_exact(4).flat_map(|pixel| &pixel[..3]).copied().collect();
-        std::io::Write::write_all(&mut rows, &colours).map_err(failed)?;
+        let colours: Vec<u8> = band.chunks_exact(4).flat_map(|pixel| &pixel[..3]).copied().collect();
+        std::io::Write::write_all(&mut out, &colours).map_err(failed)?;
     }
-    rows.finish().map_err(failed)?;
+    out.finish().map_err(failed)?;
     drop(file);
     Ok(bytes)
 }
@@ -51,6 +56,22 @@ fn fonts() -> Options<'static> {
     fonts.load_font_data(font::FILE.to_vec());
     fonts.set_monospace_family(font::FAMILY);
     Options { font_family: font::FAMILY.to_owned(), fontdb: Arc::new(fonts), ..Options::default() }
+}
+
+/// The bytes of some rows of a drawing of `wide` by `high` pixels.
+fn rows_of(
+    (wide, high): (u32, u32),
+    rows: Range<u32>,
+    size: (f32, f32),
+    ground: Rgb,
+    drawn: (&[Filled], &[Line]),
+    fonts: &Options<'_>,
+) -> Result<Vec<u8>> {
+    let from = rows.start.saturating_sub(AROUND);
+    let to = high.min(rows.end.saturating_add(AROUND));
+    let band = band((wide, to - from), from as f32, size, ground, drawn, fonts)?;
+    let row = |row: u32| (row - from) as usize * wide as usize * 4;
+    Ok(band.data()[row(rows.start)..row(rows.end)].to_vec())
 }
 
 /// The rows of the drawing from `top` on, as many as `wide` and `high` say.
@@ -108,15 +129,13 @@ mod tests {
         canvas.text_upwards((150.0, 290.0), 20, "from below to the top", Letters::new((250, 250, 0), 10.0));
         let Drawn::Pixels { rects, texts } = &canvas.drawn else { panic!() };
         let fonts = fonts();
-        let band = |top: u32, high: u32| {
-            let band = band((200, high), top as f32, size, canvas.ground, (rects, texts), &fonts).unwrap();
-            band.data().to_vec()
+        let of = |rows: Range<u32>| {
+            rows_of((200, 300), rows, size, canvas.ground, (rects, texts), &fonts).unwrap()
         };
-        let whole = band(0, 300);
-        let parts: Vec<u8> = [(0, 128), (128, 128), (256, 44)].map(|(top, high)| band(top, high)).concat();
+        let whole = of(0..300);
+        let parts: Vec<u8> = [0..128, 128..256, 256..300].map(of).concat();
         let apart = whole.iter().zip(&parts).map(|(one, other)| one.abs_diff(*other)).max().unwrap();
-        // Edges of letters that a band cuts are blended a little differently.
-        assert!(whole.len() == parts.len() && apart <= 40, "{apart}");
+        assert!(whole.len() == parts.len() && apart <= 2, "{apart}");
         assert!(whole.chunks(4).all(|pixel| pixel[3] == 255), "opaque");
         let drawn = |x: usize, y: usize| &whole[4 * (y * 200 + x)..][..3];
         assert_eq!((drawn(0, 0), drawn(10, 110)), (&[10, 20, 30][..], &[200, 0, 0][..]));

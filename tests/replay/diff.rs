@@ -49,6 +49,7 @@ fn run_of(model: &Model<Cpu>, ids: &[u32], count: usize) -> Kept {
     let about = About {
         layers: None,
         nowhere: std::collections::BTreeMap::new(),
+        unsure: std::collections::BTreeMap::new(),
         name: card.name.clone(),
         precision: Some(card.precision),
         card: Some(card),

@@ -385,6 +385,7 @@ impl Port {
         let about = About {
             layers: None,
             nowhere: std::collections::BTreeMap::new(),
+            unsure: std::collections::BTreeMap::new(),
             name: "a port".into(),
             card: None,
             precision: None,

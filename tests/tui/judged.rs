@@ -45,6 +45,7 @@ impl Given {
             passes: passes.collect(),
             layers: None,
             nowhere: std::collections::BTreeMap::new(),
+            unsure: std::collections::BTreeMap::new(),
         };
         Self(source, about)
     }

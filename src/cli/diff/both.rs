@@ -184,6 +184,7 @@ impl<D: Device> Ready<D> {
         let about = About {
             layers: None,
             nowhere: BTreeMap::new(),
+            unsure: BTreeMap::new(),
             name: self.setting.name.clone(),
             precision: Some(card.precision),
             card: Some(card),

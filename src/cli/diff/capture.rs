@@ -163,7 +163,17 @@ impl Capture {
             passes,
             layers: self.layers,
             nowhere: self.nowhere(path),
+            unsure: self.unsure(),
         })
+    }
+
+    /// The stages of which the map is not sure, with what their files may be as well.
+    fn unsure(&self) -> BTreeMap<Stage, Vec<Stage>> {
+        let of = |(name, lies): (&String, &Lies)| {
+            let others = lies.maybe.as_ref()?.iter().filter_map(|other| Stage::from_name(other)).collect();
+            Some((Stage::from_name(name)?, others))
+        };
+        self.stages.iter().filter_map(of).collect()
     }
 
     /// The stages whose files the map names and that are nowhere in the folder at `path`, in no pass and no layer.
@@ -391,8 +401,13 @@ mod tests {
         assert_eq!(about("").unwrap().cache, None);
         assert_eq!(about("cache = 'f16'").unwrap().cache, Some(CacheDtype::F16));
         assert_eq!(about("cache = 'q8'").unwrap_err(), "cache `q8`: f32, f16 or bf16");
+        // What is wrong, all that may stand there, and where.
         let wrong = read("stages.xq = 3").unwrap_err();
-        assert!(wrong.contains("expected a table with file, layers, columns"), "{wrong}");
+        let keys = "a table with file, layers, columns, axes, pairs, times, plus, minus or maybe";
+        assert!(wrong.contains(&format!("invalid type: integer `3`, expected {keys}")), "{wrong}");
+        assert!(wrong.contains("(line "), "{wrong}");
+        let wrong = read("stages.xq = { file = 'q.npy', maybe = ['xw'] }").unwrap_err();
+        assert!(wrong.contains("there is no stage `xw` that xq may be as well"), "{wrong}");
         let later = "[[passes]]\nstart = 3\ntokens = [1]";
         let text = format!(
             "format = \"llama-trace capture\"\nversion = 1\n[[passes]]\nstart = 0\ntokens = [1, 2]\n{later}"

@@ -220,6 +220,7 @@ fn about(
     let about = About {
         layers: None,
         nowhere: BTreeMap::new(),
+        unsure: BTreeMap::new(),
         name: path.display().to_string(),
         precision: manifest.card.as_ref().map(|card| card.precision),
         card: manifest.card.clone(),

@@ -3,6 +3,8 @@
 
 mod choose;
 mod fits;
+mod kin;
+mod looks;
 mod names;
 mod words;
 
@@ -84,6 +86,12 @@ impl Proposal<'_, '_> {
         write!(out, "{head}")?;
         writeln!(out, "\n[stages]")?;
         let gaps = self.gaps(&head, self.passes(a).len());
+        if self.live().any(|one| !one.maybe.is_empty()) {
+            writeln!(
+                out,
+                "# Of a line with `maybe` nothing tells which of these stages its file is: `diff` says so where it matters."
+            )?;
+        }
         for one in &self.found {
             let ([least, most], angle) = (one.way.errors(), one.way.sine().asin().to_degrees());
             let far = if most > SURE { format!(", and {most:.1e} where it is most") } else { String::new() };
@@ -97,7 +105,7 @@ impl Proposal<'_, '_> {
                 How::Guess => format!("not sure: error {least:.1e}, angle {angle:.0}°"),
             };
             let mark = if one.is_live { "" } else { "# " };
-            let (stage, lies) = (one.way.stage, written(&one.way.lies));
+            let (stage, lies) = (one.way.stage, written(&one.lies()));
             writeln!(out, "{mark}{stage} = {lies}  # {how}; in {}", places(self.fits.count(&one.way)))?;
             if let Some((first, more)) = gaps.get(&stage) {
                 let more = if *more > 0 { format!(", and {more} more like it") } else { String::new() };
@@ -112,6 +120,16 @@ impl Proposal<'_, '_> {
             self.fits.stages().filter(|stage| !have.contains(stage)).map(Stage::name).collect();
         if !missing.is_empty() {
             writeln!(out, "\n# Not found: {}", missing.join(", "))?;
+        }
+        let ends = [Stage::FinalNorm, Stage::Logits];
+        if let Some(stream) = self.live().find(|one| one.way.is_stream)
+            && !self.live().any(|one| ends.contains(&one.way.stage))
+        {
+            writeln!(
+                out,
+                "# {} of the last layer is what that layer gives. Where the final norm's values should stand there, that norm is left out.",
+                stream.way.pattern.name
+            )?;
         }
         let rest = self.names.others(&self.used());
         if !rest.is_empty() {
@@ -227,6 +245,7 @@ fn written(lies: &Lies) -> String {
     for (at, key, range) in [(1, "layers", lies.layers), (2, "columns", lies.columns)] {
         range.iter().for_each(|range| drop(parts.insert(at, format!("{key} = {}", json!(range)))));
     }
+    lies.maybe.iter().for_each(|maybe| drop(parts.insert(40, format!("maybe = {}", json!(maybe)))));
     lies.axes.iter().for_each(|axes| drop(parts.insert(3, format!("axes = {}", json!(axes)))));
     if let Some(pairs) = lies.pairs {
         let name = match pairs {

@@ -39,6 +39,7 @@ fn about(trace: &Trace, run: Run, sequence: usize) -> About {
     About {
         layers: None,
         nowhere: BTreeMap::new(),
+        unsure: BTreeMap::new(),
         name: trace.place().to_owned(),
         settings: serde_json::Map::new(),
         precision: Some(says.card.precision),

@@ -39,7 +39,7 @@ impl Padded {
 #[serde(
     deny_unknown_fields,
     default,
-    expecting = "a table with file, layers, columns, axes, pairs, times, plus or minus"
+    expecting = "a table with file, layers, columns, axes, pairs, times, plus, minus or maybe"
 )]
 pub(in crate::cli::diff) struct Lies {
     /// Its path below the folder, with {pass} and {layer}, {layer+1} where numbers begin at 1, or {layer:02} where they have zeros before
@@ -59,6 +59,8 @@ pub(in crate::cli::diff) struct Lies {
     pub(in crate::cli::diff) plus: Option<String>,
     /// A file that is subtracted: what was captured after the residual was added to it.
     pub(in crate::cli::diff) minus: Option<String>,
+    /// Stages that its file may be as well, where a proposed map could not tell.
+    pub(in crate::cli::diff) maybe: Option<Vec<String>>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -85,6 +87,9 @@ impl Lies {
     pub(super) fn check(&self, name: &str, config: &Map<String, Value>) -> Result<(), String> {
         if Stage::from_name(name).is_none() {
             return Err(format!("there is no stage `{name}`"));
+        }
+        if let Some(other) = self.maybe.iter().flatten().find(|other| Stage::from_name(other).is_none()) {
+            return Err(format!("there is no stage `{}` that {name} may be as well", printable(other)));
         }
         for file in [&self.file, &self.times, &self.plus, &self.minus].into_iter().flatten() {
             let below = Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));

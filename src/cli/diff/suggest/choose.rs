@@ -2,10 +2,11 @@
 //! mistake nothing fits any more, and the stage that it is in must not be left out of the map.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::super::capture::Lies;
-use super::fits::{Fits, SURE, Way, needs_name};
+use super::super::capture::{Lies, named};
+use super::fits::{Fits, SURE, Way, is_norm, is_scaled, needs_name};
+use super::kin::{self, Kin};
 use super::words::{called, may_look_like};
 use crate::diff::Distance;
 use crate::error::Result;
@@ -21,6 +22,12 @@ const QUIET: f64 = 1e-4;
 
 /// How many times as far off as stages usually are it may be, where that is more.
 const USUAL: f64 = 4.0;
+
+/// How much further the direction of what a file may as well be may be apart than that of what it is taken for.
+const AS_WELL: f64 = 0.2;
+
+/// How much of that is named at most.
+const OTHERS: usize = 4;
 
 /// Why a file is taken for a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +48,35 @@ pub(super) struct Chosen<'f> {
     pub(super) how: How,
     /// Whether its line is one, and no comment.
     pub(super) is_live: bool,
+    /// What else it may as well be.
+    pub(super) maybe: Vec<Stage>,
+}
+
+impl<'f> Chosen<'f> {
+    fn new(way: Way<'f>, how: How) -> Self {
+        Self { way, how, is_live: true, maybe: Vec::new() }
+    }
+
+    /// How it lies, with what else it may be.
+    pub(super) fn lies(&self) -> Lies {
+        let maybe: Vec<String> = self.maybe.iter().map(|stage| stage.name().to_owned()).collect();
+        Lies { maybe: (!maybe.is_empty()).then_some(maybe), ..self.way.lies.clone() }
+    }
+}
+
+/// What is known of the places that led to those that are right.
+struct Led(HashMap<Site, bool>);
+
+impl Led {
+    /// Whether the place was right, up to how long its rows are where nothing but norms read it.
+    fn has(&self, (site, apart): &(Site, Distance)) -> bool {
+        self.0.get(site).is_some_and(|is_exact| *is_exact || !is_scaled(apart))
+    }
+
+    /// Whether a file that is somewhere far off was right there.
+    fn clears(&self, way: &Way<'_>) -> bool {
+        way.first().iter().any(|place| place.1.error > SURE && self.has(place))
+    }
 }
 
 /// What has been chosen, with the files that are taken.
@@ -69,7 +105,7 @@ impl<'f> Choice<'_, 'f> {
 
     fn take(&mut self, way: Way<'f>, how: How) {
         self.files.push(self.fits.files(&way));
-        self.found.push(Chosen { way, how, is_live: true });
+        self.found.push(Chosen::new(way, how));
     }
 
     /// Takes of `ways` in the order of `rank` each that is free.
@@ -97,7 +133,10 @@ impl<'f> Choice<'_, 'f> {
 /// [`crate::error::Error::Interrupted`].
 pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Chosen<'f>>> {
     let mut ways = fits.ways()?;
+    keep_places(fits, &mut ways);
+    streams(fits, &mut ways);
     cut(fits, &mut ways);
+    let kin = kin::find(fits, &ways);
     let mut choice = Choice { fits, found: Vec::new(), files: Vec::new() };
     // A power of two: what is nearer by less than that is not nearer.
     let bucket = |way: &Way<'f>| way.errors()[0].max(1e-6).log2().floor();
@@ -112,19 +151,26 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
                 && ways.iter().any(|other| other.stage == stage && other.pattern == way.pattern)
         })
     };
-    let full = ways.iter().filter(|way| way.is_full() && !others(way)).collect();
-    choice.take_by(full, How::Values, |way| {
-        (!way.is_called, bucket(way), !is_hinted(way), Reverse(way.hits()), shown(way), way.stage)
-    })?;
     // A family reaches the last layer: numbers that would end before it count otherwise.
     let last = fits.sizes.layers.checked_sub(1);
     let ends_early = |way: &Way<'f>| {
         let reaches = way.lies.layers.is_some() || way.first().iter().any(|(site, _)| site.layer == last);
         way.pattern.has_layer && !reaches
     };
+    // Of a family that is right in some layers a part may be like another stage's.
+    let reaching: BTreeSet<String> = ways
+        .iter()
+        .filter(|way| way.lies.is_plain() && way.matched() > 0 && !ends_early(way))
+        .map(|way| way.pattern.zero_based())
+        .collect();
+    let is_part = |way: &Way<'f>| ends_early(way) && reaching.contains(&way.pattern.zero_based());
+    let full = ways.iter().filter(|way| way.is_full() && !others(way) && !is_part(way)).collect();
+    choice.take_by(full, How::Values, |way| {
+        (!way.is_called, bucket(way), !is_hinted(way), Reverse(way.hits()), shown(way), way.stage)
+    })?;
     let is_near =
         |way: &Way<'f>| ways.iter().any(|one| one.is_called && one.stage == way.stage && one.matched() > 0);
-    let is_called = |way: &&Way<'f>| way.is_called && is_alone(way) && !is_near(way);
+    let is_called = |way: &&Way<'f>| way.is_called && is_alone(fits, way) && !is_near(way);
     let named = ways.iter().filter(is_called).collect();
     // As it lies: in another order the values of a port with a mistake may be nearer by chance.
     choice.take_by(named, How::Name, |way| {
@@ -139,6 +185,9 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
     })?;
     // Of a copy of another stage's values a part that fits says nothing.
     let is_copy = |way: &Way<'f>| needs_name(way.stage) && !way.is_called;
+    let of_streams: BTreeSet<String> =
+        ways.iter().filter(|way| way.is_stream).map(|way| way.pattern.zero_based()).collect();
+    let is_known = |way: &Way<'f>| is_known(way, &kin, &of_streams);
     let is_some = |way: &&Way<'f>| {
         way.matched() > 0 && !others(way) && !is_copy(way) && !looks_like_another(way, &ways, &choice)
     };
@@ -154,46 +203,162 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
             way.stage,
         )
     })?;
-    let first = ways.iter().filter(|way| way.has_first_token() && !others(way) && !is_copy(way)).collect();
+    let is_first = |way: &&Way<'f>| {
+        way.has_first_token() && !others(way) && !is_copy(way) && may_turn(way) && is_known(way)
+    };
+    let first = ways.iter().filter(is_first).collect();
     choice.take_by(first, How::FirstToken, |way| {
         (!is_hinted(way), ends_early(way), way.sine(), shown(way), way.stage)
     })?;
     // A stage that a later one says was right is no broken one: its file is another's, or of something else.
     let right = led(fits, passes, &choice.found);
-    let was_right =
-        |way: &Way<'f>| way.first().iter().any(|(site, apart)| apart.error > SURE && right.contains(site));
+    let normed: BTreeSet<&str> =
+        ways.iter().filter(|way| way.is_normed).map(|way| &*way.pattern.name).collect();
+    // What a norm gave is one's, and what none gave is another's.
+    let is_other_norm =
+        |way: &Way<'f>| !way.is_normed && (is_norm(way.stage) || normed.contains(&*way.pattern.name));
+    let may_be = |way: &Way<'f>| may_be_guessed(fits, way) && !others(way) && is_known(way);
     for is_later_right in [false, true] {
-        let is_guess =
-            |way: &&Way<'f>| was_right(way) == is_later_right && may_be_guessed(fits, way) && !others(way);
+        let is_guess = |way: &&Way<'f>| right.clears(way) == is_later_right && may_be(way);
         let guessed = ways.iter().filter(is_guess).collect();
         choice.take_by(guessed, How::Guess, |way| {
             // By how much alike they are, in steps: what is nothing like any stage is likeliest what most write.
             let alike = (way.sine() * 10.0).floor();
-            (!is_hinted(way), ends_early(way), way.is_odd(), alike, prior(way.stage), way.sine(), shown(way))
+            let rest = (alike, prior(way.stage), way.sine(), shown(way));
+            (!is_hinted(way), !way.is_stream, ends_early(way), is_other_norm(way), way.is_odd(), rest)
         })?;
     }
     let mut found = sums(choice)?;
     silence(fits, &right, &mut found);
+    left_out(fits, &ways, &mut found);
+    let sure: BTreeSet<Stage> = (found.iter())
+        .filter(|one| matches!(one.how, How::Values | How::Name))
+        .map(|one| one.way.stage)
+        .collect();
+    for one in found.iter_mut().filter(|one| one.is_live && !sure.contains(&one.way.stage)) {
+        let own = one.way.clone();
+        // A name that says what it is, and a family that goes on from the embedding, leave no doubt.
+        if is_hinted(&own) || own.is_stream || !one.maybe.is_empty() {
+            continue;
+        }
+        let may_as_well = |way: &&Way<'f>| {
+            way.pattern == own.pattern
+                && way.lies == own.lies
+                && way.stage != own.stage
+                && way.is_normed == own.is_normed
+                && !sure.contains(&way.stage)
+                && !needs_name(way.stage)
+                && !right.clears(way)
+                && way.sine() <= own.sine() + AS_WELL
+                && may_be(way)
+        };
+        let mut others: Vec<(f64, Stage)> =
+            ways.iter().filter(may_as_well).map(|way| (way.sine(), way.stage)).collect();
+        others.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        one.maybe = others.into_iter().take(OTHERS).map(|(_, stage)| stage).collect();
+        one.maybe.sort_unstable();
+        one.maybe.dedup();
+    }
     found.sort_by_key(|one| one.way.stage);
     Ok(found)
 }
 
-/// The places that are right, and all that they were computed from: what went wrong before shows in them.
-fn led(fits: &Fits<'_>, passes: &[PassDims], found: &[Chosen<'_>]) -> HashSet<Site> {
+/// A kind of names, and one of the numbers in them.
+type Place = (usize, usize);
+
+/// Drops ways that take another of a name's numbers for the layer's than those do that fit: one folder's names are of one kind.
+/// Where there are as many different numbers as layers, or one more for what enters the first, they are the layers'.
+fn keep_places(fits: &Fits<'_>, ways: &mut Vec<Way<'_>>) {
+    let layers = fits.sizes.layers;
+    // By kind and place: whether it has a number for each layer, and how much of what is read so is right.
+    let mut places: BTreeMap<Place, (bool, BTreeMap<&str, usize>)> = BTreeMap::new();
+    for way in ways.iter().filter(|way| way.lies.is_plain()) {
+        let Some((at, numbers)) = way.pattern.place else { continue };
+        let is_each = [layers, layers + 1].contains(&numbers);
+        let (_, right) = places.entry((way.pattern.kind, at)).or_insert((is_each, BTreeMap::new()));
+        let own = right.entry(&way.pattern.name).or_default();
+        *own = (*own).max(way.matched());
+    }
+    let places: BTreeMap<Place, (bool, usize)> = places
+        .into_iter()
+        .map(|(place, (is_each, right))| (place, (is_each, right.values().sum())))
+        .collect();
+    let is_better =
+        |(is_each, right): (bool, usize), (own_is_each, own): (bool, usize)| match (is_each, own_is_each) {
+            (true, false) => 2 * right >= own,
+            (false, true) => right > 2 * own.max(1),
+            _ => right > own,
+        };
+    ways.retain(|way| {
+        let Some((at, _)) = way.pattern.place else { return true };
+        let Some(own) = places.get(&(way.pattern.kind, at)) else { return true };
+        let others = places.range((way.pattern.kind, 0)..(way.pattern.kind + 1, 0));
+        !others.filter(|((_, other), _)| *other != at).any(|(_, other)| is_better(*other, *own))
+    });
+}
+
+/// Marks the families that go on from the embedding: what is number 0 in them.
+fn streams<'f>(fits: &Fits<'f>, ways: &mut [Way<'f>]) {
+    let is_embedding = |way: &&Way<'f>| {
+        way.stage == Stage::Embedding && way.lies.is_plain() && (way.matched() > 0 || way.is_scaled())
+    };
+    let first: BTreeSet<_> = ways
+        .iter()
+        .filter(is_embedding)
+        .map(|way| named(&way.pattern.name, Site::once(fits.first_pass(), way.stage)))
+        .collect();
+    let zero = |way: &Way<'f>| named(&way.pattern.zero_based(), Site::layer(fits.first_pass(), 0, way.stage));
+    let counts_on = |way: &Way<'f>| way.pattern.name != way.pattern.zero_based();
+    for way in ways.iter_mut().filter(|way| way.stage == Stage::FfnResidual && way.lies.is_plain()) {
+        way.is_stream = counts_on(way) && first.contains(&zero(way));
+    }
+}
+
+/// Whether what is known of the files leaves it open that this one is the stage. `of_streams` are the names of families that go
+/// on from the embedding.
+fn is_known(way: &Way<'_>, kin: &Kin<'_>, of_streams: &BTreeSet<String>) -> bool {
+    let is_kin = || kin.get(&*way.pattern.name).is_none_or(|stages| stages.contains(&way.stage));
+    let is_of_stream = || way.pattern.has_layer && of_streams.contains(&way.pattern.zero_based());
+    way.is_called || way.is_stream || way.is_full() || is_kin() && !is_of_stream()
+}
+
+/// Whether a stage may have its first token right and others wrong: in the first layer what is before RoPE and attention is
+/// of each token alone.
+fn may_turn(way: &Way<'_>) -> bool {
+    let is_of_token_alone = matches!(
+        way.stage,
+        Stage::AttnNorm | Stage::Xq | Stage::Xk | Stage::Xv | Stage::XqNorm | Stage::XkNorm
+    );
+    let is_wrong = |(site, apart): &(Site, Distance)| site.layer == Some(0) && apart.error > SURE;
+    way.is_called || !is_of_token_alone || !way.first().iter().any(is_wrong)
+}
+
+/// The places that are right, and all that they were computed from: what went wrong before shows in them, but for how long
+/// rows are that a norm reads.
+fn led(fits: &Fits<'_>, passes: &[PassDims], found: &[Chosen<'_>]) -> Led {
     let by_values = || found.iter().filter(|one| one.how == How::Values).map(|one| &one.way);
     let mut usual: Vec<f64> = by_values().map(|way| way.errors()[0]).filter(|error| *error > 0.0).collect();
     usual.sort_by(f64::total_cmp);
     let quiet = usual.get(usual.len() / 2).map_or(QUIET, |usual| (USUAL * usual).max(QUIET));
     let is_quiet = |(site, apart): &(Site, Distance)| (apart.error <= quiet).then_some(*site);
-    let mut open: Vec<Site> = by_values().flat_map(|way| way.first().iter().filter_map(is_quiet)).collect();
-    let mut led: HashSet<Site> = open.iter().copied().collect();
+    let mut led: HashMap<Site, bool> = by_values()
+        .flat_map(|way| way.first().iter().filter_map(is_quiet))
+        .map(|site| (site, true))
+        .collect();
+    let mut open: Vec<Site> = led.keys().copied().collect();
     while let Some(site) = open.pop() {
         let Some(dims) = passes.iter().find(|dims| dims.pass == site.pass) else { continue };
         let inputs = site.stage.inputs(&fits.sizes, *dims).into_iter();
-        let sources = inputs.filter_map(|input| site.input(input, &fits.sizes));
-        open.extend(sources.filter(|source| led.insert(*source)));
+        let is_exact = led[&site] && site.stage.info().op != "rms_norm";
+        for source in inputs.filter_map(|input| site.input(input, &fits.sizes)) {
+            let known = led.get(&source).copied();
+            if known.is_none() || known == Some(false) && is_exact {
+                led.insert(source, is_exact);
+                open.push(source);
+            }
+        }
     }
-    led
+    Led(led)
 }
 
 /// A family of files of which the last is the final norm's: the states that transformers returns.
@@ -207,13 +372,16 @@ fn cut<'f>(fits: &Fits<'f>, ways: &mut [Way<'f>]) {
         let Some(&(_, apart)) = at_last else { continue };
         let is_right = |apart: &Distance| apart.error <= SURE || apart.is_near_first();
         let before: Vec<_> = way.first().iter().filter(|(site, _)| site.layer != Some(last)).collect();
-        if before.is_empty() || !before.iter().all(|(_, apart)| is_right(apart)) || is_right(&apart) {
+        if before.is_empty() || is_right(&apart) {
             continue;
         }
+        let is_so_far = before.iter().all(|(_, apart)| is_right(apart));
         let files = fits.files(way);
+        // Where the stream is wrong before it, the last is one's that is as long as a norm makes it.
         let is_final = |one: &&Way<'f>| {
             let (_, own) = one.places[0];
-            fits.files(one).is_subset(&files) && (is_right(&own) || own.error < apart.error / 2.0)
+            let is_nearer = is_so_far && (is_right(&own) || own.error < apart.error / 2.0);
+            fits.files(one).is_subset(&files) && (is_nearer || one.is_normed && (way.is_stream || is_so_far))
         };
         if let Some(own) = finals.iter().find(is_final) {
             way.lies.layers = Some([0, last]);
@@ -236,15 +404,18 @@ fn looks_like_another(way: &Way<'_>, ways: &[Way<'_>], choice: &Choice<'_, '_>) 
 }
 
 /// Whether it is no file of a family that is none of layers: that is none of once a pass either.
-fn is_alone(way: &Way<'_>) -> bool {
-    way.pattern.has_layer || !way.pattern.is_lone || way.is_paired
+fn is_alone(fits: &Fits<'_>, way: &Way<'_>) -> bool {
+    // A number that differs is no pass's where the reference has one alone.
+    let is_one_of_several = way.pattern.is_lone || way.pattern.passes > 1 && !fits.has_several();
+    way.pattern.has_layer || !is_one_of_several || way.is_paired
 }
 
 /// Whether a way is worth a guess where its values are nothing near.
 fn may_be_guessed(fits: &Fits<'_>, way: &Way<'_>) -> bool {
     let shares = matches!(way.stage, Stage::Probs | Stage::Nucleus | Stage::Sampled);
-    let is_family = !way.pattern.has_layer || fits.sizes.layers == 1 || way.places.len() > 1;
-    !shares && is_alone(way) && is_family && way.lies.times.is_none() && way.lies.pairs.is_none()
+    let is_family =
+        !way.pattern.has_layer || fits.sizes.layers == 1 || way.places.len() > 1 || way.lies.layers.is_some();
+    !shares && is_alone(fits, way) && is_family && way.lies.times.is_none() && way.lies.pairs.is_none()
 }
 
 /// Which stage is written most, of those of a shape.
@@ -282,30 +453,77 @@ fn sums<'f>(choice: Choice<'_, 'f>) -> Result<Vec<Chosen<'f>>> {
         let [plus, minus] = if is_sum { [other, None] } else { [None, other] };
         let lies = Lies { file: own.way.lies.file.clone(), plus, minus, ..Lies::default() };
         let made = fits.made(&own.way, stage, lies).filter(|way| way.matched() > 0);
-        found.extend(made.map(|way| Chosen { way, how: How::Values, is_live: true }));
+        found.extend(made.map(|way| Chosen::new(way, How::Values)));
     }
     Ok(found)
 }
 
+/// What transformers calls the states of which the last is normed.
+const STATES: &str = "hidden_states";
+
+/// A file with the values of the last layer's output where the final norm's are due: that norm is left out, or it is no file
+/// of it. Where nothing after it tells, a mistake that passes is worse than a question.
+fn left_out<'f>(fits: &Fits<'f>, ways: &[Way<'f>], found: &mut Vec<Chosen<'f>>) {
+    let live = |stage: Stage| found.iter().find(|one| one.is_live && one.way.stage == stage);
+    let has_right_logits = live(Stage::Logits).is_some_and(|one| one.way.matched() > 0);
+    if live(Stage::FinalNorm).is_some() || has_right_logits {
+        return;
+    }
+    let is_raw =
+        |way: &&Way<'f>| way.stage == Stage::FinalNorm && way.lies.is_plain() && fits.is_last_output(way);
+    let Some(own) = ways.iter().filter(is_raw).min_by_key(|way| way.pattern.is_lone) else { return };
+    let files = fits.files(own);
+    let taken = found.iter_mut().find(|one| {
+        one.is_live && one.way.stage != Stage::FinalNorm && !files.is_disjoint(&fits.files(&one.way))
+    });
+    let mut maybe = vec![Stage::FfnResidual];
+    match (taken, fits.sizes.layers.checked_sub(1).filter(|last| *last > 0)) {
+        (None, _) => {}
+        // Only a name that promises it says more of a file that is right as it is.
+        (Some(family), Some(last))
+            if family.way.is_stream
+                && family.way.lies.is_plain()
+                && own.pattern.name.contains(STATES)
+                && !found_logits(ways) =>
+        {
+            family.way.lies.layers = Some([0, last]);
+            family.way.retain(|site| site.layer != Some(last));
+        }
+        _ => return,
+    }
+    if own.hinted == Some(Stage::FinalNorm) {
+        maybe.clear();
+    }
+    found.retain(|one| one.way.stage != Stage::FinalNorm);
+    found.push(Chosen { maybe, ..Chosen::new(own.clone(), How::Guess) });
+}
+
+/// Whether some file may be the logits.
+fn found_logits(ways: &[Way<'_>]) -> bool {
+    ways.iter().any(|way| way.stage == Stage::Logits)
+}
+
 /// Makes comments of guesses that a right run may have led to. `right` is all that led to what is right.
-fn silence(fits: &Fits<'_>, right: &HashSet<Site>, found: &mut Vec<Chosen<'_>>) {
+fn silence(fits: &Fits<'_>, right: &Led, found: &mut Vec<Chosen<'_>>) {
     let last = fits.sizes.layers.checked_sub(1);
-    let reaches_end = right.iter().any(|site| site.layer == last && site.stage == Stage::FfnResidual);
+    let reaches_end = right.0.keys().any(|site| site.layer == last && site.stage == Stage::FfnResidual);
     let goes_wrong = found.iter().any(|one| match one.how {
         How::Values => !one.way.is_full(),
         How::FirstToken | How::Name => true,
         How::Guess => one.way.stage == Stage::Logits,
     });
+    let is_any_right = found.iter().any(|one| one.how == How::Values);
     let has_logits = found.iter().any(|one| one.way.stage == Stage::Logits);
     let is_wide = |stage: Stage| stage.in_layer() && stage.axes() == [Axis::Token, Axis::Dim];
     // The one family of its shape is what most write.
     let is_only = found.iter().filter(|one| is_wide(one.way.stage)).count() == 1;
     for one in found.iter_mut().filter(|one| one.how == How::Guess) {
         let (way, stage) = (&one.way, one.way.stage);
-        let was_right = way.first().iter().any(|(site, apart)| apart.error > SURE && right.contains(site));
+        let was_right = right.clears(way);
         // At the end nothing tells of it what the run went on with.
         let is_left = !has_logits && reaches_end && stage.info().section == Section::End;
-        let is_told = way.hinted == Some(stage) || way.sine() <= ALIKE || goes_wrong;
+        let is_told =
+            way.hinted == Some(stage) || way.sine() <= ALIKE || goes_wrong || way.is_normed && is_any_right;
         let is_likely = is_told || stage == Stage::FfnResidual && is_only;
         one.is_live = is_likely && !was_right && (!is_left || way.is_paired);
     }

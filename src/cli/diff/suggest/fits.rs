@@ -8,6 +8,7 @@ use ndarray::ArrayD;
 
 use super::super::capture::{Lies, Padded, Pairs, in_pass, named};
 use super::super::npy;
+use super::looks;
 use super::names::{Names, Pattern};
 use super::words::{calls, hinted};
 use crate::diff::{self, Distance, Found as OfStage};
@@ -71,6 +72,10 @@ pub(super) struct Way<'f> {
     of_first: usize,
     /// Whether it is the last of a family that is cut for it.
     pub(super) is_paired: bool,
+    /// Whether its rows are as large as a norm makes them.
+    pub(super) is_normed: bool,
+    /// Whether it goes on from the embedding, in a family whose number 0 that is.
+    pub(super) is_stream: bool,
 }
 
 impl Way<'_> {
@@ -118,6 +123,11 @@ impl Way<'_> {
     pub(super) fn sine(&self) -> f64 {
         let sines = self.first().iter().map(|(_, apart)| if apart.sine.is_nan() { 1.0 } else { apart.sine });
         sines.sum::<f64>() / self.of_first as f64
+    }
+
+    /// Whether it points where the stage does in all places, however long it is.
+    pub(super) fn is_scaled(&self) -> bool {
+        self.first().iter().all(|(_, apart)| is_scaled(apart))
     }
 
     /// Whether a value is infinite, or no number, in one of the two alone.
@@ -320,19 +330,28 @@ impl<'f> Fits<'f> {
             places: Vec::new(),
             of_first: 0,
             is_paired: false,
+            is_normed: is_norm(stage),
+            is_stream: false,
         };
+        let mut may_have_values = true;
         for &site in sites {
             let dims = self.dims(site)?;
             let place = Site { stage: Stage::Xq, ..site };
             let values = read.entry(place).or_insert_with(|| self.file(&pattern.name, site)).as_ref()?;
             // Where it fits in one place and not in another it is something else.
-            let apart = self.distance(site, &way.lies, self.padded_in(dims), values)?;
+            let laid = self.laid(site, &way.lies, self.padded_in(dims), values)?;
+            way.is_normed = way.is_normed && self.is_normed(site, &laid);
+            may_have_values &= looks::may_be(stage, &laid);
+            let apart = self.apart(site, laid)?;
             way.places.push((site, apart));
             way.of_first += usize::from(site.pass == sites[0].pass);
             // Of a reading that is only right where the values are, two places that are wrong are enough.
             if !may_be && way.places.len() == 2 && way.matched() == 0 && !way.has_first_token() {
                 return None;
             }
+        }
+        if way.matched() == 0 && !may_have_values && !way.is_called {
+            return None;
         }
         let is_like_logits = stage == Stage::Logits && !is_called && way.matched() == 0;
         if is_like_logits && read.values().flatten().any(|values| self.is_of_shares(sites[0], values)) {
@@ -452,9 +471,50 @@ impl<'f> Fits<'f> {
 
     /// How far values read so are from the reference at a site.
     fn distance(&self, site: Site, lies: &Lies, padded: Padded, values: &ArrayD<f32>) -> Option<Distance> {
-        let laid = lies.laid(values.clone(), self.folder, site, padded, self.sizes.head_dim).ok()?;
+        self.apart(site, self.laid(site, lies, padded, values)?)
+    }
+
+    /// Values in the stage's order.
+    fn laid(&self, site: Site, lies: &Lies, padded: Padded, values: &ArrayD<f32>) -> Option<ArrayD<f32>> {
+        lies.laid(values.clone(), self.folder, site, padded, self.sizes.head_dim).ok()
+    }
+
+    /// The values of a file in the stage's order.
+    pub(super) fn values(&self, pattern: &str, site: Site) -> Option<ArrayD<f32>> {
+        let padded = self.padded_in(self.dims(site)?);
+        self.laid(site, &Lies::default(), padded, &self.file(pattern, site)?)
+    }
+
+    /// How far values in the stage's order are from the reference.
+    fn apart(&self, site: Site, laid: ArrayD<f32>) -> Option<Distance> {
         let read = Frame { site, axes: site.stage.axes(), data: FrameData::F32(laid) };
         diff::distance(site, &self.sizes, self.dims(site)?, self.frames.get(&site)?, &read)
+    }
+
+    /// Whether each row of a norm's values is as large as this norm makes all rows: with its weight, with one that is off by 1,
+    /// or with none.
+    fn is_normed(&self, site: Site, values: &ArrayD<f32>) -> bool {
+        let input = self.dims(site).and_then(|dims| {
+            let input = site.stage.inputs(&self.sizes, dims).into_iter().next()?;
+            self.frames.get(&site.input(input, &self.sizes)?)
+        });
+        let (Some(input), Some(of_a)) = (input, self.frames.get(&site)) else { return false };
+        let (FrameData::F32(input), FrameData::F32(of_a)) = (&input.data, &of_a.data) else { return false };
+        looks::is_normed(values, input, of_a, self.sizes.dim)
+    }
+
+    /// Whether a file of the final norm's shape has the values that the last layer gives.
+    pub(super) fn is_last_output(&self, way: &Way<'f>) -> bool {
+        let Some(last) = self.sizes.layers.checked_sub(1) else { return false };
+        let site = Site::layer(self.first_pass(), last, Stage::FfnResidual);
+        let place = Site::once(self.first_pass(), way.stage);
+        let apart = self.values(&way.pattern.name, place).and_then(|values| self.apart(site, values));
+        apart.is_some_and(|apart| apart.error <= SURE)
+    }
+
+    /// The pass that is looked at first.
+    pub(super) fn first_pass(&self) -> usize {
+        self.passes.first().map_or(0, |dims| dims.pass)
     }
 
     /// How far a file that is made of several is off, in the first pass.
@@ -486,10 +546,14 @@ impl<'f> Fits<'f> {
             // Logits are often widened after the run, so they are asked where nothing else says it.
             (None, Some(logits)) if rounded.is_empty() => name(&[logits]).map_or(Bits::All, Bits::Sixteen),
             (None, _) => Bits::All,
-            (Some(name), Some([false, false])) => match found.iter().any(|one| self.is_rounded_alone(one)) {
-                true => Bits::Alone(name),
-                false => Bits::ButLogits(name),
-            },
+            // What else is rounded says that all of it is.
+            (Some(name), None | Some([false, false]))
+                if of(is_rounded).all(|one| is_residual(one.stage))
+                    && found.iter().any(|one| self.is_rounded_alone(one, name)) =>
+            {
+                Bits::Alone(name)
+            }
+            (Some(name), Some([false, false])) => Bits::ButLogits(name),
             (Some(name), _) => Bits::Sixteen(name),
         }
     }
@@ -506,17 +570,20 @@ impl<'f> Fits<'f> {
 
     /// Whether nothing but the residual stream was rounded on the way to its first place: it is hardly further off than the
     /// reference rounded is. Where all results are rounded, it is more than twice as far.
-    fn is_rounded_alone(&self, way: &Way<'_>) -> bool {
+    fn is_rounded_alone(&self, way: &Way<'_>, name: &str) -> bool {
         /// How many times as far off it may be: it is rounded twice in a layer.
         const ONCE_OR_TWICE: f64 = 1.75;
-        let residual = matches!(way.stage, Stage::AttnResidual | Stage::FfnResidual);
-        let first = way.places.first().filter(|(site, _)| residual && site.layer == Some(0));
+        let first = way.places.first().filter(|(site, _)| is_residual(way.stage) && site.layer == Some(0));
         let Some((site, apart)) = first else { return false };
         let Some(FrameData::F32(values)) = self.frames.get(site).map(|frame| &frame.data) else {
             return false;
         };
         let square = |x: f32| f64::from(x).powi(2);
-        let off: f64 = values.iter().map(|&x| square(half::bf16::from_f32(x).to_f32() - x)).sum();
+        let rounded = |x: f32| match name {
+            "f16" => half::f16::from_f32(x).to_f32(),
+            _ => half::bf16::from_f32(x).to_f32(),
+        };
+        let off: f64 = values.iter().map(|&x| square(rounded(x) - x)).sum();
         let norm: f64 = values.iter().map(|&x| square(x)).sum();
         apart.error <= ONCE_OR_TWICE * (off / norm).sqrt()
     }
@@ -555,6 +622,23 @@ impl<'f> Fits<'f> {
         };
         patterns.map(more).max().unwrap_or(1)
     }
+}
+
+/// Whether the stage is a norm over the model's width.
+pub(super) fn is_norm(stage: Stage) -> bool {
+    stage.info().op == "rms_norm" && stage.axes() == [Axis::Token, Axis::Dim]
+}
+
+/// Whether the stage is the residual stream.
+fn is_residual(stage: Stage) -> bool {
+    matches!(stage, Stage::AttnResidual | Stage::FfnResidual)
+}
+
+/// Whether a stage is far off only in how long it is.
+pub(super) fn is_scaled(apart: &Distance) -> bool {
+    /// How far the directions may be apart, as a sine.
+    const SAME: f64 = 0.02;
+    apart.sine <= SAME
 }
 
 /// Whether values that are not near say nothing of a stage: other stages are like it, or nothing is.

@@ -22,7 +22,7 @@ pub(super) fn hinted(pattern: &str, has_layer: bool) -> Option<Stage> {
     if let Some(stage) = called(pattern) {
         return Some(stage);
     }
-    let text: String = pattern.strip_suffix(".npy").unwrap_or(pattern).to_lowercase();
+    let text: String = apart(pattern.strip_suffix(".npy").unwrap_or(pattern)).to_lowercase();
     // Places are no words, and what stands before the layer's number names the layer.
     let words: Vec<&str> = text
         .split(['{', '}'])
@@ -36,7 +36,8 @@ pub(super) fn hinted(pattern: &str, has_layer: bool) -> Option<Stage> {
     let attention = has(&["attn", "attention", "sa"]);
     let ffn = has(&["mlp", "ffn", "ff", "feed"]);
     let out = has(&["out", "output", "o", "proj", "result"]);
-    let turned = has(&["rope", "rot", "roped", "rotated", "rotary", "turned", "post"]);
+    let after = has(&["after", "resid", "residual"]);
+    let turned = has(&["rope", "rot", "roped", "rotated", "rotary", "turned", "post", "after"]);
     if !has_layer {
         return Some(match () {
             () if has(&["cos", "cosine"]) => Stage::RopeCos,
@@ -69,16 +70,16 @@ pub(super) fn hinted(pattern: &str, has_layer: bool) -> Option<Stage> {
             }
         }
         () if has(&["v", "value", "values", "wv", "vcur", "xv"]) => Stage::Xv,
+        () if after && attention => Stage::AttnResidual,
+        () if after && ffn => Stage::FfnResidual,
+        () if has(&["softmax", "soft", "probs", "pattern", "weights"]) => Stage::Softmax,
         () if has(&["scores", "score", "qk", "kq"]) => Stage::Scores,
-        () if has(&["softmax", "probs", "pattern", "weights"]) => Stage::Softmax,
         () if has(&["gate", "w1"]) => Stage::FfnGate,
         () if has(&["up", "w3"]) => Stage::FfnUp,
         () if has(&["silu", "swish", "act", "activation"]) => Stage::FfnSilu,
         () if has(&["swiglu", "gated"]) => Stage::FfnHidden,
-        () if has(&["down", "w2"]) || ffn && !has(&["resid", "residual"]) => Stage::FfnDown,
-        () if has(&["mid", "middle", "inp"]) || attention && has(&["resid", "residual"]) => {
-            Stage::AttnResidual
-        }
+        () if has(&["down", "w2"]) || ffn => Stage::FfnDown,
+        () if has(&["mid", "middle", "inp"]) => Stage::AttnResidual,
         () if has(&["wo", "o"]) || attention && out => Stage::AttnOutput,
         () if has(&["heads", "z", "ctx", "context"]) => Stage::AttnHeads,
         () if has(&["hidden", "states", "resid", "residual", "out", "output", "stream"]) => {
@@ -92,6 +93,20 @@ pub(super) fn hinted(pattern: &str, has_layer: bool) -> Option<Stage> {
         }
         () => return None,
     })
+}
+
+/// A name with a place between its words where capitals alone show it: `block{layer}AfterMlp`.
+fn apart(name: &str) -> String {
+    let mut text = String::new();
+    let mut last = ' ';
+    for c in name.chars() {
+        if c.is_ascii_uppercase() && last.is_ascii_lowercase() {
+            text.push('_');
+        }
+        text.push(c);
+        last = c;
+    }
+    text
 }
 
 /// Whether a known mistake gives the stage that a file's name speaks of the values of another one.
@@ -138,6 +153,11 @@ mod tests {
             ("l{layer}.ffn_norm.npy", Some(Stage::FfnNorm)),
             ("l{layer}.ln1.npy", Some(Stage::AttnNorm)),
             ("l{layer}.zz9.npy", None),
+            ("block{layer}AfterAttn.npy", Some(Stage::AttnResidual)),
+            ("block{layer}AfterMlp.npy", Some(Stage::FfnResidual)),
+            ("after_ffn_{layer}.npy", Some(Stage::FfnResidual)),
+            ("KQ_soft-{layer}.npy", Some(Stage::Softmax)),
+            ("kq_soft_max-{layer}.npy", Some(Stage::Softmax)),
         ] {
             assert_eq!(hinted(name, true), stage, "{name}");
         }
@@ -145,6 +165,8 @@ mod tests {
             ("tok_embeddings.npy", Some(Stage::Embedding)),
             ("ln_f.npy", Some(Stage::FinalNorm)),
             ("lm_head_out.npy", Some(Stage::Logits)),
+            ("normOut.npy", Some(Stage::FinalNorm)),
+            ("tokEmb.npy", Some(Stage::Embedding)),
             ("foo.npy", None),
         ] {
             assert_eq!(hinted(name, false), stage, "{name}");
