@@ -13,7 +13,7 @@ use super::look::Rgb;
 use crate::error::{Error, Result};
 
 /// Rows of a band.
-const ROWS: u32 = 128;
+const ROWS: u32 = 64;
 
 /// The bytes of a PNG file with a pixel for each unit: texts above rectangles on a ground.
 pub(super) fn write(
