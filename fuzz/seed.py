@@ -6,6 +6,7 @@ Needs Python alone; what `record` writes is made where cargo is there.
 """
 
 import base64
+import json
 import shutil
 import struct
 import subprocess
@@ -126,6 +127,23 @@ def pickles():
                     yield "_".join(file.relative_to(FIXTURES).parts), archive.read(name)
 
 
+def beside(cases):
+    """The files beside the tokenizers of the fixtures, a zero byte between them."""
+    for case in cases:
+        files = [case["files"].get(key) for key in ["config", "names", "added"]]
+        yield b"\0".join(b"" if file is None else json.dumps(file).encode() for file in files)
+
+
+def inside():
+    """Target and input, for those that stand in larger fixtures."""
+    folders = json.loads((FIXTURES / "tokenizers/folders.json").read_text())
+    yield from (("beside", files) for files in beside(folders["cases"]))
+    yield from (("tokenizer_json", json.dumps(folders[key]).encode()) for key in ["json", "qwen"])
+    yield "tiktoken", folders["ranks"].encode()
+    templates = json.loads((FIXTURES / "chat/python.json").read_text())["cases"]
+    yield from (("chat_template", case["template"].encode()) for case in templates)
+
+
 def traces(folder):
     """What `record` writes of a small model."""
     run = ["cargo", "run", "--quiet", "--manifest-path", HERE.parent / "Cargo.toml", "--", "record"]
@@ -148,6 +166,10 @@ def main():
         folder.mkdir(parents=True, exist_ok=True)
         for name, pickle in pickles():
             (folder / f"{name}.pkl").write_bytes(pickle)
+    for number, (target, data) in enumerate(inside()):
+        folder = HERE / "corpus" / target
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"inside{number}").write_bytes(data)
     if shutil.which("cargo"):
         folder = HERE / "corpus" / "trace"
         folder.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,6 @@ impl Folder {
             let _ = (tensor.count(), tensor.shape().len());
         }
         let _ = chat_template::read(&checkpoint);
-        let _ = tokenizer::count_inside(&checkpoint.vocabulary());
         if let Ok(Some(tokenizer)) = tokenizer::find(&checkpoint.vocabulary(), &checkpoint.config, None) {
             use_up(&*tokenizer);
         }

@@ -69,10 +69,9 @@ pub(super) trait Command {
 /// # Errors
 /// The command's own, and [`Error::Usage`] where there is no such device.
 pub(super) fn run(command: impl Command) -> Result<()> {
-    // Reading a trace shares work out before a model does: by then as many are there as were asked for.
-    if let Some(threads) = command.asks().cpu.threads {
-        threads::start(Some(threads))?;
-    }
+    // Reading a trace or a vocabulary shares work out before a model does: by then as many threads are there as were
+    // asked for. Rayon would start them by itself, and panic where it cannot.
+    threads::start(command.asks().cpu.threads)?;
     if is_cuda(command.asks(), 0)? { command.run::<Cuda>() } else { command.run::<Cpu>() }
 }
 

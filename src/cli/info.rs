@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write};
 use super::device;
 use super::input::{self, Look};
 use super::memory::{self, size};
-use super::{ModelArgs, output, vocabulary};
+use super::{ModelArgs, output, threads, vocabulary};
 use crate::checkpoint::{Checkpoint, Format};
 use crate::config::{ModelConfig, Precision, RopeScaling};
 use crate::error::{self, Error, Result};
@@ -16,6 +16,8 @@ use crate::replay::DEFAULT_MEMORY;
 use crate::trace::{PassDims, Site, Sizes};
 
 pub(super) fn run(args: &ModelArgs) -> Result<()> {
+    // Reading a vocabulary shares work out.
+    threads::start(None)?;
     let look = input::open_to_look(args)?;
     let precision = input::precision(args, &look.checkpoint);
     match print(&mut output::Lines::text(), &look, precision) {

@@ -88,12 +88,28 @@ impl Lines {
     }
 }
 
+/// A line of more bytes is not kept until its end.
+const MAX_LINE: usize = 64 << 10;
+
+impl Lines {
+    /// Writes what there is of the line, without the last character where only a part of it has come.
+    fn write_characters(&mut self) -> std::io::Result<()> {
+        let part = self.line.utf8_chunks().last().map_or(0, |chunk| chunk.invalid().len());
+        let rest = self.line.split_off(self.line.len() - part);
+        self.flush()?;
+        self.line = rest;
+        Ok(())
+    }
+}
+
 impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let length = bytes.iter().position(|&byte| byte == b'\n').map_or(bytes.len(), |end| end + 1);
         self.line.extend_from_slice(&bytes[..length]);
         if self.line.ends_with(b"\n") {
             self.flush()?;
+        } else if self.line.len() > MAX_LINE {
+            self.write_characters()?;
         }
         Ok(length)
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::output;
 use super::{LogFormat, TokenizeArgs};
-use super::{input, prompt};
+use super::{input, prompt, threads};
 use crate::error::{Error, Result};
 use crate::memory::naming;
 use crate::tokenizer::{Priority, Stretch, Tokenizer, Way, check_length};
@@ -16,6 +16,8 @@ use crate::tokenizer::{Priority, Stretch, Tokenizer, Way, check_length};
 const MAX_SHOWN: usize = 64;
 
 pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
+    // Reading a vocabulary shares work out.
+    threads::start(None)?;
     let tokenizer = input::open_tokenizer(&args.model)?;
     let text = match &args.text {
         Some(text) => text.clone(),
@@ -91,9 +93,14 @@ impl<'t> Tokens<'t> {
     }
 
     fn json(&self, out: &mut impl Write) -> std::io::Result<()> {
-        write!(out, "{{\"ids\":{},\"pieces\":[", json!(self.ids))?;
+        let comma = |number| if number == 0 { "" } else { "," };
+        write!(out, "{{\"ids\":[")?;
+        for (number, id) in self.ids.iter().enumerate() {
+            write!(out, "{}{id}", comma(number))?;
+        }
+        write!(out, "],\"pieces\":[")?;
         for (number, piece) in self.pieces().enumerate() {
-            write!(out, "{}{}", if number == 0 { "" } else { "," }, json!(piece))?;
+            write!(out, "{}{}", comma(number), json!(piece))?;
         }
         write!(out, "]")?;
         if let Some(stretches) = &self.stretches {

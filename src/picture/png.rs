@@ -14,7 +14,7 @@ use super::look::Rgb;
 use crate::error::{Error, Result};
 
 /// Rows of a band.
-const ROWS: u32 = 128;
+const ROWS: u32 = 64;
 
 /// Rows above a band and below it that are drawn with it and left out: what a band's edge cuts is blended otherwise, and
 /// letters reach no further than this.

@@ -3,7 +3,7 @@
 
 mod cuts;
 
-use super::hf::byte_level::ByteLevel;
+use super::hf::byte_level::{ByteLevel, Cut};
 use super::merges::{Stretch, Way};
 use super::special::{Segment, Specials};
 use super::spm::{Kind, Piece, Pieces, spaced};
@@ -27,6 +27,11 @@ enum Type {
     /// Text that is found before anything else is done.
     Added,
     Byte,
+}
+
+/// Every way to cut a text that such a file may name.
+pub(super) fn cuts() -> impl Iterator<Item = Cut> {
+    cuts::all()
 }
 
 /// Reads the vocabulary of the GGUF file with these bytes, found at `place`; none where it has none.

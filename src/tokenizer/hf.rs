@@ -6,6 +6,7 @@ mod check;
 mod decoder;
 mod folder;
 mod merging;
+mod pieces;
 mod sizes;
 mod wrong;
 
@@ -173,6 +174,26 @@ impl HfTokenizer {
     /// The ids of `text`, with what the post-processor adds where `added` is set.
     fn ids(&self, text: &str, plain: bool, added: bool) -> Result<Vec<u32>> {
         self.check(text)?;
+        let long = text.len() > pieces::LENGTH;
+        let Some(blanks) = long.then(|| pieces::blanks(&self.inner)).flatten() else {
+            return Ok(self.whole(text, 0, plain, added)?.get_ids().to_vec());
+        };
+        let (mut ids, mut after, mut place) = (Vec::new(), Vec::new(), 0);
+        for piece in pieces::of(text, pieces::LENGTH, blanks) {
+            let encoding = self.whole(piece, place, plain, added && place == 0)?;
+            // What the post-processor puts after the first piece belongs after the last.
+            let own = encoding.get_special_tokens_mask().iter().rposition(|&special| special == 0);
+            let (first, rest) = encoding.get_ids().split_at(own.map_or(0, |last| last + 1));
+            ids.extend_from_slice(first);
+            after.extend_from_slice(rest);
+            place += piece.len();
+        }
+        ids.append(&mut after);
+        Ok(ids)
+    }
+
+    /// What the crate makes of a text that begins at this place in a longer one.
+    fn whole(&self, text: &str, place: usize, plain: bool, added: bool) -> Result<tokenizers::Encoding> {
         let inner = self.inner(plain);
         let encoding = guarded(|| inner.encode(text, added)).map_err(|error| {
             Error::prompt("the text cannot be split into tokens")
@@ -181,9 +202,9 @@ impl HfTokenizer {
                 .next("leave out what the vocabulary lacks, or give token ids")
         })?;
         if self.checked.drops_unknown {
-            check_covered(text, encoding.get_offsets())?;
+            check_covered(text, encoding.get_offsets(), place)?;
         }
-        Ok(encoding.get_ids().to_vec())
+        Ok(encoding)
     }
 }
 
@@ -241,8 +262,9 @@ impl Tokenizer for HfTokenizer {
     }
 }
 
-/// Checks that the tokens with these byte ranges stand for every character but white space.
-fn check_covered(text: &str, offsets: &[(usize, usize)]) -> Result<()> {
+/// Checks that the tokens with these byte ranges stand for every character but white space; the text begins at `place`
+/// in a longer one.
+fn check_covered(text: &str, offsets: &[(usize, usize)], place: usize) -> Result<()> {
     let mut covered = vec![false; text.len()];
     for &(from, to) in offsets {
         if let Some(range) = covered.get_mut(from..to) {
@@ -254,7 +276,7 @@ fn check_covered(text: &str, offsets: &[(usize, usize)]) -> Result<()> {
     });
     let Some((at, character)) = missing else { return Ok(()) };
     Err(Error::prompt(format!("the vocabulary has no token for {character:?}"))
-        .at(format!("byte {at} of the text"))
+        .at(format!("byte {} of the text", place + at))
         .expected("characters that the vocabulary covers; it has no token for unknown ones")
         .found(format!("U+{:04X}", u32::from(character)))
         .next("leave the character out, or give token ids"))

@@ -64,6 +64,18 @@ pub(super) struct Pieces {
     longest: usize,
     /// The pieces of [`Kind::User`].
     user: Specials,
+    /// Whether what stands before a blank, and what begins with it, are never merged ([`ends_before_blank`]).
+    words: bool,
+}
+
+/// How much of a text is merged at once, about, in bytes: merging takes some hundred bytes for each of them.
+const LENGTH: usize = 64 << 10;
+
+/// Whether a word ends before this place of a text: a letter or a digit stands there, and a blank behind it, written as
+/// the text or as SentencePiece writes it.
+fn ends_before_blank(text: &[u8], at: usize) -> bool {
+    let blank = text[at..].starts_with(b" ") || text[at..].starts_with("▁".as_bytes());
+    blank && at > 0 && text[at - 1].is_ascii_alphanumeric()
 }
 
 /// What merging joins: a stretch of the text, at first a character or a piece of the user's.
@@ -104,11 +116,15 @@ impl Pieces {
     pub(super) fn new(pieces: Vec<Piece>) -> Self {
         let mut bytes = Box::new([None; 256]);
         let (mut texts, mut user, mut longest) = (HashMap::new(), Vec::new(), 0);
+        let mut words = true;
         for (id, piece) in (0..).zip(&pieces) {
             match piece.kind {
                 Kind::Text | Kind::User | Kind::Unused => {
                     texts.entry(Arc::clone(&piece.bytes)).or_insert(id);
                     longest = longest.max(piece.bytes.len());
+                    // An unused piece is taken apart as it was last put together, wherever in the text.
+                    words &= piece.kind != Kind::Unused
+                        && !(0..piece.bytes.len()).any(|at| ends_before_blank(&piece.bytes, at));
                     if piece.kind == Kind::User
                         && let Ok(name) = std::str::from_utf8(&piece.bytes)
                     {
@@ -119,7 +135,7 @@ impl Pieces {
                 Kind::Special => {}
             }
         }
-        Self { pieces, texts, bytes, longest, user: Specials::new(user) }
+        Self { pieces, texts, bytes, longest, user: Specials::new(user), words }
     }
 
     /// Number of ids.
@@ -143,7 +159,20 @@ impl Pieces {
     /// # Errors
     /// [`Error::Prompt`] where a character has neither.
     pub(super) fn split(&self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
-        self.merge(text, self.parts(text), ids, |_| ())
+        self.split_by(LENGTH, text, ids)
+    }
+
+    /// The same; where words are never merged with others, about `length` bytes at a time.
+    fn split_by(&self, length: usize, text: &str, ids: &mut Vec<u32>) -> Result<()> {
+        let mut rest = text;
+        while !rest.is_empty() {
+            let ends = |&at: &usize| self.words && ends_before_blank(rest.as_bytes(), at);
+            let end = (length..rest.len()).find(ends).unwrap_or(rest.len());
+            let (piece, next) = rest.split_at(end);
+            self.merge(piece, self.parts(piece), ids, |_| ())?;
+            rest = next;
+        }
+        Ok(())
     }
 
     /// The merges that lead from `text` to its tokens; `label` is how a part is shown.
@@ -394,6 +423,25 @@ mod tests {
             let tokens: Vec<_> = tokens.iter().map(|(token, score)| (token.as_str(), f32::from(*score))).collect();
             let pieces = pieces(&[&[("a", 0.0), ("b", 0.0)], &tokens[..]].concat());
             prop_assert_eq!(split(&pieces, &text), split_slowly(&pieces, &text));
+        }
+
+        /// Of a long text some is merged at a time, where that makes no difference.
+        #[test]
+        fn words_have_the_ids_that_they_have_in_the_text(
+            tokens in prop::collection::vec(("[ab▁ ]{1,3}", -3_i8..3), 0..6), text in "[ab▁ ]{0,24}", kind in 0_usize..4,
+        ) {
+            let letters = ["a", "b", "▁", " "].map(|letter| piece(letter, 0.0, Kind::Text));
+            let kind = [Kind::Text, Kind::Text, Kind::User, Kind::Unused][kind];
+            let tokens = tokens.iter().enumerate().map(|(number, (token, score))| {
+                piece(token, f32::from(*score), if number == 0 { kind } else { Kind::Text })
+            });
+            let pieces = Pieces::new(letters.into_iter().chain(tokens).collect());
+            let by = |length| {
+                let mut ids = Vec::new();
+                pieces.split_by(length, &text, &mut ids).unwrap();
+                ids
+            };
+            prop_assert_eq!(by(1), by(usize::MAX));
         }
     }
 

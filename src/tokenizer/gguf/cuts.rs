@@ -162,6 +162,11 @@ pub(super) fn find(name: &str) -> Option<(Cut, bool, bool)> {
     Some((*cut, *whole, *bos))
 }
 
+/// Every cutting.
+pub(super) fn all() -> impl Iterator<Item = Cut> {
+    CUTS.iter().map(|(_, cut, ..)| *cut)
+}
+
 /// Every name.
 #[cfg(test)]
 pub(super) fn names() -> impl Iterator<Item = &'static str> {

@@ -54,6 +54,13 @@ impl Cut {
         };
         json!({"type": "Sequence", "pretokenizers": parts})
     }
+
+    /// Its expressions, one after the other; not that of GPT-2, which the crate has.
+    pub(super) fn expressions(self) -> Vec<String> {
+        let section = self.section();
+        let parts = section["pretokenizers"].as_array().into_iter().flatten();
+        parts.filter_map(|part| part["pattern"]["Regex"].as_str().map(str::to_owned)).collect()
+    }
 }
 
 /// A byte-level BPE.
