@@ -115,8 +115,9 @@ struct Guarded {
     /// Where in the mapping they begin.
     first: usize,
     bytes: usize,
-    /// Whether the host wrote to it: what kernels alone write is never there before they have ended.
-    of_host: bool,
+    /// Whether something was copied, set or waited for since it was asked for, which waits for the kernels before: otherwise what it
+    /// holds is of kernels that may not have ended.
+    settled: bool,
 }
 
 /// The kernels of a module.
@@ -257,7 +258,7 @@ impl Emulated {
                         &mut early,
                     )
                 };
-                let there = |at: &Address| launch.late || state.is_of_host(*at);
+                let there = |at: &Address| launch.late || state.is_settled(*at);
                 assert!(early.iter().all(there), "{name:?} reads what the kernels before it may still write");
                 code == 0
             }
@@ -283,9 +284,14 @@ impl State {
         inside(&self.memories) || inside(&self.pinned)
     }
 
-    /// Whether the host wrote to the memory with this address.
-    fn is_of_host(&self, at: Address) -> bool {
-        self.memories.range(..=at).next_back().is_some_and(|(_, memory)| memory.of_host)
+    /// The kernels have ended.
+    fn settle(&mut self) {
+        self.memories.values_mut().for_each(|memory| memory.settled = true);
+    }
+
+    /// Whether the memory with this address is settled.
+    fn is_settled(&self, at: Address) -> bool {
+        self.memories.range(..=at).next_back().is_some_and(|(_, memory)| memory.settled)
     }
 }
 
@@ -393,7 +399,7 @@ impl Guarded {
             // SAFETY: the page is the mapping's, and nothing here reads or writes it.
             unsafe { libc::mprotect(map.as_mut_ptr().add(page).cast(), PAGE, libc::PROT_NONE) };
         }
-        Self { map, first, bytes, of_host: false }
+        Self { map, first, bytes, settled: false }
     }
 
     fn at(&self) -> Address {
@@ -443,6 +449,7 @@ impl Driver for Emulated {
 
     fn clear(&self, at: Address, bytes: usize) -> Result<()> {
         self.say(Asked::Other);
+        self.state().settle();
         // SAFETY: the caller has as much memory there.
         unsafe { ptr::write_bytes(at as *mut u8, 0, bytes) };
         Ok(())
@@ -450,9 +457,7 @@ impl Driver for Emulated {
 
     fn write(&self, from: &[u8], to: Address) -> Result<()> {
         self.say(Asked::Write(from.len()));
-        if let Some((_, memory)) = self.state().memories.range_mut(..=to).next_back() {
-            memory.of_host = true;
-        }
+        self.state().settle();
         // SAFETY: the caller has as much memory there.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
         Ok(())
@@ -494,6 +499,7 @@ impl Driver for Emulated {
 
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
         self.say(Asked::Other);
+        self.state().settle();
         // SAFETY: the caller has as much memory at both places, which do not overlap.
         unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
         Ok(())
@@ -569,6 +575,7 @@ impl Driver for Emulated {
     }
 
     fn reached(&self, _: Event) -> Result<bool> {
+        self.state().settle();
         Ok(true)
     }
 
