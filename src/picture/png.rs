@@ -14,7 +14,7 @@ use super::look::Rgb;
 use crate::error::{Error, Result};
 
 /// Rows of a band.
-const ROWS: u32 = 48;
+const ROWS: u32 = 24;
 
 /// Rows above a band and below it that are drawn with it and left out: right at a band's edge, what it cuts is blended otherwise.
 const AROUND: u32 = 8;
