@@ -14,7 +14,7 @@ use super::look::Rgb;
 use crate::error::{Error, Result};
 
 /// Rows of a band.
-const ROWS: u32 = 24;
+const ROWS: u32 = 16;
 
 /// Rows above a band and below it that are drawn with it and left out: right at a band's edge, what it cuts is blended otherwise.
 const AROUND: u32 = 8;
@@ -36,9 +36,7 @@ pub(super) fn write(
     let fonts = fonts();
     for top in (0..high).step_by(ROWS as usize) {
         let rows = top..top + ROWS.min(high - top);
-        let band = rows_of((wide, high), rows, (width, height), ground, (rects, texts), &fonts)?;
-        // The ground is opaque, and so is every pixel.
-        let colours: Vec<u8> = band.chunks_exact(4).flat_map(|pixel| &pixel[..3]).copied().collect();
+        let colours = rows_of((wide, high), rows, (width, height), ground, (rects, texts), &fonts)?;
         std::io::Write::write_all(&mut out, &colours).map_err(failed)?;
     }
     out.finish().map_err(failed)?;
@@ -52,12 +50,12 @@ fn failed(found: impl std::fmt::Display) -> Error {
 
 fn fonts() -> Options<'static> {
     let mut fonts = fontdb::Database::new();
-    fonts.load_font_data(font::FILE.to_vec());
+    fonts.load_font_source(fontdb::Source::Binary(Arc::new(font::FILE)));
     fonts.set_monospace_family(font::FAMILY);
     Options { font_family: font::FAMILY.to_owned(), fontdb: Arc::new(fonts), ..Options::default() }
 }
 
-/// The bytes of some rows of a drawing of `wide` by `high` pixels.
+/// The red, green and blue of each pixel in some rows of a drawing of `wide` by `high`.
 fn rows_of(
     (wide, high): (u32, u32),
     rows: Range<u32>,
@@ -70,7 +68,9 @@ fn rows_of(
     let to = high.min(rows.end.saturating_add(AROUND));
     let band = band((wide, to - from), from as f32, size, ground, drawn, fonts)?;
     let row = |row: u32| (row - from) as usize * wide as usize * 4;
-    Ok(band.data()[row(rows.start)..row(rows.end)].to_vec())
+    let pixels = &band.data()[row(rows.start)..row(rows.end)];
+    // The ground is opaque, and so is every pixel.
+    Ok(pixels.chunks_exact(4).flat_map(|pixel| &pixel[..3]).copied().collect())
 }
 
 /// The rows of the drawing from `top` on, as many as `wide` and `high` say.
@@ -135,8 +135,9 @@ mod tests {
         let parts: Vec<u8> = (0..300).step_by(20).flat_map(|top| of(top..top + 20)).collect();
         let apart = whole.iter().zip(&parts).map(|(one, other)| one.abs_diff(*other)).max().unwrap();
         assert!(whole.len() == parts.len() && apart <= 2, "{apart}");
-        assert!(whole.chunks(4).all(|pixel| pixel[3] == 255), "opaque");
-        let drawn = |x: usize, y: usize| &whole[4 * (y * 200 + x)..][..3];
+        let pixels = band((200, 300), 0.0, size, canvas.ground, (rects, texts), &fonts).unwrap();
+        assert!(pixels.pixels().iter().all(|pixel| pixel.alpha() == 255), "opaque");
+        let drawn = |x: usize, y: usize| &whole[3 * (y * 200 + x)..][..3];
         assert_eq!((drawn(0, 0), drawn(10, 110)), (&[10, 20, 30][..], &[200, 0, 0][..]));
         let bytes = write(size, canvas.ground, rects, texts).unwrap();
         assert!(bytes.starts_with(b"\x89PNG\r\n"));
