@@ -58,7 +58,9 @@ pub fn watch() -> Result<()> {
         let watched =
             signal_hook::flag::register(signal_hook::consts::SIGINT, stop::process().flag()).map(drop);
         watched.map_err(|error| {
-            drop(std::hint::black_box(Vec::<u8>::with_capacity(4 << 20)));
+            // A thread that does not start for lack of memory says no more than one too many.
+            #[cfg(unix)]
+            drop(std::hint::black_box(Vec::<u8>::with_capacity(last::KEPT)));
             let (room, next) = match no_file(&error) {
                 true => ("the files", "raise the limit on open files (ulimit -n)"),
                 false => ("the thread", "raise the limit on processes (ulimit -u), or end other programs"),

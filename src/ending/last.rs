@@ -12,7 +12,7 @@ use std::thread;
 use super::{scratch, signals};
 
 /// Addresses that are kept: for stacks, and for what the C library allocates to read a folder.
-const KEPT: usize = 4 << 20;
+pub(super) const KEPT: usize = 4 << 20;
 
 /// Where the thread is woken.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
@@ -27,8 +27,9 @@ pub(super) fn is_it() -> bool {
     IS_IT.get()
 }
 
-/// Starts the thread.
+/// Starts the thread. Where nothing can be kept for it, the process does not start: its folders would be left.
 pub(super) fn start() -> io::Result<()> {
+    keep()?;
     let (mut wake, waker) = io::pipe()?;
     thread::Builder::new().name("ending".into()).spawn(move || {
         let mut code = [0];
@@ -39,7 +40,6 @@ pub(super) fn start() -> io::Result<()> {
             signals::exit(code[0]);
         }
     })?;
-    keep();
     WAKE.store(waker.into_raw_fd(), Ordering::SeqCst);
     Ok(())
 }
@@ -50,14 +50,16 @@ pub(super) fn wake(code: u8) -> bool {
     unsafe { libc::write(WAKE.load(Ordering::SeqCst), [code].as_ptr().cast(), 1) == 1 }
 }
 
-fn keep() {
+fn keep() -> io::Result<()> {
     // SAFETY: a new mapping, at an address that the system chooses, of pages that are never touched.
     let kept = unsafe {
         libc::mmap(ptr::null_mut(), KEPT, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0)
     };
-    if kept != libc::MAP_FAILED {
-        RESERVE.store(kept, Ordering::SeqCst);
+    if kept == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
     }
+    RESERVE.store(kept, Ordering::SeqCst);
+    Ok(())
 }
 
 fn release() {
