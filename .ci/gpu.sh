@@ -7,10 +7,13 @@ cd "$(dirname "$0")/.."
 folder=${1:-target/gpu}
 [ $# -gt 0 ] && shift
 [ $# -gt 0 ] || set -- --release
-binary=$(cargo test --locked --lib --no-run --message-format=json "$@" |
-    sed -n 's/.*"name":"llama_trace".*"executable":"\([^"]*\)".*/\1/p' | tail -1)
 mkdir -p "$folder/fixtures"
-strip -s -o "$folder/tests" "$binary"
+# The program's tests run models, and those of the crate for CUDA its kernels.
+for package in llama-trace llama-trace-cuda; do
+    binary=$(cargo test --locked --package "$package" --lib --no-run --message-format=json "$@" |
+        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
+    strip -s -o "$folder/$package" "$binary"
+done
 cp -r fixtures/golden "$folder/fixtures/"
 cat > "$folder/run" <<'RUN'
 #!/usr/bin/env bash
@@ -23,16 +26,16 @@ export LLAMA_TRACE_FIXTURES=$here/fixtures LLAMA_TRACE_GPU=${LLAMA_TRACE_GPU-0}
 # What is compiled is kept for the next part.
 export XDG_CACHE_HOME=${XDG_CACHE_HOME-$here/cache} CUDA_CACHE_PATH=${CUDA_CACHE_PATH-$here/cache/driver}
 export CUDA_CACHE_MAXSIZE=${CUDA_CACHE_MAXSIZE-4294967296}
-program=cli::recorded::cuda::
+program=cli::recorded::cuda:: package=llama-trace
 case ${1-} in
     golden) tests=("$program" --skip "${program}replay::" --skip "${program}check::") ;;
     replay | check) tests=("$program$1::") ;;
-    kernels) tests=(backend::cuda::tests::) ;;
+    kernels) package=llama-trace-cuda tests=(tests::) ;;
     bench) tests=(cli::bench::tests::) ;;
     *) echo "usage: $0 golden|replay|check|kernels|bench" 1>&2; exit 2 ;;
 esac
 # A part is made to take less than eight minutes; one that hangs is ended.
-exec timeout 480 "$here/tests" "${tests[@]}" --nocapture
+exec timeout 480 "$here/$package" "${tests[@]}" --nocapture
 RUN
 chmod +x "$folder/run"
 size=$(du -sk "$folder" | cut -f1)

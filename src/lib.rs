@@ -15,11 +15,11 @@
 //! | to read about | open |
 //! |---|---|
 //! | the forward pass | [`model::forward`]: one file, top to bottom |
-//! | the maths of one operation | [`ops`]: RoPE is `ops/rope.rs`, softmax `ops/softmax.rs`, … |
+//! | the maths of one operation | [`ops`]: RoPE is `core/ops/rope.rs`, softmax `core/ops/softmax.rs`, … |
 //! | the names, shapes and formulas of the stages | [`trace::stage`] |
 //! | how files are opened | [`files`], and by what is in them [`checkpoint`], [`tokenizer`] |
 //! | how models come from the Hugging Face hub | [`hub`] |
-//! | where operations run | [`backend`] |
+//! | where operations run | [`backend`], [`cuda`] |
 //! | how Ctrl-C reaches them | [`stop`] |
 //! | how a run becomes a file, and is read back | [`record`] |
 //! | how a viewer gets its frames | [`replay`] |
@@ -34,45 +34,45 @@
 //! | to add | touch |
 //! |---|---|
 //! | a view | `tui/view/<view>.rs`: a [`View`](tui::view::kind::View); `tui/view/views.rs`: its row. Keys, moving, the mouse, paging and help follow |
-//! | a kind of picture | `picture/<format>.rs`: a function of a screen; `picture/mod.rs`: its [`picture::Format`] |
-//! | a checkpoint format | `checkpoint/<format>.rs`: from a path to a [`checkpoint::Checkpoint`]; `checkpoint/mod.rs`: its [`checkpoint::Format`], how it is told from others, where its vocabulary is |
-//! | a stage | `trace/stage/table.rs`: its row, with all that is true of it; `model/forward.rs`: where it is offered to the probe; `explain/site.rs`: what a number of it is made of. Where a new rule derives it from others, `replay/derive.rs` too |
-//! | an operation's kernel for a second device | `backend/<device>/`: the function of [`backend::Backend`] with the operation's name. A fused one replaces a default body; where the sums have another order than in [`ops`], `keeps_order` says so. Nothing else names the operation |
+//! | a kind of picture | `picture/<format>.rs`: a function of a screen; `picture/lib.rs`: its [`picture::Format`] |
+//! | a checkpoint format | `formats/checkpoint/<format>.rs`: from a path to a [`checkpoint::Checkpoint`]; `formats/checkpoint/mod.rs`: its [`checkpoint::Format`], how it is told from others, where its vocabulary is |
+//! | a stage | `core/trace/stage/table.rs`: its row, with all that is true of it; `engine/model/forward.rs`: where it is offered to the probe; `core/explain/site.rs`: what a number of it is made of. Where a new rule derives it from others, `runs/replay/derive.rs` too |
+//! | an operation's kernel for a second device | `cuda/`: the function of [`backend::Backend`] with the operation's name. A fused one replaces a default body; where the sums have another order than in [`ops`], `keeps_order` says so. Nothing else names the operation |
 //!
-//! Modules import only what stands above them: error, stop, config ← ops ← backend ← model ← generate ← cli;
-//! stop imports error only, trace error and config, record trace and files, explain trace and ops. tui imports trace and
-//! picture, which knows a screen's cells and nothing else, and nothing that computes. check imports all that runs a
-//! model, and knows no file; diff imports check. checkpoint and tokenizer read with the same care, by files, and know
-//! nothing of each other. hub imports checkpoint, which knows nothing of it: the cli turns a name into a path.
-//! `tests/architecture.rs` holds these edges.
-
-#[cfg(target_endian = "big")]
-compile_error!("weights and dumps are little-endian and are read in place");
+//! # Crates
+//!
+//! Each folder of `src/` is a crate but for `cli/`, which is the program with this library. Each says in its first
+//! lines what it must not know, and its `Cargo.toml` what it may import:
+//!
+//! ```text
+//!                     ┌▶ hub ──────────────┐
+//!  core ─▶ ending ─▶ formats ─▶ engine ─▶ cuda ─▶ the program: cli
+//!   │         │                   ├─▶ runs ─▶ judge ─▶┘ │
+//!   ├─▶ picture ─▶ tui ───────────┼─────────────────────┘
+//!   └─────────┴─────▶┘            ▼
+//! ```
+//!
+//! The cut is where one side needs nothing of the other: the screen knows no model (tui), and the model no screen
+//! (engine); what reads files does not compute (formats), and what computes for a GPU is left out where there is none
+//! (cuda). What all need is the ground floor (core), which has the operations too, because a viewer's frames are derived
+//! and explained by them. How a process ends is one place for all (ending): only one can own signals and the terminal.
+//! Names here are those of the crates' modules. `tests/architecture.rs` holds the edges between modules of one crate.
 
 // For what the library's own tests share with those in `tests/`.
 #[cfg(test)]
 extern crate self as llama_trace;
 
-pub mod backend;
+pub mod builtin;
 pub mod chapters;
-pub mod check;
-pub mod checkpoint;
 pub mod cli;
-pub mod config;
-pub mod diff;
-pub mod ending;
-pub mod error;
-pub mod explain;
-pub mod files;
-pub mod generate;
-pub mod hub;
-pub mod memory;
-pub mod model;
-pub mod ops;
-pub mod picture;
-pub mod record;
-pub mod replay;
-pub mod stop;
-pub mod tokenizer;
-pub mod trace;
-pub mod tui;
+
+pub use llama_trace_core::{config, error, explain, memory, ops, stop, trace};
+pub use llama_trace_cuda as cuda;
+pub use llama_trace_ending as ending;
+pub use llama_trace_engine::{backend, generate, model};
+pub use llama_trace_formats::{checkpoint, files, tokenizer};
+pub use llama_trace_hub as hub;
+pub use llama_trace_judge::{check, diff};
+pub use llama_trace_picture as picture;
+pub use llama_trace_runs::{record, replay};
+pub use llama_trace_tui as tui;

@@ -12,91 +12,102 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{ItemMod, ItemUse, UseName, UseRename, UseTree};
 
-/// Each module and the modules of this crate that it may import.
-const EDGES: &[(&str, &[&str])] = &[
-    ("error", &[]),
-    ("stop", &["error"]),
-    ("memory", &["error"]),
-    ("ending", &["error", "memory", "stop"]),
-    ("config", &["error"]),
-    ("files", &["ending", "error", "stop"]),
-    ("ops", &["config"]),
-    ("checkpoint", &["config", "error", "files", "stop"]),
-    ("hub", &["checkpoint", "ending", "error", "files", "stop"]),
-    ("tokenizer", &["config", "error", "files", "stop"]),
-    ("trace", &["config", "error", "memory"]),
-    ("record", &["config", "ending", "error", "files", "stop", "trace"]),
-    ("chapters", &["trace"]),
-    ("backend", &["checkpoint", "config", "error", "files", "memory", "ops", "stop"]),
-    ("model", &["backend", "checkpoint", "config", "error", "ops", "trace"]),
-    ("generate", &["backend", "config", "error", "model", "stop", "tokenizer", "trace"]),
+/// The crates with several modules, and what of one another these may import: the edges between crates are Cargo's, in
+/// each one's `Cargo.toml`.
+const EDGES: &[(&str, &[(&str, &[&str])])] = &[
     (
-        "replay",
+        "core",
         &[
-            "backend",
-            "config",
-            "error",
-            "explain",
-            "generate",
-            "model",
-            "ops",
-            "record",
-            "stop",
-            "tokenizer",
-            "trace",
+            ("error", &[]),
+            ("stop", &["error"]),
+            ("memory", &["error"]),
+            ("config", &["error"]),
+            ("ops", &["config"]),
+            ("trace", &["config", "error", "memory"]),
+            ("explain", &["config", "error", "ops", "trace"]),
+            ("chapters", &["trace"]),
         ],
     ),
-    ("explain", &["config", "error", "ops", "trace"]),
     (
-        "check",
+        "formats",
         &[
-            "backend",
-            "config",
-            "error",
-            "explain",
-            "generate",
-            "model",
-            "ops",
-            "replay",
-            "stop",
-            "tokenizer",
-            "trace",
+            ("files", &["error", "stop"]),
+            ("checkpoint", &["config", "error", "files", "stop"]),
+            ("tokenizer", &["config", "error", "files", "stop"]),
         ],
     ),
-    ("diff", &["backend", "check", "config", "error", "explain", "model", "ops", "stop", "trace"]),
-    ("picture", &["error", "memory"]),
-    ("tui", &["chapters", "ending", "error", "picture", "trace"]),
     (
-        "cli",
+        "engine",
         &[
-            "backend",
-            "check",
-            "checkpoint",
-            "config",
-            "diff",
-            "ending",
-            "error",
-            "files",
-            "generate",
-            "hub",
-            "memory",
-            "model",
-            "record",
-            "picture",
-            "replay",
-            "stop",
-            "tokenizer",
-            "trace",
-            "tui",
+            ("backend", &["checkpoint", "config", "error", "files", "memory", "ops", "stop"]),
+            ("model", &["backend", "checkpoint", "config", "error", "ops", "trace"]),
+            ("generate", &["backend", "config", "error", "model", "stop", "tokenizer", "trace"]),
+        ],
+    ),
+    (
+        "runs",
+        &[
+            ("record", &["config", "error", "files", "stop", "trace"]),
+            (
+                "replay",
+                &[
+                    "backend",
+                    "config",
+                    "error",
+                    "explain",
+                    "generate",
+                    "model",
+                    "ops",
+                    "record",
+                    "stop",
+                    "tokenizer",
+                    "trace",
+                ],
+            ),
+        ],
+    ),
+    (
+        "judge",
+        &[
+            (
+                "check",
+                &[
+                    "backend",
+                    "config",
+                    "error",
+                    "explain",
+                    "generate",
+                    "model",
+                    "ops",
+                    "replay",
+                    "stop",
+                    "tokenizer",
+                    "trace",
+                ],
+            ),
+            ("diff", &["backend", "check", "config", "error", "explain", "model", "ops", "stop", "trace"]),
         ],
     ),
 ];
 
-fn files(module: &str) -> Vec<PathBuf> {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+/// The crates of one subject, and what they may import of the modules above.
+const OTHERS: &[(&str, &[&str])] = &[
+    ("ending", &["error", "memory", "stop"]),
+    ("picture", &["error", "memory"]),
+    ("hub", &["checkpoint", "error", "files", "stop"]),
+    ("cuda", &["backend", "checkpoint", "config", "error", "files", "memory", "ops", "stop"]),
+    ("tui", &["chapters", "error", "trace"]),
+];
+
+fn src() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// The sources of a crate, or of a module `crate/module`.
+fn files(place: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let mut folders = vec![src.join(module)];
-    let single = src.join(format!("{module}.rs"));
+    let mut folders = vec![src().join(place)];
+    let single = src().join(format!("{place}.rs"));
     found.extend(single.exists().then_some(single));
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).into_iter().flatten() {
@@ -111,11 +122,11 @@ fn files(module: &str) -> Vec<PathBuf> {
     found
 }
 
-/// What a file names of this crate by a path.
+/// What a file names of its crate, and of those of the program, by a path.
 #[derive(Default)]
 struct Imports {
-    /// How deep below the crate's root the code is that is being read.
-    depth: usize,
+    /// How deep below the crate's root the code is that is being read; none where the crate's own modules do not count.
+    depth: Option<usize>,
     modules: BTreeSet<String>,
 }
 
@@ -123,10 +134,15 @@ impl Imports {
     /// A path that a `use`, an expression or a type has: its first parts, as far as they say which module.
     fn path(&mut self, parts: &[String]) {
         let ups = parts.iter().take_while(|part| *part == "super").count();
+        let other = |name: &str| {
+            name.strip_prefix("llama_trace_")
+                .is_some_and(|name| EDGES.iter().any(|(other, _)| *other == name))
+        };
         let below = match parts.first().map(String::as_str) {
-            Some("crate") => &parts[1..],
+            Some("crate") if self.depth.is_some() => &parts[1..],
+            Some(name) if other(name) => &parts[1..],
             // As many `super` as the code is deep lead to the root.
-            _ if ups > 0 && ups >= self.depth => &parts[ups..],
+            _ if ups > 0 && self.depth.is_some_and(|depth| ups >= depth) => &parts[ups..],
             _ => return,
         };
         // The root itself, by another name or with all that is in it, is every module.
@@ -183,9 +199,10 @@ impl Visit<'_> for Imports {
     }
 
     fn visit_item_mod(&mut self, item: &ItemMod) {
-        self.depth += 1;
+        let depth = self.depth;
+        self.depth = depth.map(|depth| depth + 1);
         visit::visit_item_mod(self, item);
-        self.depth -= 1;
+        self.depth = depth;
     }
 
     fn visit_path(&mut self, path: &syn::Path) {
@@ -207,47 +224,58 @@ impl Visit<'_> for Imports {
     }
 }
 
-/// The modules of this crate that the source `text` names, `depth` modules below the root; `*` for all of them.
-fn imports(text: &str, depth: usize) -> BTreeSet<String> {
+/// The modules that the source `text` names, of its crate, `depth` modules below the root, and of others; `*` for all of
+/// a crate's.
+fn imports(text: &str, depth: Option<usize>) -> BTreeSet<String> {
     let mut imports = Imports { depth, ..Imports::default() };
     imports.visit_file(&syn::parse_file(text).unwrap());
     imports.modules
 }
 
-/// How many modules below the root a file of src/ is: `cli/mod.rs` and `cli.rs` one, `cli/log.rs` two.
-fn depth(file: &Path) -> usize {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let parts = file.strip_prefix(src).unwrap().components().count();
-    if file.ends_with("mod.rs") { parts - 1 } else { parts }
+/// How many modules below its crate's root a file is: `cli/mod.rs` and `cli.rs` one, `cli/log.rs` two.
+fn depth(file: &Path, root: &Path) -> usize {
+    let parts = file.strip_prefix(root).unwrap().components().count();
+    if file.ends_with("mod.rs") || file.ends_with("lib.rs") { parts - 1 } else { parts }
+}
+
+/// Fails where one of `files` imports a module that is not `allowed`, or where one of these is not imported. `own` are the
+/// module, and its crate's folder where that has others.
+fn holds(what: &str, own: Option<(&str, &Path)>, files: &[PathBuf], allowed: &[&str]) {
+    assert!(!files.is_empty(), "there is no {what}");
+    let mut used = BTreeSet::new();
+    for file in files {
+        let depth = own.map(|(_, root)| depth(file, root));
+        let found = imports(&std::fs::read_to_string(file).unwrap(), depth);
+        for import in found.into_iter().filter(|import| own.is_none_or(|(own, _)| import != own)) {
+            let place = file.display();
+            assert!(allowed.contains(&import.as_str()), "{place} imports {import}, which {what} may not");
+            used.insert(import);
+        }
+    }
+    let unused: Vec<_> = allowed.iter().filter(|other| !used.contains(**other)).collect();
+    assert!(unused.is_empty(), "{what} imports nothing of {unused:?}");
 }
 
 #[test]
 fn modules_import_only_what_they_may() {
-    for (module, allowed) in EDGES {
-        let files = files(module);
-        assert!(!files.is_empty(), "there is no module {module}");
-        let mut used = BTreeSet::new();
-        for file in files {
-            for import in imports(&std::fs::read_to_string(&file).unwrap(), depth(&file)) {
-                assert!(
-                    import == *module || allowed.contains(&import.as_str()),
-                    "{} imports {import}, which {module} may not",
-                    file.display()
-                );
-                used.insert(import);
-            }
+    for (name, modules) in EDGES {
+        for (module, allowed) in *modules {
+            let place = format!("{name}/{module}");
+            holds(&place, Some((module, &src().join(name))), &files(&place), allowed);
         }
-        let unused: Vec<_> = allowed.iter().filter(|other| !used.contains(**other)).collect();
-        assert!(unused.is_empty(), "{module} imports nothing of {unused:?}");
+    }
+    for (name, allowed) in OTHERS {
+        holds(name, None, &files(name), allowed);
     }
 }
 
 #[test]
 fn an_import_is_found_however_it_is_written() {
-    let found = |text: &str| imports(text, 2).into_iter().collect::<Vec<_>>().join(" ");
+    let found = |text: &str| imports(text, Some(2)).into_iter().collect::<Vec<_>>().join(" ");
     for (text, expected) in [
         ("use crate::{backend, error::Result};", "backend error"),
         ("use crate::{backend};", "backend"),
+        ("use llama_trace_core::{ops::rope, trace}; use llama_trace_hub::Name;", "ops trace"),
         ("use crate::{self as root};", "*"),
         ("use crate as root;", "*"),
         ("use crate::*;", "*"),
@@ -269,25 +297,25 @@ fn an_import_is_found_however_it_is_written() {
         assert_eq!(found(text), expected, "{text}");
     }
     // One module below the root, one `super` leads there.
-    assert_eq!(imports("use super::backend::Cpu;", 1).into_iter().collect::<Vec<_>>(), ["backend"]);
+    assert_eq!(imports("use super::backend::Cpu;", Some(1)).into_iter().collect::<Vec<_>>(), ["backend"]);
 }
 
 /// Commands, and all that is below them, are written for any backend.
 #[test]
 fn a_type_of_a_device_is_named_in_the_backend_and_where_one_is_chosen() {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let chooses = src.join("cli/device.rs");
+    let chooses = src().join("cli/device.rs");
     let names = |file: &Path| {
         let text = std::fs::read_to_string(file).unwrap();
-        ["backend::cpu", "backend::cuda"].iter().any(|device| text.contains(device))
+        ["backend::cpu", "llama_trace_cuda"].iter().any(|device| text.contains(device))
     };
     assert!(names(&chooses));
-    for (module, _) in EDGES.iter().filter(|(module, _)| *module != "backend") {
+    let places = ["cli", "core", "formats", "engine/model", "engine/generate", "runs", "judge", "tui", "hub"];
+    for place in places {
         // A test of the library runs on a device.
         let is_test = |file: &Path| {
             file.to_string_lossy().contains("/cli/recorded") || file.ends_with("cli/bench/tests.rs")
         };
-        for file in files(module).iter().filter(|file| **file != chooses && !is_test(file)) {
+        for file in files(place).iter().filter(|file| **file != chooses && !is_test(file)) {
             assert!(!names(file), "{} names a device", file.display());
         }
     }
@@ -295,11 +323,17 @@ fn a_type_of_a_device_is_named_in_the_backend_and_where_one_is_chosen() {
 
 #[test]
 fn every_module_is_in_the_table() {
-    let lib = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs")).unwrap();
-    for line in lib.lines() {
-        if let Some(module) = line.strip_prefix("pub mod ").and_then(|rest| rest.strip_suffix(';')) {
-            assert!(EDGES.iter().any(|(name, _)| *name == module), "{module} has no row");
-        }
+    for (name, modules) in EDGES {
+        let lib = std::fs::read_to_string(src().join(name).join("lib.rs")).unwrap();
+        let there: BTreeSet<&str> =
+            lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
+        assert_eq!(there, modules.iter().map(|(module, _)| *module).collect(), "the modules of {name}");
+    }
+    let members = std::fs::read_dir(src()).unwrap().map(|entry| entry.unwrap().path());
+    for member in members.filter(|member| member.join("Cargo.toml").exists()) {
+        let name = member.file_name().unwrap().to_str().unwrap();
+        let has = EDGES.iter().map(|(name, _)| *name).chain(OTHERS.iter().map(|(name, _)| *name));
+        assert!(has.into_iter().any(|other| other == name), "the crate {name} has no row");
     }
 }
 
@@ -308,15 +342,18 @@ const STRICT: &[&str] = &["backend/cpu/kernel/mod.rs"];
 
 #[test]
 fn no_file_needs_one_that_needs_it() {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let texts =
-        files("").into_iter().filter(|file| !file.ends_with("main.rs") && !file.ends_with("tests.rs"));
-    let texts = texts.map(|file| {
-        let path = file.strip_prefix(&src).unwrap().to_str().unwrap().to_owned();
-        (path, std::fs::read_to_string(&file).unwrap())
-    });
-    let circles = Sources::new(texts).circles(STRICT);
-    assert!(circles.is_empty(), "{}", circles.join("\n"));
+    let crates = EDGES.iter().map(|(name, _)| *name).chain(OTHERS.iter().map(|(name, _)| *name));
+    for name in crates.chain(["cli"]) {
+        // Modules of the program are below `cli`.
+        let root = if name == "cli" { src() } else { src().join(name) };
+        let texts = files(name).into_iter().filter(|file| !file.ends_with("tests.rs"));
+        let texts = texts.map(|file| {
+            let path = file.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+            (path, std::fs::read_to_string(&file).unwrap())
+        });
+        let circles = Sources::new(texts).circles(STRICT);
+        assert!(circles.is_empty(), "{name}: {}", circles.join("\n"));
+    }
 }
 
 /// The paths that a module's doc names in backticks; of one with a part to be filled in (`<view>`), the folder.
@@ -339,9 +376,13 @@ fn every_path_that_the_map_names_is_there() {
             if path.starts_with("tests/") || path == "src/" { root.into() } else { root.join("src") };
         assert!(folder.join(path).exists(), "lib.rs names {path}, which is not there");
     }
-    for named in
-        ["tui/view/views.rs", "checkpoint/mod.rs", "trace/stage/table.rs", "model/forward.rs", "backend/"]
-    {
+    for named in [
+        "tui/view/views.rs",
+        "formats/checkpoint/mod.rs",
+        "core/trace/stage/table.rs",
+        "engine/model/forward.rs",
+        "cuda/",
+    ] {
         assert!(paths.iter().any(|path| path == named), "the map does not say what {named} is touched for");
     }
     assert_eq!(named_paths("//! | `a/b.rs`, [`c`] | `d/<e>/f.rs`: `g()` |\n/// `h/i.rs`"), ["a/b.rs", "d/"]);

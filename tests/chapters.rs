@@ -23,8 +23,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use llama_trace::chapters::{CHAPTERS, Chapter};
+use llama_trace::chapters::CHAPTERS;
 use llama_trace::trace::{Stage, Step, View};
+
 use note::{Block, Command, Note};
 use serde_json::json;
 use shell::option;
@@ -265,11 +266,11 @@ fn every_stage_and_every_view_has_a_note() {
     let steps = Stage::ALL.iter().map(|&stage| Step::Stage(stage));
     for step in steps.chain(View::ALL.iter().map(|&view| Step::View(view))) {
         let chapter =
-            Chapter::about(step).next().unwrap_or_else(|| panic!("no note explains {}", step.name()));
+            CHAPTERS.about(step).next().unwrap_or_else(|| panic!("no note explains {}", step.name()));
         assert!(chapter.steps().any(|other| other == step), "{} has no note of its own", step.name());
-        assert!(Chapter::about(step).all(|chapter| chapter.steps().any(|other| other == step)));
+        assert!(CHAPTERS.about(step).all(|chapter| chapter.steps().any(|other| other == step)));
     }
-    for chapter in CHAPTERS {
+    for chapter in CHAPTERS.iter() {
         assert!(chapter.steps().next().is_some(), "{} is shown nowhere", chapter.slug);
     }
 }
@@ -410,7 +411,7 @@ fn known_names() -> BTreeSet<String> {
 fn shown_in_the_viewer_a_note_has_no_comments_left() {
     use llama_trace::tui::theme::{Depth, Theme};
     use llama_trace::tui::view::markdown::render;
-    for chapter in CHAPTERS {
+    for chapter in CHAPTERS.iter() {
         for width in [30, 60, 100] {
             let lines = render(chapter.text, width, Theme::new(Depth::None));
             let text: Vec<String> = lines.iter().map(ToString::to_string).collect();

@@ -4,9 +4,6 @@
 mod common;
 #[path = "chat/gguf.rs"]
 mod gguf;
-#[allow(dead_code, reason = "these tests write keys only")]
-#[path = "../src/files/gguf/build.rs"]
-mod gguf_build;
 #[cfg(target_os = "linux")]
 #[path = "chat/hostile.rs"]
 mod hostile;
@@ -25,6 +22,7 @@ use common::{command, data, fixture, stderr, stdout};
 use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::error::Error;
+use llama_trace::files::gguf::build as gguf_build;
 use llama_trace::generate::chat::{LLAMA2, Message, Role, Template, prompt};
 use llama_trace::generate::{Chat, Conversation, Ended, Sampler, Sampling, Session};
 use llama_trace::model::{Model, forward};
@@ -279,7 +277,7 @@ struct Parts {
 
 impl Parts {
     fn open() -> Self {
-        let checkpoint = checkpoint::open(None).unwrap();
+        let checkpoint = llama_trace::builtin::open().unwrap();
         let files = checkpoint::chat_template::read(&checkpoint).unwrap();
         let (text, place) = files.template.unwrap();
         Self {

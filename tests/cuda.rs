@@ -15,9 +15,9 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use llama_trace::backend::cuda::nvrtc::Nvrtc;
-use llama_trace::backend::cuda::ptx;
-use llama_trace::backend::cuda::sources::{self, Module};
+use llama_trace::cuda::nvrtc::Nvrtc;
+use llama_trace::cuda::ptx;
+use llama_trace::cuda::sources::{self, Module};
 use lzma_rust2::{LzmaOptions, LzmaWriter};
 use rayon::prelude::*;
 
@@ -77,7 +77,7 @@ fn resources(log: &str) -> BTreeMap<String, String> {
 
 /// A file beside the kernels.
 fn beside(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/backend/cuda/kernels").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda/kernels").join(name)
 }
 
 /// The file that says what each kernel takes of a multiprocessor.

@@ -1,9 +1,6 @@
 //! One model in every format that is read (`fixtures/formats`): the same logits from each.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[allow(dead_code, reason = "these tests write files of few kinds")]
-#[path = "../src/files/gguf/build.rs"]
-mod build;
 mod common;
 #[path = "formats/configuration.rs"]
 mod configuration;
@@ -25,6 +22,7 @@ use common::logits::{bits, distance, logits, logits_on};
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::checkpoint::{self, Checkpoint, Dtype};
 use llama_trace::config::{Pairing, Precision, RopeScaling};
+use llama_trace::files::gguf::build;
 use serde_json::Value;
 
 /// Every form of the model: where it lies, and what it is recognised as.
@@ -55,7 +53,7 @@ const INT8: [(&str, usize); 2] = [("v2", 32), ("v2_across", 48)];
 const TOLERANCE: f64 = 1e-5;
 
 fn open(path: &str) -> Checkpoint {
-    checkpoint::open(Some(&fixture("formats").join(path))).unwrap()
+    checkpoint::open(&fixture("formats").join(path)).unwrap()
 }
 
 fn json(path: &str) -> Value {
@@ -172,12 +170,12 @@ fn every_format_scales_rope_alike() {
         let folder = tempfile::tempdir().unwrap();
         let from = fixture("formats").join(path);
         let scaled = if settings.is_empty() {
-            checkpoint::open(Some(&from)).unwrap()
+            checkpoint::open(&from).unwrap()
         } else {
             copy(&from, folder.path());
             let [here, there] = ["scaled.json", "json"].map(|ending| format!("{settings}.{ending}"));
             fs::rename(folder.path().join(here), folder.path().join(there)).unwrap();
-            checkpoint::open(Some(folder.path())).unwrap()
+            checkpoint::open(folder.path()).unwrap()
         };
         let error = |checkpoint: &Checkpoint| {
             distance(last(&logits(checkpoint, &ids), checkpoint.config.vocab), &expected)
@@ -199,8 +197,8 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn a_qwen3_is_the_same_in_gguf() {
-    let [gguf, hugging_face] = ["formats/gguf/qwen3.gguf", "golden/qwen3"]
-        .map(|path| checkpoint::open(Some(&fixture(path))).unwrap());
+    let [gguf, hugging_face] =
+        ["formats/gguf/qwen3.gguf", "golden/qwen3"].map(|path| checkpoint::open(&fixture(path)).unwrap());
     assert_eq!(gguf.format.to_string(), "GGUF v3, F32");
     assert_eq!(gguf.config, hugging_face.config);
     let ids = [1, 46, 7, 23, 0, 9, 31, 31, 5];

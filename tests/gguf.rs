@@ -2,9 +2,6 @@
 //! (`fixtures/formats/gguf`). That they give the logits of the other formats is in `formats.rs`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[allow(dead_code, reason = "these tests write files of one kind only")]
-#[path = "../src/files/gguf/build.rs"]
-mod build;
 mod common;
 
 use std::fs;
@@ -15,6 +12,7 @@ use common::{data, fixture, llama_trace, stderr, stdout};
 use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::checkpoint::{self, Checkpoint};
 use llama_trace::config::Precision;
+use llama_trace::files::gguf::build;
 use llama_trace::ops::blocks::{self, dequantize};
 use safetensors::tensor::SafeTensors;
 
@@ -23,7 +21,7 @@ fn path(name: &str) -> PathBuf {
 }
 
 fn open(name: &str) -> Checkpoint {
-    checkpoint::open(Some(&path(name))).unwrap()
+    checkpoint::open(&path(name)).unwrap()
 }
 
 /// The logits after some ids that every vocabulary here has.
@@ -139,7 +137,7 @@ fn any_part_opens_the_whole_model() {
     for number in 1..=3 {
         fs::copy(path(&part(number)), folder.path().join(part(number))).unwrap();
     }
-    let open = |name: &str| checkpoint::open(Some(&folder.path().join(name)));
+    let open = |name: &str| checkpoint::open(&folder.path().join(name));
     for number in 1..=3 {
         let model = open(&part(number)).unwrap();
         assert_eq!(model.format.to_string(), "GGUF v3, BF16, 3 files");
@@ -162,7 +160,7 @@ fn a_file_is_known_by_its_beginning_and_not_by_its_name() {
     let mut bytes = fs::read(path("f32.gguf")).unwrap();
     bytes[4] = 2;
     fs::write(&file, bytes).unwrap();
-    let model = checkpoint::open(Some(&file)).unwrap();
+    let model = checkpoint::open(&file).unwrap();
     assert_eq!(model.format.to_string(), "GGUF v2, F32");
     assert_eq!(bits(&logits(&model)), bits(&logits(&open("f32.gguf"))));
 }

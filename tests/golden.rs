@@ -103,7 +103,7 @@ fn a_missing_query_and_key_norm_is_noticed() {
 
 /// The model with its tensors passed through `change`.
 fn with_tensors(model: &str, change: impl FnOnce(&mut Tensors)) -> Checkpoint {
-    checkpoint::open(Some(models::golden(model, change).path())).unwrap()
+    checkpoint::open(models::golden(model, change).path()).unwrap()
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn demo() -> Option<tempfile::TempDir> {
 #[test]
 fn a_real_pth_file_runs() {
     let Some(folder) = demo() else { return };
-    let checkpoint = checkpoint::open(Some(folder.path())).unwrap();
+    let checkpoint = checkpoint::open(folder.path()).unwrap();
     assert_eq!(checkpoint.config.vocab, 512);
     logits(&checkpoint, &[1, 2, 3]);
 }

@@ -72,7 +72,7 @@ fn model(name: &str) -> Model<Cpu> {
 }
 
 fn model_in(name: &str, cpu: Cpu) -> Model<Cpu> {
-    let checkpoint = checkpoint::open(Some(&common::fixture(&format!("golden/{name}")))).unwrap();
+    let checkpoint = checkpoint::open(&common::fixture(&format!("golden/{name}"))).unwrap();
     Model::load(&checkpoint, cpu).unwrap()
 }
 
@@ -87,7 +87,7 @@ fn models_in(names: &'static [&'static str]) -> impl Iterator<Item = (String, Bo
     let version_2 = || {
         let path = common::fixture("precision/q8_unshared.bin");
         let cpu = Cpu::default().with_precision(Precision::Q8 { group: 10 });
-        Model::load(&checkpoint::open(Some(&path)).unwrap(), cpu).unwrap()
+        Model::load(&checkpoint::open(&path).unwrap(), cpu).unwrap()
     };
     golden.chain([("version 2".to_owned(), Box::new(version_2) as _)])
 }
@@ -438,7 +438,8 @@ fn recording_and_threads_and_kernels_do_not_change_the_logits() {
     for precision in PRECISIONS {
         let paths = MODELS.map(|name| Some(common::fixture(&format!("golden/{name}"))));
         for path in paths.into_iter().chain([None]) {
-            let checkpoint = checkpoint::open(path.as_deref()).unwrap();
+            let checkpoint =
+                path.as_deref().map_or_else(llama_trace::builtin::open, checkpoint::open).unwrap();
             let mut first = None;
             for kernel in Kernel::available() {
                 let cpu = Cpu::with_kernel(kernel).with_precision(precision);
@@ -467,7 +468,7 @@ fn a_prefill_is_the_same_as_its_tokens_one_by_one() {
     }
     for precision in PRECISIONS {
         let cpu = Cpu::default().with_precision(precision);
-        let built_in = Model::load(&checkpoint::open(None).unwrap(), cpu).unwrap();
+        let built_in = Model::load(&llama_trace::builtin::open().unwrap(), cpu).unwrap();
         compare_prefill(&built_in, &[300, 301, 302, 303, 300, 301, 302, 303, 40]);
     }
 }
@@ -480,7 +481,7 @@ fn a_prefill_of_stories260k_is_the_same_as_its_tokens_one_by_one() {
         return;
     };
     let ids: Vec<u32> = serde_json::from_slice(&std::fs::read(ids).unwrap()).unwrap();
-    let model = Model::load(&checkpoint::open(Some(&path)).unwrap(), Cpu::default()).unwrap();
+    let model = Model::load(&checkpoint::open(&path).unwrap(), Cpu::default()).unwrap();
     compare_prefill(&model, &ids[..40]);
 }
 

@@ -232,7 +232,7 @@ fn text_of(tokenizer: &dyn Tokenizer, ids: &[u32]) -> String {
 
 #[test]
 fn the_built_in_model_has_its_own() {
-    let model = checkpoint::open(None).unwrap();
+    let model = llama_trace::builtin::open().unwrap();
     let tokenizer = find(&model, None).unwrap().unwrap();
     assert_eq!(tokenizer.vocab_size(), model.config.vocab);
     let text = "The fox saw 3 stars — ✨ and\n said \"hello\".";
@@ -244,17 +244,17 @@ fn the_built_in_model_has_its_own() {
 #[test]
 fn tokenizers_are_found_beside_their_models() {
     let Some(folder) = data("") else { return };
-    let model = checkpoint::open(Some(&folder.join("stories260K/stories260K.bin"))).unwrap();
+    let model = checkpoint::open(&folder.join("stories260K/stories260K.bin")).unwrap();
     let tokenizer = find(&model, None).unwrap().unwrap();
     assert_eq!((tokenizer.vocab_size(), tokenizer.bos()), (512, Some(1)));
-    let model = checkpoint::open(Some(&folder.join("tiny-llama-float"))).unwrap();
+    let model = checkpoint::open(&folder.join("tiny-llama-float")).unwrap();
     assert_eq!(find(&model, None).unwrap().unwrap().vocab_size(), 32);
 }
 
 #[test]
 fn a_tokenizer_that_does_not_fit_is_an_error() {
     let Some(folder) = data("") else { return };
-    let model = checkpoint::open(Some(&folder.join("stories260K/stories260K.bin"))).unwrap();
+    let model = checkpoint::open(&folder.join("stories260K/stories260K.bin")).unwrap();
     let message = |name: &str| find(&model, Some(&folder.join(name))).err().unwrap().to_string();
     assert!(message("llama2c/tokenizer.bin").contains("exactly 512 tokens"));
     assert!(message("llama2c/tokenizer.model").contains("at most 512 tokens"));

@@ -49,7 +49,7 @@ impl Folder {
 
     /// Opens the model of this name and does with it what `info`, `chat` and a run of two tokens do.
     pub fn model(&self, name: &str) {
-        let Ok(checkpoint) = checkpoint::open(Some(&self.path(name))) else { return };
+        let Ok(checkpoint) = checkpoint::open(&self.path(name)) else { return };
         let _ = (checkpoint.format.to_string(), format!("{:?}", checkpoint.config), checkpoint.notes.lines());
         for (_, tensor) in checkpoint.tensors() {
             let _ = (tensor.count(), tensor.shape().len());

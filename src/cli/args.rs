@@ -8,12 +8,12 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use super::memory;
-use crate::checkpoint::{Ablated, Dtype, random};
-use crate::error::{Error, shortened};
-use crate::picture::{Format, Paper};
-use crate::replay::DEFAULT_MEMORY;
-use crate::trace::Address;
-use crate::tui::palette::Palette;
+use llama_trace_core::error::{Error, shortened};
+use llama_trace_core::trace::Address;
+use llama_trace_formats::checkpoint::{Ablated, Dtype, random};
+use llama_trace_picture::{Format, Paper};
+use llama_trace_runs::replay::DEFAULT_MEMORY;
+use llama_trace_tui::palette::Palette;
 
 /// Reads an address.
 ///
@@ -266,7 +266,7 @@ impl ColourArgs {
     ///
     /// # Errors
     /// [`Error::Usage`] where colours are asked for.
-    pub(super) fn refuse(self) -> crate::error::Result<()> {
+    pub(super) fn refuse(self) -> llama_trace_core::error::Result<()> {
         match (self.light, self.palette) {
             (false, PaletteName::RedBlue) => Ok(()),
             _ => Err(Error::usage("--light and --palette are the tracer's, and a text has no colours")

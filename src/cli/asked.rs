@@ -6,10 +6,10 @@ use super::device::Device;
 use super::input::Run;
 use super::traced::{Traced, wait};
 use super::{RunArgs, TraceArgs};
-use crate::error::{Error, Result};
-use crate::replay::{DEFAULT_MEMORY, Live, Start};
-use crate::stop;
-use crate::trace::{Answer, Outline, Query, Run as Number, Source, Status, TokenLabel};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::stop;
+use llama_trace_core::trace::{Answer, Outline, Query, Run as Number, Source, Status, TokenLabel};
+use llama_trace_runs::replay::{DEFAULT_MEMORY, Live, Start};
 
 /// A run whose passes are done.
 pub(super) struct Asked {

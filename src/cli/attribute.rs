@@ -8,9 +8,9 @@ use super::asked::Asked;
 use super::choose::{Asks, Command};
 use super::device::Device;
 use super::{AttributeArgs, LogFormat, output};
-use crate::error::{Error, Result};
-use crate::trace::lens::{Attribution, AttributionAt, Share};
-use crate::trace::{Answer, Query, Site, Stage};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::lens::{Attribution, AttributionAt, Share};
+use llama_trace_core::trace::{Answer, Query, Site, Stage};
 
 /// Parts that the text names one by one.
 const NAMED: usize = 16;

@@ -18,13 +18,13 @@ use super::choose::{Asks, Command};
 use super::device::Device;
 use super::{BenchArgs, BenchFormat};
 use super::{input, output};
-use crate::backend::{Backend, Limits};
-use crate::checkpoint::{Checkpoint, Dtype, Tensor, random};
-use crate::config::{ModelConfig, Precision};
-use crate::error::{Error, Result};
-use crate::generate::{Sampler, Sampling, Session};
-use crate::model::{Model, forward};
-use crate::trace::{Clock, NoProbe, Probe, Site, Stage};
+use llama_trace_core::config::{ModelConfig, Precision};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::{Clock, NoProbe, Probe, Site, Stage};
+use llama_trace_engine::backend::{Backend, Limits};
+use llama_trace_engine::generate::{Sampler, Sampling, Session};
+use llama_trace_engine::model::{Model, forward};
+use llama_trace_formats::checkpoint::{Checkpoint, Dtype, Tensor, random};
 
 /// Times that a prefill of each length is run, after one to warm up.
 const PREFILLS: usize = 3;
@@ -236,7 +236,7 @@ fn bytes_read(checkpoint: &Checkpoint, precision: Precision) -> usize {
     };
     let all: usize = checkpoint.tensors().map(|(_, tensor)| size(tensor)).sum();
     let ModelConfig { vocab, dim, tied, .. } = checkpoint.config;
-    let table = checkpoint.tensor(crate::checkpoint::Weight::Embedding, &[vocab, dim]);
+    let table = checkpoint.tensor(llama_trace_formats::checkpoint::Weight::Embedding, &[vocab, dim]);
     let table = table.map_or(0, size);
     if tied { all } else { all - table }
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::{CaptureArgs, RuntimeName, output};
-use crate::error::Result;
+use llama_trace_core::error::Result;
 
 /// Prints the script for a runtime.
 pub(super) fn run(args: &CaptureArgs) -> Result<()> {

@@ -7,6 +7,7 @@ mod editor;
 mod format;
 mod lines;
 
+use crate::chapters::CHAPTERS;
 use std::sync::Arc;
 
 pub(super) use self::apart::{ARGUMENT, serve};
@@ -20,16 +21,16 @@ use super::device::Device;
 use super::input;
 use super::output::{self, Failure};
 use super::vocabulary;
-use crate::ending;
-use crate::error::{Error, Result, printable};
-use crate::generate::chat::{self, Role};
-use crate::generate::{Chat, Conversation, Ended, Sampler, Session};
-use crate::model::Model;
-use crate::replay::{Live, Start};
-use crate::stop::{self, Stop};
-use crate::tokenizer::{Piece, Tokenizer};
-use crate::trace::manifest::Drawing;
-use crate::tui;
+use llama_trace_core::error::{Error, Result, printable};
+use llama_trace_core::stop::{self, Stop};
+use llama_trace_core::trace::manifest::Drawing;
+use llama_trace_ending as ending;
+use llama_trace_engine::generate::chat::{self, Role};
+use llama_trace_engine::generate::{Chat, Conversation, Ended, Sampler, Session};
+use llama_trace_engine::model::Model;
+use llama_trace_formats::tokenizer::{Piece, Tokenizer};
+use llama_trace_runs::replay::{Live, Start};
+use llama_trace_tui as tui;
 
 impl choose::Command for &ChatArgs {
     fn asks(&self) -> Asks<'_> {
@@ -316,7 +317,8 @@ impl<D: Device> Talk<'_, D> {
             context: self.context,
         };
         let live = Live::start(Arc::clone(self.model), start)?;
-        let setting = tui::Setting { drawing: Some(self.drawing), ..tui::Setting::default() };
+        let setting =
+            tui::Setting { drawing: Some(self.drawing), chapters: CHAPTERS, ..tui::Setting::default() };
         let seen = tui::visit(Box::new(live), &tui::OpenAt::default(), setting);
         self.stop.clear();
         seen

@@ -8,9 +8,9 @@ use super::device::{self, Device};
 use super::progress::Progress;
 use super::{CheckArgs, CheckFormat};
 use super::{input, prompt};
-use crate::check::{self, DECODES, Plan, Sample};
-use crate::error::{Error, Result};
-use crate::tokenizer::Tokenizer;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_formats::tokenizer::Tokenizer;
+use llama_trace_judge::check::{self, DECODES, Plan, Sample};
 
 /// Tokens of the first pass where nobody gives a prompt: enough for tiles and units to be reached.
 const TOKENS: usize = 40;

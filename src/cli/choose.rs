@@ -3,9 +3,9 @@
 use super::device::{Cpu, Cuda, Device, arranged, keep_chosen, needs};
 use super::input::{open_quietly, precision};
 use super::{CpuArgs, DeviceName, ModelArgs, RunArgs, TraceArgs, ready, tell, threads};
-use crate::checkpoint::{Checkpoint, random};
-use crate::config::Precision;
-use crate::error::Result;
+use llama_trace_core::config::Precision;
+use llama_trace_core::error::Result;
+use llama_trace_formats::checkpoint::{Checkpoint, random};
 
 /// What a command is going to run, as far as the choice of a device goes by it.
 #[derive(Clone, Copy)]

@@ -10,9 +10,9 @@ use super::args::{
     random_weights, whole,
 };
 use super::memory;
-use crate::checkpoint::random;
-use crate::record::Branch;
-use crate::trace::Address;
+use llama_trace_core::trace::Address;
+use llama_trace_formats::checkpoint::random;
+use llama_trace_runs::record::Branch;
 
 #[derive(Args, Debug)]
 pub(super) struct OpenTraceArgs {

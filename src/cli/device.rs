@@ -4,15 +4,15 @@ use std::sync::{Mutex, PoisonError};
 
 use super::room::Needs;
 use super::{CacheDtypeName, CpuArgs, DeviceName, ready, threads};
-use crate::backend::Backend;
-pub(super) use crate::backend::cpu::Cpu;
-use crate::backend::cpu::Kernel;
-use crate::backend::cuda::OWN_BYTES;
-pub(super) use crate::backend::cuda::{Cuda, KernelList, Uses};
-use crate::checkpoint::Checkpoint;
-use crate::config::{CacheDtype, Precision};
-use crate::error::{Error, Result};
-use crate::model::Model;
+use llama_trace_core::config::{CacheDtype, Precision};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_cuda::OWN_BYTES;
+pub(super) use llama_trace_cuda::{Cuda, KernelList, Uses};
+use llama_trace_engine::backend::Backend;
+pub(super) use llama_trace_engine::backend::cpu::Cpu;
+use llama_trace_engine::backend::cpu::Kernel;
+use llama_trace_engine::model::Model;
+use llama_trace_formats::checkpoint::Checkpoint;
 
 /// A backend that the command line can start.
 pub(super) trait Device: Backend + Sized + 'static {

@@ -30,12 +30,12 @@ use super::choose::{self, Asks, Command};
 use super::device::Device;
 use super::progress::Progress;
 use super::{DiffArgs, DiffFormat, ModelArgs, PrecisionName, input, output};
-use crate::check::Sample;
-use crate::config::Precision;
-use crate::diff::{self, About, Diagnosis, Doing, Found, Report, Traced};
-use crate::error::{Error, Result, printable};
-use crate::trace::{Run, Site, Sizes, Stage, Step, Values};
-use crate::tui;
+use llama_trace_core::config::Precision;
+use llama_trace_core::error::{Error, Result, printable};
+use llama_trace_core::trace::{Run, Site, Sizes, Stage, Step, Values};
+use llama_trace_judge::check::Sample;
+use llama_trace_judge::diff::{self, About, Diagnosis, Doing, Found, Report, Traced};
+use llama_trace_tui as tui;
 
 /// Which rows of large matrices are computed again.
 fn sample(args: &DiffArgs) -> Sample {

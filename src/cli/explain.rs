@@ -8,10 +8,10 @@ use super::asked::Asked;
 use super::choose::{Asks, Command};
 use super::device::Device;
 use super::{ExplainArgs, LogFormat, RunArgs, output};
-use crate::error::{Error, Result};
-use crate::trace::explanation::{Explanation, ExplanationAt, From, Operand, Term, Together};
-use crate::trace::select::{absent, ask_for_pass, past_the_last};
-use crate::trace::{Address, Answer, Axis, Outline, Query, Run, Site, Step, Subject};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::explanation::{Explanation, ExplanationAt, From, Operand, Term, Together};
+use llama_trace_core::trace::select::{absent, ask_for_pass, past_the_last};
+use llama_trace_core::trace::{Address, Answer, Axis, Outline, Query, Run, Site, Step, Subject};
 
 /// The columns of the longest bar.
 const BAR: f64 = 20.0;

@@ -19,10 +19,10 @@ use super::choose::{Asks, Command};
 use super::device::Device;
 use super::input::{Run, say_full};
 use super::progress::Progress;
-use crate::error::{Error, Result};
-use crate::generate::Ended;
-use crate::stop;
-use crate::trace::{PassDims, Select, Site, Sizes};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::stop;
+use llama_trace_core::trace::{PassDims, Select, Site, Sizes};
+use llama_trace_engine::generate::Ended;
 
 impl Command for &ExportArgs {
     fn asks(&self) -> Asks<'_> {

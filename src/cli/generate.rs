@@ -13,10 +13,10 @@ use super::output::{self, Failure};
 use super::progress::Progress;
 use super::prompt::Prompt;
 use super::{LogFormat, MemoryArgs, RunArgs};
-use crate::error::{Error, Result};
-use crate::generate::Ended;
-use crate::tokenizer::{Piece, TextStream, Tokenizer};
-use crate::trace::NoProbe;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::NoProbe;
+use llama_trace_engine::generate::Ended;
+use llama_trace_formats::tokenizer::{Piece, TextStream, Tokenizer};
 
 /// Tokens that are drawn unless `-n` says otherwise.
 const DEFAULT_TOKENS: usize = 128;

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 
 use super::ModelArgs;
-use crate::error::{Error, Result, printable};
-use crate::hub::{self, Found, Name, Need, Settings, SparseCopy, Watch};
-use crate::stop;
+use llama_trace_core::error::{Error, Result, printable};
+use llama_trace_core::stop;
+use llama_trace_hub as hub;
+use llama_trace_hub::{Found, Name, Need, Settings, SparseCopy, Watch};
 
 /// Where the model lies that was asked for.
 pub(super) struct Place {

@@ -7,13 +7,13 @@ use super::device;
 use super::input::{self, Look};
 use super::memory::{self, size};
 use super::{ModelArgs, output, threads, vocabulary};
-use crate::checkpoint::{Checkpoint, Format};
-use crate::config::{ModelConfig, Precision, RopeScaling};
-use crate::error::{self, Error, Result};
-use crate::files::printable;
-use crate::model::{buffer_bytes, kv_cache};
-use crate::replay::DEFAULT_MEMORY;
-use crate::trace::{PassDims, Site, Sizes};
+use llama_trace_core::config::{ModelConfig, Precision, RopeScaling};
+use llama_trace_core::error::{self, Error, Result};
+use llama_trace_core::trace::{PassDims, Site, Sizes};
+use llama_trace_engine::model::{buffer_bytes, kv_cache};
+use llama_trace_formats::checkpoint::{Checkpoint, Format};
+use llama_trace_formats::files::printable;
+use llama_trace_runs::replay::DEFAULT_MEMORY;
 
 pub(super) fn run(args: &ModelArgs) -> Result<()> {
     // Reading a vocabulary shares work out.

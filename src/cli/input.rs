@@ -1,5 +1,6 @@
 //! From options to what a run needs: the model, the tokenizer, and the prompt as ids.
 
+use crate::builtin::BUILT_IN;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,18 +8,18 @@ use super::device::Device;
 use super::hub;
 use super::prompt::{self, Prompt};
 use super::{CpuArgs, ModelArgs, PrecisionName, RunArgs, SamplingArgs, SelectArgs, tell};
-use crate::backend::Backend;
-use crate::checkpoint::{self, Checkpoint};
-use crate::config::{DEFAULT_GROUP, ModelConfig, Precision};
-use crate::error::{Error, Result};
-use crate::files::printable;
-use crate::generate::{Batch, Prompts, Sampler, Sampling};
-use crate::hub::{Need, SparseCopy};
-use crate::model::Model;
-use crate::tokenizer::{self, Tokenizer};
-use crate::trace::manifest::Drawing;
-use crate::trace::select::Extent;
-use crate::trace::{PassDims, Select, Site, TokenLabel};
+use llama_trace_core::config::{DEFAULT_GROUP, ModelConfig, Precision};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::manifest::Drawing;
+use llama_trace_core::trace::select::Extent;
+use llama_trace_core::trace::{PassDims, Select, Site, TokenLabel};
+use llama_trace_engine::backend::Backend;
+use llama_trace_engine::generate::{Batch, Prompts, Sampler, Sampling};
+use llama_trace_engine::model::Model;
+use llama_trace_formats::checkpoint::{self, Checkpoint};
+use llama_trace_formats::files::printable;
+use llama_trace_formats::tokenizer::{self, Tokenizer};
+use llama_trace_hub::{Need, SparseCopy};
 
 /// Everything that a run starts from.
 pub(super) struct Run<D: Device> {
@@ -342,7 +343,10 @@ pub(super) fn open_quietly(args: &ModelArgs) -> Result<(Checkpoint, Precision)> 
 
 fn open_silently(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<SparseCopy>)> {
     let place = hub::locate(args, need)?;
-    let mut checkpoint = checkpoint::open_ignoring(place.path.as_deref(), &args.ignore_config)?;
+    let mut checkpoint = match &place.path {
+        Some(path) => checkpoint::open_ignoring(path, &args.ignore_config)?,
+        None => BUILT_IN.open(&args.ignore_config)?,
+    };
     if let Some(name) = place.name {
         // The folder's own name there is a commit.
         checkpoint.name = name;

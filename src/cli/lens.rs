@@ -9,10 +9,10 @@ use super::choose::{Asks, Command};
 use super::device::Device;
 use super::progress::Progress;
 use super::{LensArgs, LogFormat, NOT_A_NUMBER, output, tell};
-use crate::error::Result;
-use crate::trace::lens::{LensAt, Reading};
-use crate::trace::select::numbers;
-use crate::trace::{Answer, Query, Site, Stage};
+use llama_trace_core::error::Result;
+use llama_trace_core::trace::lens::{LensAt, Reading};
+use llama_trace_core::trace::select::numbers;
+use llama_trace_core::trace::{Answer, Query, Site, Stage};
 
 impl Command for &LensArgs {
     fn asks(&self) -> Asks<'_> {

@@ -14,13 +14,13 @@ use super::device::Device;
 use super::input::{Run, say_full};
 use super::output;
 use super::{LogArgs, LogFormat};
-use crate::error::{Error, Result};
-use crate::generate::{Batch, Drawn, Ended};
-use crate::trace::frame::Summing;
-use crate::trace::log::{Line, Operand, Took, lines};
-use crate::trace::{
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::frame::Summing;
+use llama_trace_core::trace::log::{Line, Operand, Took, lines};
+use llama_trace_core::trace::{
     Clock, ModelCard, NoProbe, PassDims, Probe, Select, Site, Stats, Step, TokenLabel, Values,
 };
+use llama_trace_engine::generate::{Batch, Drawn, Ended};
 
 /// How many values `--values` shows of each output.
 const FIRST_VALUES: usize = 6;
@@ -365,7 +365,8 @@ fn object(line: &Line, kind: &str, summary: Option<&Summary>) -> Value {
     });
     if let (Step::Stage(_), Some(summary)) = (line.step, summary) {
         let (stats, Summary { first, whole, .. }) = (summary.stats(), summary);
-        let number = |value: f64| if *whole { json!(value as i64) } else { crate::diff::number(value) };
+        let number =
+            |value: f64| if *whole { json!(value as i64) } else { llama_trace_judge::diff::number(value) };
         let first: Vec<_> = first.iter().map(|&value| number(value)).collect();
         // JSON has no number for what is not finite: those are strings.
         object["values"] = json!({

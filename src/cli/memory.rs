@@ -1,6 +1,6 @@
 //! Sizes of memory as people write and read them: 64MiB, 2GiB; 2.5 GB.
 
-use crate::replay::LEAST_MEMORY;
+use llama_trace_runs::replay::LEAST_MEMORY;
 
 /// The units and their bytes.
 const UNITS: [(&str, usize); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];

@@ -48,7 +48,6 @@ use std::process::{self, ExitCode};
 use clap::error::ContextValue;
 use clap::{Parser, Subcommand};
 
-use crate::error::{Result, printable, printable_text};
 use args::{
     BenchFormat, CacheDtypeName, CheckFormat, ColourArgs, CpuArgs, DeviceName, DiffFormat, KeepName,
     LogFormat, MemoryArgs, ModelArgs, OpenArgs, PrecisionName, RunArgs, RuntimeName, SamplingArgs,
@@ -58,6 +57,7 @@ use commands::{
     AttributeArgs, BenchArgs, CaptureArgs, ChatArgs, CheckArgs, DiffArgs, ExplainArgs, ExportArgs, LensArgs,
     LogArgs, OpenTraceArgs, RecordArgs, SnapshotArgs, TokenizeArgs,
 };
+use llama_trace_core::error::{Result, printable, printable_text};
 
 /// Step through a real Llama: every stage of the forward pass, with true shapes and true values.
 #[derive(Debug, Parser)]
@@ -228,7 +228,7 @@ impl Cli {
     /// Does what the command line asks for.
     ///
     /// # Errors
-    /// Whatever goes wrong; [`crate::error::Error::exit_code`] is the process's.
+    /// Whatever goes wrong; [`llama_trace_core::error::Error::exit_code`] is the process's.
     pub fn run(self) -> Result<()> {
         match self.command {
             Some(Command::Export(args)) => choose::run(&args),

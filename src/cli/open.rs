@@ -4,9 +4,10 @@ use super::OpenTraceArgs;
 use super::choose::{Asks, Command};
 use super::device::Device;
 use super::traced::Traced;
-use crate::error::Result;
-use crate::tui;
-use crate::tui::marks::Marks;
+use crate::chapters::CHAPTERS;
+use llama_trace_core::error::Result;
+use llama_trace_tui as tui;
+use llama_trace_tui::marks::Marks;
 
 impl Command for &OpenTraceArgs {
     fn asks(&self) -> Asks<'_> {
@@ -28,6 +29,7 @@ impl Command for &OpenTraceArgs {
         }
         let traced = Traced::<D>::open(&self.trace, &self.model, &self.cpu, self.memory.bytes())?;
         let setting = tui::Setting {
+            chapters: CHAPTERS,
             palette: self.colours.palette(),
             paper: self.colours.paper(),
             file: self.trace.file_name().map(|name| name.to_string_lossy().into_owned()),

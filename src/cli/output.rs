@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, StdoutLock, Write, stdout};
 
-use crate::error::{Error, Result, printable_json, printable_text};
-use crate::tokenizer::{Piece, TextStream};
+use llama_trace_core::error::{Error, Result, printable_json, printable_text};
+use llama_trace_formats::tokenizer::{Piece, TextStream};
 
 /// Why a text that is printed as it comes has ended early.
 pub(super) enum Failure {

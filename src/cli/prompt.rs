@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use super::RunArgs;
-use crate::error::{Error, Result};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::stop;
 #[cfg(unix)]
-use crate::files::at_once;
-use crate::files::printable;
-use crate::stop;
-use crate::tokenizer::{self, Tokenizer};
+use llama_trace_formats::files::at_once;
+use llama_trace_formats::files::printable;
+use llama_trace_formats::tokenizer::{self, Tokenizer};
 
 /// The text of a run without `--prompt`.
 pub(super) const DEFAULT_PROMPT: &str = "Once upon a time";

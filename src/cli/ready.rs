@@ -7,12 +7,12 @@ use std::time::Duration;
 use super::device::{Cuda, KernelList, Uses};
 use super::progress::Progress;
 use super::tell;
-use crate::backend::Backend;
-use crate::checkpoint::{Checkpoint, random};
-use crate::error::Result;
-use crate::generate::{Next, Sampler, Sampling, Session};
-use crate::model::Model;
-use crate::trace::NoProbe;
+use llama_trace_core::error::Result;
+use llama_trace_core::trace::NoProbe;
+use llama_trace_engine::backend::Backend;
+use llama_trace_engine::generate::{Next, Sampler, Sampling, Session};
+use llama_trace_engine::model::Model;
+use llama_trace_formats::checkpoint::{Checkpoint, random};
 
 /// Lengths of prompts after which kernels differ: those for a few rows, and tiles of every size.
 const PROMPTS: [usize; 13] = [1, 2, 3, 5, 9, 16, 32, 64, 128, 256, 512, 1024, 2048];
@@ -113,8 +113,8 @@ fn kernels(cuda: &Cuda, checkpoint: &Checkpoint, uses: &Uses) -> Result<KernelLi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::Dtype;
-    use crate::config::{ModelConfig, Pairing, Precision, RopeScaling};
+    use llama_trace_core::config::{ModelConfig, Pairing, Precision, RopeScaling};
+    use llama_trace_formats::checkpoint::Dtype;
 
     fn small() -> ModelConfig {
         ModelConfig {

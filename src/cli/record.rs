@@ -9,16 +9,16 @@ use super::input::{Run, say_full};
 use super::memory::written;
 use super::progress::Progress;
 use super::{KeepName, RecordArgs, tell};
-use crate::backend::Operation;
-use crate::error::{Error, Result, printable};
-use crate::generate::{Ended, Next, Session};
-use crate::record::about::Fingerprint;
-use crate::record::plan::{Texts, stages};
-use crate::record::writer::TextsOf;
-use crate::record::{About, Branch, Keep, Plan, Target, Writer};
-use crate::replay::derive::follows;
-use crate::stop;
-use crate::trace::{NoProbe, PassDims, Stage};
+use llama_trace_core::error::{Error, Result, printable};
+use llama_trace_core::stop;
+use llama_trace_core::trace::{NoProbe, PassDims, Stage};
+use llama_trace_engine::backend::Operation;
+use llama_trace_engine::generate::{Ended, Next, Session};
+use llama_trace_runs::record::about::Fingerprint;
+use llama_trace_runs::record::plan::{Texts, stages};
+use llama_trace_runs::record::writer::TextsOf;
+use llama_trace_runs::record::{About, Branch, Keep, Plan, Target, Writer};
+use llama_trace_runs::replay::derive::follows;
 
 impl Command for &RecordArgs {
     fn asks(&self) -> Asks<'_> {
@@ -183,7 +183,7 @@ fn about<D: Device>(run: &Run<D>, args: &RecordArgs) -> Result<About> {
     let stages = stages(&card.sizes(), keep, follows);
     let operations =
         [Operation::Prepare, Operation::Attention, Operation::Silu, Operation::Mul, Operation::Add];
-    let crate::model::Fingerprint { config, weights } = model.fingerprint()?;
+    let llama_trace_engine::model::Fingerprint { config, weights } = model.fingerprint()?;
     Ok(About {
         program: format!("llama-trace {}", env!("CARGO_PKG_VERSION")),
         cache: model.backend.cache_dtype().name().to_owned(),

@@ -10,17 +10,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::backend::Backend;
-use crate::backend::cpu::{Cpu, Kernel};
-use crate::checkpoint::{Dtype, random};
-use crate::config::{ModelConfig, Pairing, Precision, RopeScaling};
-use crate::generate::{Sampler, Sampling, Session};
-use crate::model::{Model, forward};
-use crate::replay::{DEFAULT_MEMORY, Live, Start};
-use crate::stop;
-use crate::trace::{
+use llama_trace_core::config::{ModelConfig, Pairing, Precision, RopeScaling};
+use llama_trace_core::stop;
+use llama_trace_core::trace::{
     Frame, FrameData, NoProbe, PassDims, Probe, Recorder, Region, Select, Site, Source, Stage, Status, source,
 };
+use llama_trace_engine::backend::Backend;
+use llama_trace_engine::backend::cpu::{Cpu, Kernel};
+use llama_trace_engine::generate::{Sampler, Sampling, Session};
+use llama_trace_engine::model::{Model, forward};
+use llama_trace_formats::checkpoint::{Dtype, random};
+use llama_trace_runs::replay::{DEFAULT_MEMORY, Live, Start};
 
 /// V of the models: small, for the plain loops of the development build.
 const VOCAB: usize = 96;

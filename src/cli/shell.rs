@@ -6,7 +6,7 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 
 use super::Cli;
-use crate::error::{Error, Result};
+use llama_trace_core::error::{Error, Result};
 
 /// The program's name in a shell.
 const NAME: &str = "llama-trace";

@@ -1,5 +1,6 @@
 //! `llama-trace snapshot`: a picture of what the tracer shows.
 
+use crate::chapters::CHAPTERS;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -10,14 +11,15 @@ use super::export::drawing;
 use super::step;
 use super::traced::Traced;
 use super::{OpenArgs, SnapshotArgs};
-use crate::ending::scratch::Scratch;
-use crate::error::{Error, Result, printable};
-use crate::picture::{self, Format};
-use crate::stop;
-use crate::trace::manifest::Drawing;
-use crate::tui::still::Still;
-use crate::tui::theme::{Depth, Theme};
-use crate::tui::{OpenAt, Runs};
+use llama_trace_core::error::{Error, Result, printable};
+use llama_trace_core::stop;
+use llama_trace_core::trace::manifest::Drawing;
+use llama_trace_ending::scratch::Scratch;
+use llama_trace_picture as picture;
+use llama_trace_picture::Format;
+use llama_trace_tui::still::Still;
+use llama_trace_tui::theme::{Depth, Theme};
+use llama_trace_tui::{OpenAt, Runs};
 
 /// What the name of a folder begins with that is made beside the file.
 const KIND: &str = "snapshot";
@@ -47,7 +49,14 @@ impl Command for &SnapshotArgs {
         // Text has no colours: shades stand for them, as in a terminal without.
         let depth = if format == Format::Txt { Depth::None } else { Depth::True };
         let theme = Theme::new(depth).with(palette, paper);
-        let still = Still { open: &open, view: self.view.as_deref(), theme, drawing, size: self.size.0 };
+        let still = Still {
+            open: &open,
+            view: self.view.as_deref(),
+            chapters: CHAPTERS,
+            theme,
+            drawing,
+            size: self.size.0,
+        };
         let screen = still.draw(&mut runs, stop::check)?;
         write(&self.out, self.force, &picture::encode(&screen, paper, format)?)
     }

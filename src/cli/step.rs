@@ -1,5 +1,6 @@
 //! `llama-trace --step`: the tracer on a live run.
 
+use crate::chapters::CHAPTERS;
 use std::io::{IsTerminal, stdin, stdout};
 use std::path::Path;
 use std::rc::Rc;
@@ -11,13 +12,14 @@ use super::export::drawing;
 use super::input::{self, Run};
 use super::prompt::{self, Prompt};
 use super::{ColourArgs, MemoryArgs, ModelArgs, OpenArgs, RunArgs};
-use crate::error::{Error, Result};
-use crate::generate::sequence;
-use crate::model::kv_cache;
-use crate::replay::{Sequences, Start};
-use crate::trace::Source;
-use crate::tui::marks::Marks;
-use crate::tui::{self, Other};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::Source;
+use llama_trace_engine::generate::sequence;
+use llama_trace_engine::model::kv_cache;
+use llama_trace_runs::replay::{Sequences, Start};
+use llama_trace_tui as tui;
+use llama_trace_tui::Other;
+use llama_trace_tui::marks::Marks;
 
 /// The command.
 pub(super) struct Tracer<'a> {
@@ -47,6 +49,7 @@ fn step<D: Device>(tracer: &Tracer<'_>) -> Result<()> {
     let marks = tracer.open.marks.as_deref().map(Marks::open).transpose()?.unwrap_or_default();
     let (runs, open) = begin::<D>(tracer.run, tracer.open, tracer.memory)?;
     let setting = tui::Setting {
+        chapters: CHAPTERS,
         palette: tracer.colours.palette(),
         paper: tracer.colours.paper(),
         file: None,

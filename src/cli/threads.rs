@@ -9,8 +9,8 @@ use std::thread;
 use rayon::{ThreadBuilder, ThreadPoolBuilder};
 
 use super::tell;
-use crate::error::{Error, Result};
-use crate::files::printable;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_formats::files::printable;
 
 /// The most threads that are started: more than any machine has cores.
 const MAX: usize = 1024;

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::output;
 use super::{LogFormat, TokenizeArgs};
 use super::{input, prompt, threads};
-use crate::error::{Error, Result};
-use crate::memory::naming;
-use crate::tokenizer::{Priority, Stretch, Tokenizer, Way, check_length};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::memory::naming;
+use llama_trace_formats::tokenizer::{Priority, Stretch, Tokenizer, Way, check_length};
 
 /// A stretch of more parts than this is not written out anew for each merge.
 const MAX_SHOWN: usize = 64;

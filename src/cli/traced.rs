@@ -13,17 +13,17 @@ use self::folder::OfFolder;
 
 use super::device::Device;
 use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, SelectArgs, input, tell};
-use crate::config::{ARITHMETIC, CacheDtype, Precision};
-use crate::error::{Error, Result};
-use crate::model::Model;
-use crate::record::{Kept, Trace};
-use crate::replay::{Follows, Recorded};
-use crate::stop;
-use crate::trace::select::{Extent, numbers};
-use crate::trace::{
+use llama_trace_core::config::{ARITHMETIC, CacheDtype, Precision};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::stop;
+use llama_trace_core::trace::select::{Extent, numbers};
+use llama_trace_core::trace::{
     Address, Answer, Block, ModelCard, Outline, Probe, Query, Region, Run, Select, Site, Source,
 };
-use crate::tui;
+use llama_trace_engine::model::Model;
+use llama_trace_runs::record::{Kept, Trace};
+use llama_trace_runs::replay::{Follows, Recorded};
+use llama_trace_tui as tui;
 
 /// The name of the model that is always at hand.
 const BUILT_IN: &str = "built-in";
@@ -153,7 +153,7 @@ impl<D: Device + 'static> Traced<D> {
     }
 }
 
-type Opened<D> = (Arc<Model<D>>, Option<Arc<dyn crate::tokenizer::Tokenizer>>);
+type Opened<D> = (Arc<Model<D>>, Option<Arc<dyn llama_trace_formats::tokenizer::Tokenizer>>);
 
 /// What a run says of its model.
 struct Says {

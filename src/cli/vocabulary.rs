@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::checkpoint::{Checkpoint, chat_template};
-use crate::files::gguf::ENDS;
-use crate::tokenizer::Tokenizer;
+use llama_trace_formats::checkpoint::{Checkpoint, chat_template};
+use llama_trace_formats::files::gguf::ENDS;
+use llama_trace_formats::tokenizer::Tokenizer;
 
 /// The most names that a line lists.
 const NAMED: usize = 12;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use libc::{c_int, c_void, siginfo_t};
 
 use super::{last, terminal};
-use crate::error::Error;
+use llama_trace_core::error::Error;
 
 /// Faults after which the process cannot go on.
 const FAULTS: [c_int; 5] = [libc::SIGBUS, libc::SIGABRT, libc::SIGSEGV, libc::SIGILL, libc::SIGFPE];

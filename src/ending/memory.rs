@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{CLAIMED, last, signals, terminal};
-use crate::memory::{answered, purpose};
+use llama_trace_core::memory::{answered, purpose};
 
 /// The system's allocator. An allocation that fails ends the process, unless who asked for it answers for that
-/// ([`crate::memory::answering`]).
+/// ([`llama_trace_core::memory::answering`]).
 #[derive(Debug)]
 pub struct Memory;
 
-/// The exit code of [`crate::error::Error::Prompt`], which other messages about memory have.
+/// The exit code of [`llama_trace_core::error::Error::Prompt`], which other messages about memory have.
 const CODE: u8 = 4;
 
 const MESSAGE: [&str; 4] = [
@@ -123,6 +123,6 @@ mod tests {
 
     #[test]
     fn the_exit_code_is_that_of_other_messages_about_memory() {
-        assert_eq!(CODE, crate::memory::no_memory(1).exit_code());
+        assert_eq!(CODE, llama_trace_core::memory::no_memory(1).exit_code());
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::stop;
+use llama_trace_core::stop;
 
 pub(super) const LOCK: &str = "lock";
 /// What every temporary folder's name begins with.

@@ -17,7 +17,7 @@ use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
 use signal_hook::low_level;
 
 use super::{ASKED, CONTINUED, CTRL_C, ENDING, INTERRUPTED, SUSPENDED, Taken, name, stop, terminal};
-use crate::error::Error;
+use llama_trace_core::error::Error;
 
 /// How long work that was asked to stop has for doing so.
 const GRACE: Duration = Duration::from_millis(300);

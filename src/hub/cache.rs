@@ -15,9 +15,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::name::{Name, is_commit};
-use crate::error::{Error, Result};
-use crate::files::{itself, read_text};
-use crate::stop;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::stop;
+use llama_trace_formats::files::{itself, read_text};
 
 /// The largest file that is read for a commit, which has 40 bytes.
 const MAX_REF: u64 = 1 << 10;

@@ -18,7 +18,7 @@ use super::resolve::Resolve;
 use super::settings::Settings;
 use super::trust;
 use super::verify::Digest;
-use crate::stop;
+use llama_trace_core::stop;
 
 /// The largest list of files that is read. 100,000 files would fit.
 const MAX_LISTING: u64 = 16 << 20;

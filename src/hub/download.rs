@@ -11,9 +11,9 @@ use super::cache::{Cache, cannot_write};
 use super::client::{Client, Failure, Meta, pause};
 use super::pace::LEAST;
 use super::{Watch, refusal};
-use crate::error::{Error, Result};
-use crate::files::itself;
-use crate::stop;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::stop;
+use llama_trace_formats::files::itself;
 
 /// Times in a row that a connection may break, or the server know no such part, without the file having come further.
 const ATTEMPTS: u32 = 4;

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use super::name::Name;
-use crate::checkpoint::huggingface;
-use crate::checkpoint::limits::MAX_FILES;
-use crate::error::{Error, Result};
-use crate::files::printable;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_formats::checkpoint::huggingface;
+use llama_trace_formats::checkpoint::limits::MAX_FILES;
+use llama_trace_formats::files::printable;
 
 /// What somebody needs of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use super::client::{Client, Failure};
 use super::name::Name;
 use super::settings::Settings;
-use crate::error::{Error, printable};
-use crate::stop;
+use llama_trace_core::error::{Error, printable};
+use llama_trace_core::stop;
 
 /// Characters of a server's own words that are shown.
 const SHOWN: usize = 300;

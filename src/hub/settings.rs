@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::files::printable;
-use crate::files::read_text;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_formats::files::printable;
+use llama_trace_formats::files::read_text;
 
 /// Where the hub is, where its files are kept, and who asks.
 pub struct Settings {

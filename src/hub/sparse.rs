@@ -8,11 +8,11 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::client::{Answer, Client};
-use crate::checkpoint::{gguf, safetensors};
-use crate::ending::scratch::{self, Scratch};
-use crate::error::{Error, Result};
-use crate::files::gguf::is_gguf;
-use crate::files::open_regular;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_ending::scratch::{self, Scratch};
+use llama_trace_formats::checkpoint::{gguf, safetensors};
+use llama_trace_formats::files::gguf::is_gguf;
+use llama_trace_formats::files::open_regular;
 
 /// Bytes that are asked for first. The names of a small model's tensors are in them, a large vocabulary is not.
 const FIRST: u64 = 1 << 18;
@@ -117,7 +117,7 @@ fn cannot_write(error: &std::io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::gguf::build::Build;
+    use llama_trace_formats::files::gguf::build::Build;
     use std::cell::RefCell;
 
     /// What is asked for of a file, and what comes.

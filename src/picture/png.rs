@@ -11,7 +11,7 @@ use resvg::usvg::{Options, Tree, fontdb};
 use super::canvas::{self, Filled, Line};
 use super::font;
 use super::look::Rgb;
-use crate::error::{Error, Result};
+use llama_trace_core::error::{Error, Result};
 
 /// Rows of a band.
 const ROWS: u32 = 16;
@@ -115,7 +115,7 @@ fn band(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::picture::canvas::{Canvas, Drawn, Letters};
+    use crate::canvas::{Canvas, Drawn, Letters};
 
     /// A band shows what the whole drawing has in these rows.
     #[test]

@@ -1,6 +1,6 @@
 //! Asking for one more pass.
 
-use crate::trace::Source;
+use llama_trace_core::trace::Source;
 
 use super::app::App;
 

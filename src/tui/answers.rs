@@ -3,14 +3,16 @@
 use std::collections::HashMap;
 use std::task::Poll;
 
-use crate::error::Error;
-use crate::trace::draw::{Draw, DrawAt};
-use crate::trace::explanation::{Explanation, ExplanationAt};
-use crate::trace::foretold::{Foretold, ForetoldAt, Made};
-use crate::trace::lens::{Attribution, AttributionAt, LensAt, Reading};
-use crate::trace::stream::{Addition, StreamAt};
-use crate::trace::units::{UnitsAt, WritesAt, Writing};
-use crate::trace::{Answer, Block, Order, Part, Pattern, Query, Region, Site, Source, Spread, WeightRows};
+use llama_trace_core::error::Error;
+use llama_trace_core::trace::draw::{Draw, DrawAt};
+use llama_trace_core::trace::explanation::{Explanation, ExplanationAt};
+use llama_trace_core::trace::foretold::{Foretold, ForetoldAt, Made};
+use llama_trace_core::trace::lens::{Attribution, AttributionAt, LensAt, Reading};
+use llama_trace_core::trace::stream::{Addition, StreamAt};
+use llama_trace_core::trace::units::{UnitsAt, WritesAt, Writing};
+use llama_trace_core::trace::{
+    Answer, Block, Order, Part, Pattern, Query, Region, Site, Source, Spread, WeightRows,
+};
 
 /// How far a question has come.
 #[derive(Clone, Debug)]

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 
 use ratatui::layout::Rect;
 
-use crate::trace::manifest::Drawing;
-use crate::trace::sizes::PassDims;
-use crate::trace::{Axis, Outline, Part, Source, Status, TokenLabel};
+use llama_trace_core::chapters::Chapters;
+use llama_trace_core::trace::manifest::Drawing;
+use llama_trace_core::trace::sizes::PassDims;
+use llama_trace_core::trace::{Axis, Outline, Part, Source, Status, TokenLabel};
 
 use super::action::Action;
 use super::answers::Answers;
@@ -120,6 +121,7 @@ pub struct Message {
 pub struct App {
     pub(super) outline: Outline,
     pub(super) theme: Theme,
+    pub(super) chapters: Chapters,
     pub(super) size: Rect,
     pub(super) place: Place,
     pub(super) selected: Selected,
@@ -201,6 +203,7 @@ impl App {
         let mut app = Self {
             outline,
             theme,
+            chapters: Chapters::default(),
             size: Rect::new(0, 0, size.0, size.1),
             place,
             selected,
@@ -250,6 +253,13 @@ impl App {
         // The last token is the one whose successor the pass predicts.
         app.selected.set(Axis::Token, app.dims().tokens.saturating_sub(1));
         app
+    }
+
+    /// The same with these notes beside it.
+    #[must_use]
+    pub fn with_chapters(mut self, chapters: Chapters) -> Self {
+        self.chapters = chapters;
+        self
     }
 
     /// Where the user stands.

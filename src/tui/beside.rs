@@ -1,6 +1,6 @@
 //! What is compared with what is shown.
 
-use crate::trace::{Axis, Step};
+use llama_trace_core::trace::{Axis, Step};
 
 /// What stands beside what is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use crate::trace::{Part, Step};
+use llama_trace_core::trace::{Part, Step};
 
 /// A bin that is not empty: its number, how many values it has, and where the first of them is.
 #[derive(Clone, Copy, Debug)]

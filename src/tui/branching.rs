@@ -1,7 +1,7 @@
 //! Going on from a pass with another token, and choosing among the branches.
 
-use crate::trace::source::all_recorded;
-use crate::trace::{Address, Axis, Fork, Run};
+use llama_trace_core::trace::source::all_recorded;
+use llama_trace_core::trace::{Address, Axis, Fork, Run};
 
 use super::action::Action;
 use super::app::{App, Mode};

@@ -3,7 +3,7 @@
 
 use ratatui::layout::Rect;
 
-use crate::trace::{Address, Axis, Run, Source, Subject};
+use llama_trace_core::trace::{Address, Axis, Run, Source, Subject};
 
 use super::app::{App, Focus};
 use super::beside::{Beside, Held, less};
@@ -134,11 +134,9 @@ impl App {
         let is_same = |app: &App| {
             (app.outline.run, app.outline.sequence) == (source.outline().run, source.outline().sequence)
         };
-        let mut other = self
-            .other
-            .take()
-            .filter(|other| is_same(other))
-            .unwrap_or_else(|| Box::new(App::new(source.outline().clone(), self.theme, (0, 0))));
+        let mut other = self.other.take().filter(|other| is_same(other)).unwrap_or_else(|| {
+            Box::new(App::new(source.outline().clone(), self.theme, (0, 0)).with_chapters(self.chapters))
+        });
         let changed = other.mirror(self, &beside, pane);
         let news = other.sync(source);
         let before = (self.offset, other.offset);

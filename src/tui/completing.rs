@@ -1,8 +1,8 @@
 //! What the text of the go-to line may be meant to be: stages, layers, passes, sequences, heads and tokens, found by
 //! some of their letters. Words narrow each other: `soft up h2` finds `softmax[h=2,t=3]` where token 3 is "␣upon".
 
-use crate::trace::stage::Section;
-use crate::trace::{Axis, Step};
+use llama_trace_core::trace::stage::Section;
+use llama_trace_core::trace::{Axis, Step};
 
 use super::app::{App, GotoLine};
 use super::goto::{prompt_of, step_in, without_in};

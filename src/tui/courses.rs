@@ -1,6 +1,6 @@
 //! The list of branches, as it is shown.
 
-use crate::trace::Run;
+use llama_trace_core::trace::Run;
 
 /// A run in the list of branches.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The way that led to the number which is taken apart, and what of its derivation is chosen.
 
-use crate::trace::Address;
-use crate::trace::explanation::ExplanationAt;
+use llama_trace_core::trace::Address;
+use llama_trace_core::trace::explanation::ExplanationAt;
 
 /// Where the number under the cursor comes from, as it is looked at.
 #[derive(Clone, Debug, Default)]

@@ -14,9 +14,9 @@ use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::layout::Rect;
 
-use crate::ending;
-use crate::error::{Error, Result, printable};
-use crate::trace::{Address, Query, Run, Source, Status, source};
+use llama_trace_core::error::{Error, Result, printable};
+use llama_trace_core::trace::{Address, Query, Run, Source, Status, source};
+use llama_trace_ending as ending;
 
 use super::action::{self, Action};
 use super::advancing::advance;

@@ -1,7 +1,7 @@
 //! What is known of the number that is taken apart: asked of the source, and read from its answers.
 
-use crate::trace::explanation::{Explanation, ExplanationAt, From, Operand};
-use crate::trace::{Address, Axis, Query, Run, Subject, Weight, WeightRows};
+use llama_trace_core::trace::explanation::{Explanation, ExplanationAt, From, Operand};
+use llama_trace_core::trace::{Address, Axis, Query, Run, Subject, Weight, WeightRows};
 
 use super::app::App;
 

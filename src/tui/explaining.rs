@@ -1,7 +1,7 @@
 //! Taking the number under the cursor apart, and going from it to its operands and back.
 
-use crate::trace::explanation::From;
-use crate::trace::{Address, Subject};
+use llama_trace_core::trace::explanation::From;
+use llama_trace_core::trace::{Address, Subject};
 
 use super::app::{App, Focus, Wish};
 use super::derivation::{Derivation, Left};

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use ratatui::buffer::Buffer;
 use ratatui::widgets::Widget;
 
-use crate::error::{Error, Result};
-use crate::picture::{self, Format};
-use crate::trace::npy::Npy;
-use crate::trace::{Block, Region, Site};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::npy::Npy;
+use llama_trace_core::trace::{Block, Region, Site};
+use llama_trace_picture as picture;
+use llama_trace_picture::Format;
 
 use super::app::App;
 

@@ -1,7 +1,7 @@
 //! Cells like the one under the cursor: as far from 0 on its side, or further.
 
-use crate::trace::Step;
-use crate::trace::frame::Number;
+use llama_trace_core::trace::Step;
+use llama_trace_core::trace::frame::Number;
 
 use super::text;
 
@@ -49,7 +49,7 @@ impl Filter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::Stage;
+    use llama_trace_core::trace::Stage;
 
     #[test]
     fn what_is_as_far_from_0_on_the_same_side_is_taken() {

@@ -5,7 +5,7 @@
 use ratatui::style::Style;
 
 use super::text;
-use crate::trace::frame::Number;
+use llama_trace_core::trace::frame::Number;
 
 #[derive(Clone, Debug, PartialEq)]
 enum What {

@@ -1,7 +1,7 @@
 //! The go-to line: what may be typed there, and where it leads. What it completes to is in `completing`.
 
-use crate::trace::select::past_the_last;
-use crate::trace::{Address, Axis, ModelCard, Outline, PassDims, Run, Step, Subject, Weight};
+use llama_trace_core::trace::select::past_the_last;
+use llama_trace_core::trace::{Address, Axis, ModelCard, Outline, PassDims, Run, Step, Subject, Weight};
 
 use super::app::{App, GotoLine};
 use super::place::{Place, Walk};

@@ -1,6 +1,6 @@
 //! Going from difference to difference, where two runs were judged.
 
-use crate::trace::Run;
+use llama_trace_core::trace::Run;
 
 use super::app::App;
 use super::beside::Beside;

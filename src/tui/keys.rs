@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 
-use crate::ending;
-use crate::error::{Error, Result};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_ending as ending;
 
 /// How often the thread looks whether it is over.
 const LOOK: Duration = Duration::from_millis(30);

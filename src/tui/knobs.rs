@@ -1,7 +1,7 @@
 //! Turning what the sampler view tries: which setting the arrows change, and to what.
 
-use crate::trace::draw::{DrawAt, Sampling};
-use crate::trace::{Site, Stage};
+use llama_trace_core::trace::draw::{DrawAt, Sampling};
+use llama_trace_core::trace::{Site, Stage};
 
 use super::app::App;
 use super::trying::{Knob, turned};

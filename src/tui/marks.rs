@@ -6,8 +6,8 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result, printable};
-use crate::trace::Address;
+use llama_trace_core::error::{Error, Result, printable};
+use llama_trace_core::trace::Address;
 
 /// The largest file of marks that is read.
 const MOST: u64 = 1 << 20;

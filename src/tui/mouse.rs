@@ -2,7 +2,7 @@
 
 use ratatui::layout::{Position, Rect};
 
-use crate::trace::Axis;
+use llama_trace_core::trace::Axis;
 
 use super::app::{App, Focus};
 use super::view::{self, outline, tokens};

@@ -1,6 +1,6 @@
 //! Moving about: by steps, layers, passes and slices, and by cells of the view.
 
-use crate::trace::{Axis, End};
+use llama_trace_core::trace::{Axis, End};
 
 use super::app::App;
 use super::place::{Place, Walk};

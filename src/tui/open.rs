@@ -1,8 +1,8 @@
 //! Where the viewer opens: what the command line asked for, checked before the terminal is touched.
 
-use crate::error::{Error, Result};
-use crate::trace::select::{absent, ask_for_pass, stage_named};
-use crate::trace::{Axis, Outline, PassDims, PassOutline, Step, Subject};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::select::{absent, ask_for_pass, stage_named};
+use llama_trace_core::trace::{Axis, Outline, PassDims, PassOutline, Step, Subject};
 
 use super::app::App;
 use super::explaining;

@@ -3,7 +3,7 @@
 
 use ratatui::style::Color;
 
-use crate::picture::Paper;
+use llama_trace_picture::Paper;
 
 /// Red, green, blue.
 pub type Rgb = (u8, u8, u8);

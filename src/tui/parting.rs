@@ -1,6 +1,6 @@
 //! Beginning a branch, and listing those there are: what takes the runs of the program.
 
-use crate::trace::{Fork, Outline, Run};
+use llama_trace_core::trace::{Fork, Outline, Run};
 
 use super::advancing::advance;
 use super::app::{App, Mode};

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::trace::sizes::{PassDims, Sizes};
-use crate::trace::stage::Section;
-use crate::trace::{Address, Outline, Run, Site, Stage, Step};
+use llama_trace_core::trace::sizes::{PassDims, Sizes};
+use llama_trace_core::trace::stage::Section;
+use llama_trace_core::trace::{Address, Outline, Run, Site, Stage, Step};
 
 /// One step of one pass. `layer` is set exactly where the step has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,9 +177,9 @@ impl Walk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::card::ModelCard;
-    use crate::trace::source::TokenLabel;
-    use crate::trace::{CacheDtype, Cached, PassOutline};
+    use llama_trace_core::trace::card::ModelCard;
+    use llama_trace_core::trace::source::TokenLabel;
+    use llama_trace_core::trace::{CacheDtype, Cached, PassOutline};
 
     fn outline() -> Outline {
         let card = ModelCard::small(|_| {});

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::trace::Values;
+use llama_trace_core::trace::Values;
 
 use super::tensor::Tensor;
 
@@ -72,8 +72,8 @@ mod tests {
     use ndarray::{ArrayD, IxDyn};
 
     use super::*;
-    use crate::trace::frame::{FrameData, Number};
-    use crate::trace::{Block, Frame, Region, Site, Stage, Step, View};
+    use llama_trace_core::trace::frame::{FrameData, Number};
+    use llama_trace_core::trace::{Block, Frame, Region, Site, Stage, Step, View};
 
     /// Steps worked out once read what looking each value up reads, in every layout and in blocks.
     #[test]

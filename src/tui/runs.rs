@@ -2,8 +2,8 @@
 //! for another by its address.
 
 use super::app::App;
-use crate::error::{Error, Result};
-use crate::trace::{Fork, Outline, Run, Source, Status};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::{Fork, Outline, Run, Source, Status};
 
 /// What begins a sequence of the run itself, by its number.
 pub type Opener = Box<dyn FnMut(usize) -> Result<Box<dyn Source>>>;

@@ -1,6 +1,6 @@
 //! What of the state is on the screen: the view that shows it, where its cells are, what they need to know.
 
-use crate::trace::{Axis, Order, Part, Query, Region, Stage, Step};
+use llama_trace_core::trace::{Axis, Order, Part, Query, Region, Stage, Step};
 
 use super::app::{App, Mode, Scale, Shown};
 use super::explaining;

@@ -1,6 +1,6 @@
 //! A search in a tensor, as far as it has come.
 
-use crate::trace::{Region, Site};
+use llama_trace_core::trace::{Region, Site};
 
 use super::filter::Filter;
 

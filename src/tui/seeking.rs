@@ -3,9 +3,9 @@
 
 use std::ops::Range;
 
-use crate::trace::block::index_of;
-use crate::trace::step::Arranged;
-use crate::trace::{Axis, Query, Region, Step};
+use llama_trace_core::trace::block::index_of;
+use llama_trace_core::trace::step::Arranged;
+use llama_trace_core::trace::{Axis, Query, Region, Step};
 
 use super::app::App;
 use super::seek::{Goal, Like, Seek};
@@ -233,7 +233,7 @@ fn in_step(step: Step, index: &[usize], shape: &[usize]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::View;
+    use llama_trace_core::trace::View;
 
     #[test]
     fn an_index_in_the_stage_comes_back_from_the_step() {

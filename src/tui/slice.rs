@@ -1,8 +1,8 @@
 //! Which part of a tensor the screen shows: one axis down, one across, the third held at one index; and the
 //! index that is selected on each axis, kept from step to step.
 
-use crate::trace::Axis;
-use crate::trace::sizes::Sizes;
+use llama_trace_core::trace::Axis;
+use llama_trace_core::trace::sizes::Sizes;
 
 /// Positions of a tensor's axes on the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl Selected {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::ModelCard;
+    use llama_trace_core::trace::ModelCard;
 
     #[test]
     fn a_head_is_held_first() {

@@ -6,9 +6,10 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
 
-use crate::error::{Error, Result};
-use crate::trace::Status;
-use crate::trace::manifest::Drawing;
+use llama_trace_core::chapters::Chapters;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::Status;
+use llama_trace_core::trace::manifest::Drawing;
 
 use super::app::App;
 use super::open;
@@ -28,6 +29,8 @@ pub struct Still<'a> {
     pub open: &'a OpenAt,
     /// The view; the one that the viewer opens with where there is none.
     pub view: Option<&'a str>,
+    /// The notes beside it.
+    pub chapters: Chapters,
     /// The colours.
     pub theme: Theme,
     /// How the tokens are drawn, for the title.
@@ -44,7 +47,8 @@ impl Still<'_> {
     /// look at.
     pub fn draw(&self, runs: &mut Runs, mut check: impl FnMut() -> Result<()>) -> Result<Buffer> {
         let view = self.view.map(named).transpose()?;
-        let mut app = App::new(runs.source().outline().clone(), self.theme, self.size);
+        let mut app =
+            App::new(runs.source().outline().clone(), self.theme, self.size).with_chapters(self.chapters);
         app.drawing = self.drawing;
         open::open(&mut app, self.open)?;
         arrive(&mut app, runs, &mut check)?;

@@ -1,8 +1,8 @@
 //! What the strip of tokens carries beside their texts: how much each surprised the model, or how much of its attention
 //! the head in view gives it.
 
-use crate::trace::foretold::{Foretold, ForetoldAt};
-use crate::trace::{Axis, Query, Region, Site, Stage};
+use llama_trace_core::trace::foretold::{Foretold, ForetoldAt};
+use llama_trace_core::trace::{Axis, Query, Region, Site, Stage};
 
 use super::app::App;
 use super::carries::Carries;
@@ -66,8 +66,8 @@ impl App {
                 let (site, region) = self.attention()?;
                 let index = [region.0[0].start, region.0[1].start, position];
                 match self.answers.covering(site, &region)?.get(&index)? {
-                    crate::trace::frame::Number::F32(value) => Some(value.into()),
-                    crate::trace::frame::Number::I64(_) => None,
+                    llama_trace_core::trace::frame::Number::F32(value) => Some(value.into()),
+                    llama_trace_core::trace::frame::Number::I64(_) => None,
                 }
             }
         }

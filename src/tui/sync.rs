@@ -1,7 +1,7 @@
 //! What the viewer asks its source for: the outline, the values that are shown, the texts of the tokens that
 //! are visible. Nothing else is asked for.
 
-use crate::trace::{Source, Status};
+use llama_trace_core::trace::{Source, Status};
 
 use super::action::Action;
 use super::advancing::RUNNING;

@@ -1,7 +1,7 @@
 //! Chapters beside the model: which is about what is shown, and where what a chapter is about can be looked at.
 
-use crate::chapters::{CHAPTERS, Chapter};
-use crate::trace::Step;
+use llama_trace_core::chapters::Chapter;
+use llama_trace_core::trace::Step;
 
 use super::app::{App, Focus};
 use super::goto::{self, Target};
@@ -13,8 +13,8 @@ const ANSWER: usize = 8;
 
 /// The chapter that is about the step that is shown, by its number in the list.
 pub(super) fn about_here(app: &App) -> usize {
-    let about = Chapter::about(app.place.step).next();
-    about.and_then(|about| CHAPTERS.iter().position(|chapter| chapter.slug == about.slug)).unwrap_or(0)
+    let about = app.chapters.about(app.place.step).next();
+    about.and_then(|about| app.chapters.iter().position(|chapter| chapter.slug == about.slug)).unwrap_or(0)
 }
 
 /// Goes to the first step of `chapter` that this run has, and to its text in the notes.

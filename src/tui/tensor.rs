@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::trace::frame::{Frame, FrameData, Number};
-use crate::trace::step::Arranged;
-use crate::trace::{Axis, Block, Region, Step};
+use llama_trace_core::trace::frame::{Frame, FrameData, Number};
+use llama_trace_core::trace::step::Arranged;
+use llama_trace_core::trace::{Axis, Block, Region, Step};
 
 /// The values of one step. Every index it takes is in the step's own axes.
 #[derive(Clone, Debug)]
@@ -110,9 +110,9 @@ mod tests {
     use ndarray::{ArrayD, IxDyn};
 
     use super::*;
-    use crate::trace::ModelCard;
-    use crate::trace::Site;
-    use crate::trace::View;
+    use llama_trace_core::trace::ModelCard;
+    use llama_trace_core::trace::Site;
+    use llama_trace_core::trace::View;
 
     #[test]
     fn a_view_is_where_copying_would_have_put_it() {

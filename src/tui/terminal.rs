@@ -19,10 +19,10 @@ use crossterm::terminal::{
     EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 
-use crate::ending;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_ending as ending;
 #[cfg(unix)]
-use crate::ending::Taken;
-use crate::error::{Error, Result};
+use llama_trace_ending::Taken;
 
 type Hook = Box<dyn Fn(&PanicHookInfo<'_>) + Sync + Send + 'static>;
 

@@ -2,8 +2,8 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::error::printable;
-use crate::trace::frame::Number;
+use llama_trace_core::error::printable;
+use llama_trace_core::trace::frame::Number;
 
 /// How many columns `text` takes.
 pub fn width(text: &str) -> usize {

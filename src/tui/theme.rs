@@ -4,7 +4,7 @@
 use ratatui::style::{Color, Modifier, Style};
 
 use super::palette::{self, Palette, Rgb};
-use crate::picture::Paper;
+use llama_trace_picture::Paper;
 
 /// How many colours the terminal has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,6 +1,6 @@
 //! Back to where the user was, and forth again.
 
-use crate::trace::{Address, Run};
+use llama_trace_core::trace::{Address, Run};
 
 use super::action::Action;
 use super::app::App;

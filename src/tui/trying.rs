@@ -1,6 +1,6 @@
 //! How a token would be drawn instead: temperature, top-k, top-p and seed as somebody tries them. The run keeps its own.
 
-use crate::trace::draw::Sampling;
+use llama_trace_core::trace::draw::Sampling;
 
 /// What can be changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

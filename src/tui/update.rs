@@ -1,7 +1,6 @@
 //! State and action in, state and effect out. No I/O: what must be done outside is the [`Effect`].
 
-use crate::chapters::CHAPTERS;
-use crate::trace::{Address, Fork, Run, Status};
+use llama_trace_core::trace::{Address, Fork, Run, Status};
 
 use super::action::Action;
 use super::app::{App, Focus, GotoLine, Mode, Scale};
@@ -346,6 +345,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::PreviousLike => seeking::like(app, -1),
         Action::Play => playing::toggle(app),
         Action::Answers => teaching::answers(app),
+        Action::Chapters if app.chapters.is_empty() => app.say("this program has no chapters", false),
         Action::Chapters => app.mode = Mode::Chapters(teaching::about_here(app)),
         Action::Copy => return copy(app),
         Action::Close if app.is_opening() => return Effect::Abandon,
@@ -396,7 +396,7 @@ fn open(other: Option<(Run, Address)>) -> Effect {
 
 /// Chooses a chapter, and goes where it can be looked at.
 fn chapters(app: &mut App, at: usize, action: &Action) -> Effect {
-    let last = CHAPTERS.len() - 1;
+    let last = app.chapters.len().saturating_sub(1);
     let page = usize::from(app.size.height / 2).max(1);
     let at = match action {
         Action::Down | Action::NextStep => at + 1,
@@ -408,7 +408,9 @@ fn chapters(app: &mut App, at: usize, action: &Action) -> Effect {
         Action::Scroll { down, .. } => at.saturating_add_signed(isize::from(down.signum())),
         Action::Explain => {
             app.mode = Mode::Walk;
-            teaching::open(app, &CHAPTERS[at.min(last)]);
+            if let Some(chapter) = app.chapters.0.get(at.min(last)) {
+                teaching::open(app, chapter);
+            }
             return Effect::None;
         }
         Action::Close | Action::Chapters | Action::Quit | Action::Click(..) => {

@@ -1,7 +1,7 @@
 //! What `diff` found of the two runs that stand side by side: where they part, and how their distance grows.
 
-use crate::error::printable;
-use crate::trace::Address;
+use llama_trace_core::error::printable;
+use llama_trace_core::trace::Address;
 
 /// The verdict, as it is looked at.
 #[derive(Clone, Debug, Default)]

@@ -25,7 +25,10 @@ struct File {
 
 /// Whether what has these attributes is only there for the tests.
 fn is_for_tests(attributes: &[Attribute]) -> bool {
-    let of_test = |list: &syn::MetaList| list.tokens.to_string() == "test";
+    let of_test = |list: &syn::MetaList| {
+        let words = list.tokens.to_string();
+        words == "test" || words.starts_with("any (test")
+    };
     attributes
         .iter()
         .any(|attribute| attribute.path().is_ident("cfg") && attribute.meta.require_list().is_ok_and(of_test))

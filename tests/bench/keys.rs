@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::backend::cpu::Cpu;
+use llama_trace::chapters::CHAPTERS;
 use llama_trace::config::{ModelConfig, Pairing, Precision, RopeScaling};
 use llama_trace::record::about::Fingerprint;
 use llama_trace::record::plan::{Texts, stages};
@@ -160,7 +161,7 @@ fn main() {
     record(&path);
     let trace = Arc::new(Trace::open(&path).unwrap());
     let mut source = Recorded::<Cpu>::new(trace, None, None, MEMORY).open(Run::ITSELF, 0).unwrap();
-    let mut app = App::new(source.outline().clone(), Theme::new(Depth::True), SIZE);
+    let mut app = App::new(source.outline().clone(), Theme::new(Depth::True), SIZE).with_chapters(CHAPTERS);
     let mut terminal = Terminal::new(TestBackend::new(SIZE.0, SIZE.1)).unwrap();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     // Of the trace nothing is looked at yet: the vocabulary's texts, the index, this program.

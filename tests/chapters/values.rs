@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use llama_trace::backend::cpu::Cpu;
-use llama_trace::checkpoint;
 use llama_trace::config::{DEFAULT_GROUP, Precision};
 use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::Model;
@@ -36,7 +35,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(heads: Json) -> Self {
-        let checkpoint = checkpoint::open(None).unwrap();
+        let checkpoint = llama_trace::builtin::open().unwrap();
         let tokenizer = tokenizer::find(&checkpoint.vocabulary(), &checkpoint.config, None).unwrap().unwrap();
         let precisions = [Precision::F32, Precision::Bf16, Precision::Q8 { group: DEFAULT_GROUP }];
         let load = |precision: Precision| {

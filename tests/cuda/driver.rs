@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use llama_trace::backend::cuda::ptx;
+use llama_trace::cuda::ptx;
 
 /// FNV-1a, as driver.cpp has it.
 fn hash(bytes: &[u8]) -> u64 {

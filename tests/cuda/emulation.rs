@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// How kernels are compiled for the processor.
-pub(super) const OPTIONS: &str = include_str!("../../src/backend/cuda/kernels/emulate.options");
+pub(super) const OPTIONS: &str = include_str!("../../src/cuda/kernels/emulate.options");
 
 const SANITIZED: &str =
     "an address that does not suit its type, a shift by a whole word, or a conversion beyond its type";

@@ -69,7 +69,7 @@ fn folder(case: &Value) -> TempDir {
 /// as it was.
 pub(super) fn problem(case: &Value, path: &Path, ids: &[u32], base: &[u32]) -> Option<String> {
     // Weights that do not fit are an error of the field that says so.
-    let opened = checkpoint::open(Some(path))
+    let opened = checkpoint::open(path)
         .and_then(|checkpoint| Model::load(&checkpoint, Cpu::default()).map(|_| checkpoint));
     let problem = match (case["expected"].as_str().unwrap(), opened) {
         ("refused", Err(error)) => {
@@ -99,7 +99,7 @@ pub(super) fn problem(case: &Value, path: &Path, ids: &[u32], base: &[u32]) -> O
 fn a_field_is_obeyed_as_transformers_obeys_it_or_harmless_or_refused_by_name() {
     let (ids, cases) = cases();
     let base = |model: &str| {
-        let checkpoint = checkpoint::open(Some(&fixture(&format!("golden/{model}")))).unwrap();
+        let checkpoint = checkpoint::open(&fixture(&format!("golden/{model}"))).unwrap();
         bits(&logits(&checkpoint, &ids))
     };
     let bases: BTreeMap<&str, Vec<u32>> = ["gqa", "mha_bias", "mistral", "qwen2", "qwen3"]
@@ -147,7 +147,7 @@ fn every_obeyed_field_has_a_case_and_every_refused_one_is_refused() {
                 (Source::HuggingFace, Rule::Refused(_) | Rule::Storage) => {
                     let name = name.replace('*', "x");
                     let case = json!({"model": "gqa", "set": {name.clone(): [["something"]]}});
-                    let error = checkpoint::open(Some(folder(&case).path())).unwrap_err().to_string();
+                    let error = checkpoint::open(folder(&case).path()).unwrap_err().to_string();
                     assert!(error.contains(&format!("`{name}`")), "{error}");
                 }
                 (source, _) => assert!(is_tried(source, name, &cases), "{source:?} {name} has no case"),
@@ -187,8 +187,8 @@ fn an_ignored_field_is_named_wherever_the_model_is() {
     assert_eq!(manifest["model"]["ignored_config"], json!(["is_causal", "my_window"]));
     // What is left is the model as it was.
     let checkpoint =
-        checkpoint::open_ignoring(Some(folder.path()), &["is_causal".into(), "my_window".into()]).unwrap();
-    let plain = checkpoint::open(Some(&fixture("golden/gqa"))).unwrap();
+        checkpoint::open_ignoring(folder.path(), &["is_causal".into(), "my_window".into()]).unwrap();
+    let plain = checkpoint::open(&fixture("golden/gqa")).unwrap();
     assert_eq!(bits(&logits(&checkpoint, &[5, 17, 3])), bits(&logits(&plain, &[5, 17, 3])));
 }
 
@@ -220,7 +220,7 @@ fn tensors_that_nothing_reads_are_harmless_or_warned_of_or_refused() {
         let add = |tensors: &mut Tensors| {
             tensors.insert(name.into(), (vec![2], vec![0; 8]));
         };
-        checkpoint::open(Some(models::golden("gqa", add).path()))
+        checkpoint::open(models::golden("gqa", add).path())
     };
     for harmless in
         ["model.layers.0.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq", "rope.freqs", "mask"]

@@ -55,7 +55,7 @@ fn file(folder: &Path, all: &Value, case: &Value) -> PathBuf {
     let build = Build::new().text("general.architecture", arch);
     let mut build = keys.iter().fold(build, |build, (name, typed)| key(build, name, typed));
     let plain = fixture("formats/gguf").join(all["files"][arch].as_str().unwrap());
-    for (name, tensor) in checkpoint::open(Some(&plain)).unwrap().tensors() {
+    for (name, tensor) in checkpoint::open(&plain).unwrap().tensors() {
         build.data.resize(build.data.len().next_multiple_of(32), 0);
         let offset = build.data.len() as u64;
         build.data.extend_from_slice(tensor.bytes());
@@ -73,7 +73,7 @@ fn a_gguf_key_is_obeyed_as_llama_cpp_obeys_it_or_harmless_or_refused_by_name() {
     let folder = TempDir::new().unwrap();
     let base = |arch: &str| {
         let path = file(folder.path(), &all, &json!({"model": arch, "set": {}, "drop": []}));
-        bits(&logits(&checkpoint::open(Some(&path)).unwrap(), &ids))
+        bits(&logits(&checkpoint::open(&path).unwrap(), &ids))
     };
     let bases: BTreeMap<&str, Vec<u32>> = ["llama", "qwen3"].map(|arch| (arch, base(arch))).into();
     let mut wrong = Vec::new();

@@ -41,7 +41,7 @@ fn layouts_have_the_logits_that_transformers_gives() {
     let names: Vec<&str> = with_logits.map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, SAID.map(|(name, ..)| name));
     for (name, format, notes) in SAID {
-        let model = checkpoint::open(Some(&fixture("layouts").join(name))).unwrap();
+        let model = checkpoint::open(&fixture("layouts").join(name)).unwrap();
         assert_eq!(model.format.to_string(), format!("Hugging Face directory, {format}"), "{name}");
         let reference: Vec<f64> = serde_json::from_value(expected["logits"][name].clone()).unwrap();
         let found = distance(&logits(&model, &ids)[..reference.len()], &reference);
@@ -65,7 +65,7 @@ fn the_files_of_a_layout_lead_to_its_folder() {
         "shards/z.safetensors",
     ] {
         let path = fixture("layouts").join(file);
-        let model = checkpoint::open(Some(&path)).unwrap();
+        let model = checkpoint::open(&path).unwrap();
         assert_eq!(model.path.as_deref(), path.parent(), "{file}");
     }
 }
@@ -127,7 +127,7 @@ fn a_pickle_without_a_configuration_asks_for_either() {
 #[test]
 fn reported_folders_open() {
     let Some(flat) = super::common::data("foreign/flat-keys-qwen3-embedding") else { return };
-    let model = checkpoint::open(Some(&flat)).unwrap();
+    let model = checkpoint::open(&flat).unwrap();
     let found = logits(&model, &[1, 9, 270, 281]);
     let bytes = fs::read(flat.join("ref_logits.npy")).unwrap();
     let start = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
@@ -139,7 +139,7 @@ fn reported_folders_open() {
     assert!(difference <= TOLERANCE, "{difference:e}");
     for name in ["index-extra-entry", "pytorch-bin"] {
         let Some(folder) = super::common::data(&format!("foreign/{name}")) else { return };
-        logits(&checkpoint::open(Some(&folder)).unwrap(), &[1, 9, 270]);
+        logits(&checkpoint::open(&folder).unwrap(), &[1, 9, 270]);
     }
 }
 

@@ -32,7 +32,7 @@ fn a_params_field_is_obeyed_as_metas_code_obeys_it_or_harmless_or_refused_by_nam
     let weights = "consolidated.00.pth";
     fs::copy(fixture("formats/meta/single").join(weights), folder.path().join(weights)).unwrap();
     write(folder.path(), &all, &Value::Null);
-    let base = bits(&logits(&checkpoint::open(Some(folder.path())).unwrap(), &ids));
+    let base = bits(&logits(&checkpoint::open(folder.path()).unwrap(), &ids));
     let mut wrong = Vec::new();
     for case in &cases {
         write(folder.path(), &all, case);

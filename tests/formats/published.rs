@@ -57,7 +57,7 @@ fn published_configurations_open_without_a_word_or_are_refused_by_name() {
     let mut wrong = Vec::new();
     for model in &models {
         let (_folder, path) = write(model);
-        let opened = checkpoint::open(Some(&path));
+        let opened = checkpoint::open(&path);
         let problem = match (opened.map(|checkpoint| checkpoint.notes), model["refused"].as_str()) {
             (Ok(notes), None) => {
                 let Notes { class, .. } = notes.clone();

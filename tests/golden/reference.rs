@@ -39,7 +39,7 @@ pub(crate) fn ids(model: &str, key: &str) -> Vec<u32> {
 }
 
 pub(crate) fn open(model: &str) -> Checkpoint {
-    checkpoint::open(Some(&super::fixture(&format!("golden/{model}")))).unwrap()
+    checkpoint::open(&super::fixture(&format!("golden/{model}"))).unwrap()
 }
 
 /// Every stage of a prefill and two decode passes on a backend, by the name that its dump would have.

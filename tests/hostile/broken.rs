@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use llama_trace::backend::cpu::Cpu;
+use llama_trace::chapters::CHAPTERS;
 use llama_trace::checkpoint;
 use llama_trace::config::Precision;
 use llama_trace::generate::{Sampler, Sampling};
@@ -65,7 +66,7 @@ fn broken(folder: &Path, weight: Weight) -> String {
 
 /// Draws every view of the tracer: each on the first stage that it fits, and all that fit attention and the logits.
 fn draw_all(path: &Path, precision: Precision) {
-    let checkpoint = checkpoint::open(Some(path)).unwrap();
+    let checkpoint = checkpoint::open(path).unwrap();
     let model = Model::load(&checkpoint, Cpu::default().with_precision(precision)).unwrap();
     let start = Start {
         ids: vec![1, 260, 261],
@@ -90,6 +91,7 @@ fn draw_all(path: &Path, precision: Precision) {
                 let still = Still {
                     open: &open,
                     view: Some(view),
+                    chapters: CHAPTERS,
                     theme: Theme::new(Depth::True),
                     drawing: None,
                     size: (100, 40),

@@ -24,7 +24,7 @@ const MODELS: [&str; 3] = ["mha_bias", "mistral", "qwen3"];
 const SHARE: f64 = 0.99;
 
 fn model(name: &str, cpu: Cpu) -> Model<Cpu> {
-    let checkpoint = checkpoint::open(Some(&fixture(&format!("golden/{name}")))).unwrap();
+    let checkpoint = checkpoint::open(&fixture(&format!("golden/{name}"))).unwrap();
     Model::load(&checkpoint, cpu.with_precision(Precision::Bf16)).unwrap()
 }
 

@@ -47,7 +47,7 @@ fn reference(name: &str) -> Stages {
 }
 
 fn open(name: &str) -> Checkpoint {
-    checkpoint::open(Some(&fixture(&format!("precision/q8_{name}.bin")))).unwrap()
+    checkpoint::open(&fixture(&format!("precision/q8_{name}.bin"))).unwrap()
 }
 
 /// A checkpoint in the groups that its file has.
@@ -155,7 +155,7 @@ fn in_float32_the_file_is_the_model_that_its_int8_values_stand_for() {
         let path = folder.path().join("plain.bin");
         let bytes = std::fs::read(fixture(&format!("precision/q8_{name}.bin"))).unwrap();
         std::fs::write(&path, dequantized(&bytes)).unwrap();
-        let plain = checkpoint::open(Some(&path)).unwrap();
+        let plain = checkpoint::open(&path).unwrap();
         assert_eq!((plain.group(), plain.config.clone()), (None, open(name).config));
         for kernel in Kernel::available() {
             let cpu = Cpu::with_kernel(kernel);
@@ -191,7 +191,7 @@ fn stories260k_in_int8_writes_what_a_float64_reading_writes() {
 #[test]
 fn stories260k_in_int8_expects_the_tokens_that_a_float64_reading_expects() {
     let Some(path) = data("stories260K/stories260K_q80.bin") else { return };
-    let checkpoint = checkpoint::open(Some(&path)).unwrap();
+    let checkpoint = checkpoint::open(&path).unwrap();
     let expected = std::fs::read(fixture("precision/q8_stories260K.json")).unwrap();
     let expected: serde_json::Value = serde_json::from_slice(&expected).unwrap();
     let numbers = |key: &str| expected[key].as_array().unwrap().iter().map(|x| x.as_f64().unwrap());

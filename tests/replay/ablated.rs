@@ -16,7 +16,7 @@ use super::{MODELS, PRECISIONS, ask, assert_same, common, record, start};
 const PROMPT: [u32; 5] = [1, 5, 9, 3, 7];
 
 fn model(fixture: &str, cpu: Cpu, without: &[&str]) -> Model<Cpu> {
-    let mut checkpoint = checkpoint::open(Some(&common::fixture(fixture))).unwrap();
+    let mut checkpoint = checkpoint::open(&common::fixture(fixture)).unwrap();
     let parts: Vec<Ablated> = without.iter().map(|part| part.parse().unwrap()).collect();
     checkpoint.ablate(&parts).unwrap();
     Model::load(&checkpoint, cpu).unwrap()
@@ -134,7 +134,7 @@ fn of_the_weights_only_the_columns_of_the_part_are_0() {
     let mut aligned = [0, 0];
     for file in files {
         let path = common::fixture(file);
-        let checkpoint = checkpoint::open(Some(&path)).unwrap();
+        let checkpoint = checkpoint::open(&path).unwrap();
         let group = checkpoint.group();
         let precision = group.map_or(Precision::F32, |group| Precision::Q8 { group });
         for precision in [Precision::F32, precision] {
@@ -185,7 +185,7 @@ fn checkpoint_has_wide_blocks(checkpoint: &checkpoint::Checkpoint, head_dim: usi
 
 #[test]
 fn what_the_model_has_not_cannot_be_switched_off() {
-    let mut checkpoint = checkpoint::open(Some(&common::fixture("golden/gqa"))).unwrap();
+    let mut checkpoint = checkpoint::open(&common::fixture("golden/gqa")).unwrap();
     let layers = checkpoint.config.layers;
     for part in ["L0/h4".to_owned(), format!("L{layers}/ffn"), format!("L{layers}/h0")] {
         let error = checkpoint.ablate(&[part.parse().unwrap()]).unwrap_err().to_string();

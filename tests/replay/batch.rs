@@ -7,7 +7,6 @@ use std::ops::Range;
 
 use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::{Cpu, Kernel};
-use llama_trace::checkpoint;
 use llama_trace::config::{CacheDtype, ModelConfig, Precision};
 use llama_trace::error::Error;
 use llama_trace::generate::{Batch, Drawn, Ended, Next, Prompts, Sampler, Sampling, Session};
@@ -174,7 +173,7 @@ fn so_have_they_with_every_kernel_and_a_window() {
 
 #[test]
 fn so_have_they_in_the_built_in_model() {
-    let built_in = checkpoint::open(None).unwrap();
+    let built_in = llama_trace::builtin::open().unwrap();
     for kernel in Kernel::available() {
         for precision in PRECISIONS {
             let cpu = Cpu::with_kernel(kernel).with_precision(precision);

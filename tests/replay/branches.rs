@@ -349,7 +349,7 @@ fn a_token_was_as_likely_as_the_logits_before_it_say() {
 
 #[test]
 fn tokens_of_the_prompt_are_made_of_the_bytes_and_merges_of_its_text() {
-    let checkpoint = checkpoint::open(None).unwrap();
+    let checkpoint = llama_trace::builtin::open().unwrap();
     let tokenizer = tokenizer::find(&checkpoint.vocabulary(), &checkpoint.config, None).unwrap().unwrap();
     let text = "Once upon a time, Zwölf foxes";
     let ids = tokenizer.encode(text).unwrap();

@@ -45,7 +45,7 @@ fn every_line_holds_on_every_format_and_with_a_cache_that_rounds() {
         "formats/llama2c/v2_across.bin",
     ];
     for path in formats {
-        let checkpoint = checkpoint::open(Some(&common::fixture(path))).unwrap();
+        let checkpoint = checkpoint::open(&common::fixture(path)).unwrap();
         let group = checkpoint.group().unwrap_or(DEFAULT_GROUP);
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group }] {
             for dtype in [CacheDtype::F32, CacheDtype::F16, CacheDtype::Bf16] {
@@ -74,8 +74,8 @@ fn the_processor_is_no_distance_from_its_own_float32_and_within_the_bound_where_
 /// The lines that catch a fault, kernels by the one name `kernel`.
 fn caught(name: &str, precision: Precision, fault: Fault) -> (Vec<String>, Vec<Check>) {
     let checkpoint = match name {
-        "" => checkpoint::open(None),
-        name => checkpoint::open(Some(&common::fixture(&format!("golden/{name}")))),
+        "" => llama_trace::builtin::open(),
+        name => checkpoint::open(&common::fixture(&format!("golden/{name}"))),
     };
     let cpu = Cpu::default().with_precision(precision);
     let model = Model::load(&checkpoint.unwrap(), Other::new(cpu, fault)).unwrap();
@@ -167,7 +167,7 @@ impl Tokenizer for Mishearing {
 
 /// What is found of a tokenizer with the built-in model, which reads `text`, or some of its ids where there is none.
 fn of_tokenizer(tokenizer: &dyn Tokenizer, text: Option<&str>) -> Check {
-    let model = Model::load(&checkpoint::open(None).unwrap(), Cpu::default()).unwrap();
+    let model = Model::load(&llama_trace::builtin::open().unwrap(), Cpu::default()).unwrap();
     let split = text.map(|text| tokenizer.encode(text).unwrap());
     let ids = split.clone().unwrap_or_else(|| check::seeded_ids(tokenizer.vocab_size(), 9, 1));
     let plan = Plan { ids, split, tokenizer: Some(tokenizer), sample: Sample::Seeded(1) };

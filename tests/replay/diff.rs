@@ -394,7 +394,7 @@ fn changed(run: &Kept, site: Site, change: impl Fn(usize, f32) -> f32) -> Kept {
 #[test]
 fn what_is_in_no_sample_cannot_hide_a_difference() {
     // Its head is larger than a sample.
-    let model = Model::load(&checkpoint::open(None).unwrap(), Cpu::default()).unwrap();
+    let model = Model::load(&llama_trace::builtin::open().unwrap(), Cpu::default()).unwrap();
     let (a, site, vocab) = (run(&model), Site::once(0, Stage::Logits), model.config.vocab);
     let sampled = |b: &Kept| {
         diff::compare_with(&model, &mut a.clone(), &mut b.clone(), Sample::Seeded(1), &|_| ()).unwrap()
@@ -422,8 +422,9 @@ fn what_is_in_no_sample_cannot_hide_a_difference() {
         assert!(!report.same(), "{column}");
     }
     // Nor where all that comes before is another one.
-    let other = Model::load(&checkpoint::open(None).unwrap(), Cpu::default().with_precision(Precision::Bf16))
-        .unwrap();
+    let other =
+        Model::load(&llama_trace::builtin::open().unwrap(), Cpu::default().with_precision(Precision::Bf16))
+            .unwrap();
     let (b, block) = (run(&other), 700..760);
     let report = sampled(&changed(&b, site, |at, x| if block.contains(&(at % vocab)) { 0.0 } else { x }));
     assert_eq!(verdict(&report).1, "p0/logits");
@@ -481,7 +482,7 @@ fn keys_that_earlier_passes_cached_are_the_runs_own() {
             assert!(name.ends_with("weight"));
         }
     });
-    let (healthy, checkpoint) = (model("gqa"), checkpoint::open(Some(wrong.path())).unwrap());
+    let (healthy, checkpoint) = (model("gqa"), checkpoint::open(wrong.path()).unwrap());
     let wrong = Model::load(&checkpoint, Cpu::default()).unwrap();
     let [a, b] = [&healthy, &wrong].map(|model| run_on(model, 3));
     for kept in [
@@ -655,7 +656,7 @@ fn pairs_in_another_order_that_both_say_are_no_difference_and_what_differs_then_
 /// Sums in the plainest order are as far from the reference's as float32 leads in a whole model.
 #[test]
 fn a_port_without_a_mistake_is_the_same_where_few_stages_are_written() {
-    let model = Model::load(&checkpoint::open(None).unwrap(), Cpu::default()).unwrap();
+    let model = Model::load(&llama_trace::builtin::open().unwrap(), Cpu::default()).unwrap();
     // Of the first, the logits of this port are 1.4e-6 off, which is more than one stage may be.
     for ids in [vec![608, 559, 135, 380, 939, 620], (100..103).collect(), (200..212).collect()] {
         let (a, b) = (run_of(&model, &ids, 1), Port::new("../builtin", &model.config, "").run(&ids));

@@ -30,7 +30,7 @@ fn every_number_is_what_its_operands_give_again_to_the_bit() {
     let blocks = || -> Box<dyn Fn() -> Model<Cpu>> {
         let path = fixture("formats/gguf/rare_blocks.gguf");
         let cpu = Cpu::default().with_precision(Precision::Q8 { group: 32 });
-        Box::new(move || Model::load(&checkpoint::open(Some(&path)).unwrap(), cpu.clone()).unwrap())
+        Box::new(move || Model::load(&checkpoint::open(&path).unwrap(), cpu.clone()).unwrap())
     };
     for (name, model) in models_in(&MODELS).chain([("blocks of a GGUF file".to_owned(), blocks())]) {
         let (frames, passes) = record(&model(), &PROMPT);

@@ -20,7 +20,7 @@ use super::{assert_same, common, record, start, wait};
 fn what_a_backend_sums_in_its_own_order_is_made_by_it_and_not_derived() {
     for name in ["gqa", "qwen3"] {
         for precision in [Precision::F32, Precision::Q8 { group: 32 }] {
-            let checkpoint = checkpoint::open(Some(&common::fixture(&format!("golden/{name}")))).unwrap();
+            let checkpoint = checkpoint::open(&common::fixture(&format!("golden/{name}"))).unwrap();
             let model = || {
                 Model::load(
                     &checkpoint,
@@ -63,7 +63,7 @@ fn what_a_backend_sums_in_its_own_order_is_made_by_it_and_not_derived() {
 
 /// Runs the fused operations of `backend` and what they stand for, with weights and biases of a small model.
 fn compare_fused<B: Backend>(what: &str, backend: B) {
-    let checkpoint = checkpoint::open(Some(&common::fixture("golden/mha_bias"))).unwrap();
+    let checkpoint = checkpoint::open(&common::fixture("golden/mha_bias")).unwrap();
     let model = Model::load(&checkpoint, backend).unwrap();
     let (backend, config, layer) = (&model.backend, &model.config, &model.weights.layers[0]);
     let (d, f) = (config.dim, config.ffn_dim);

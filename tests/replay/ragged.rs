@@ -6,7 +6,6 @@ use std::ops::Range;
 
 use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::backend::{Backend, Span};
-use llama_trace::checkpoint;
 use llama_trace::config::Precision;
 use llama_trace::error::Error;
 use llama_trace::model::{Activations, KvCache, Model, forward};
@@ -139,7 +138,7 @@ fn a_sequence_has_the_same_bits_in_a_batch_and_alone() {
 
 #[test]
 fn a_long_prompt_beside_short_ones_has_the_same_bits_as_alone() {
-    let built_in = checkpoint::open(None).unwrap();
+    let built_in = llama_trace::builtin::open().unwrap();
     let passes: [&[(usize, usize)]; 2] = [&[(0, 17), (1, 1)], &[(0, 1), (2, 300), (1, 2)]];
     for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
         let model = Model::load(&built_in, Cpu::default().with_precision(precision)).unwrap();

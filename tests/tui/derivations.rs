@@ -102,7 +102,7 @@ fn an_operand_is_told_from_the_others_in_little_room() {
 #[test]
 fn factors_that_have_no_room_beside_their_term_stand_under_it() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/golden/gqa");
-    let checkpoint = checkpoint::open(Some(folder.as_ref())).unwrap();
+    let checkpoint = checkpoint::open(folder.as_ref()).unwrap();
     for size in [(60, 16), (80, 24), (120, 40)] {
         let backend = Cpu::default().with_precision(Precision::Q8 { group: 32 });
         let model = Model::load(&checkpoint, backend).unwrap();
@@ -359,7 +359,7 @@ fn a_weight_that_the_screen_names_is_gone_to_by_its_address_and_a_step_by_its_nu
 fn every_step_has_a_derivation_that_gives_the_recorded_value_again() {
     for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/golden/gqa");
-        let checkpoint = checkpoint::open(Some(folder.as_ref())).unwrap();
+        let checkpoint = checkpoint::open(folder.as_ref()).unwrap();
         let model = Model::load(&checkpoint, Cpu::default().with_precision(precision)).unwrap();
         let mut desk = Desk::on(model, vec![1, 5, 9, 3, 7], None, "p0/tokens[t=0]", (120, 40));
         desk.key(KeyCode::Enter);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::backend::cpu::Cpu;
-use llama_trace::checkpoint;
+use llama_trace::chapters::CHAPTERS;
 use llama_trace::generate::{Sampler, Sampling};
 use llama_trace::model::Model;
 use llama_trace::replay::{DEFAULT_MEMORY, Live, Start};
@@ -35,7 +35,7 @@ impl Desk {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/builtin/tokenizer.json");
         let tokenizer: Arc<dyn Tokenizer> = Arc::from(tokenizer::open(folder.as_ref()).unwrap());
         let ids = tokenizer.encode("Once upon a time").unwrap();
-        let checkpoint = checkpoint::open(None).unwrap();
+        let checkpoint = llama_trace::builtin::open().unwrap();
         let model = Model::load(&checkpoint, Cpu::default()).unwrap();
         Self::on(model, ids, Some(tokenizer), address, size)
     }
@@ -62,7 +62,7 @@ impl Desk {
             live.wait(LOOK);
             live.poll().unwrap();
         }
-        let app = App::new(live.outline().clone(), Theme::new(Depth::None), size);
+        let app = App::new(live.outline().clone(), Theme::new(Depth::None), size).with_chapters(CHAPTERS);
         let mut desk = Self { app, live, size };
         desk.go(address);
         desk

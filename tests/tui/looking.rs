@@ -203,7 +203,7 @@ fn a_chapter_is_chosen_from_a_list_and_opens_at_its_stage() {
     assert_eq!((stage.name(), stage.app.focus()), ("embedding", Focus::Notes));
     stage.shows(&CHAPTERS[1].title()[..20]);
     // Each leads to a stage of its own, or says why not.
-    for chapter in CHAPTERS {
+    for chapter in CHAPTERS.iter() {
         stage.key(KeyCode::Esc);
         stage.keys("g").keys("C").key(KeyCode::Home);
         for _ in CHAPTERS.iter().take_while(|other| other.slug != chapter.slug) {
@@ -247,7 +247,7 @@ fn a_chapter_is_chosen_from_a_list_and_opens_at_its_stage() {
 
 #[test]
 fn answers_of_exercises_are_folded_until_they_are_asked_for() {
-    for chapter in CHAPTERS {
+    for chapter in CHAPTERS.iter() {
         let answers = chapter.text.matches("<details>").count();
         assert_eq!(chapter.folded("x").matches("▸ **").count(), answers, "{}", chapter.slug);
         assert!(!chapter.folded("x").contains("</details>"));

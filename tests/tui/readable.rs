@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use crossterm::event::KeyCode;
 use llama_trace::backend::cpu::Cpu;
-use llama_trace::checkpoint;
 use llama_trace::model::Model;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::view::views::VIEWS;
@@ -26,7 +25,7 @@ fn view(desk: &mut Desk, name: &str) {
 
 /// A run of so many tokens without texts.
 fn long(tokens: u32, address: &str, size: (u16, u16)) -> Desk {
-    let model = Model::load(&checkpoint::open(None).unwrap(), Cpu::default()).unwrap();
+    let model = Model::load(&llama_trace::builtin::open().unwrap(), Cpu::default()).unwrap();
     Desk::on(model, (1..=tokens).collect(), None, address, size)
 }
 

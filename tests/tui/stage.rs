@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
+use llama_trace::chapters::CHAPTERS;
 use llama_trace::trace::{Source, Step};
 use llama_trace::tui::OpenAt;
 use llama_trace::tui::advancing::advance;
@@ -31,7 +32,7 @@ impl Stage {
     }
 
     pub(crate) fn themed(source: Synthetic, size: (u16, u16), theme: Theme) -> Self {
-        let app = App::new(source.outline().clone(), theme, size);
+        let app = App::new(source.outline().clone(), theme, size).with_chapters(CHAPTERS);
         let mut stage = Self { app, source, size };
         stage.sync();
         stage

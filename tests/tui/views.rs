@@ -2,7 +2,6 @@
 
 use crossterm::event::KeyCode;
 use llama_trace::backend::cpu::Cpu;
-use llama_trace::checkpoint;
 use llama_trace::model::Model;
 use llama_trace::trace::{Address, Query, Step};
 use llama_trace::tui::OpenAt;
@@ -162,7 +161,7 @@ fn a_view_asks_for_the_values_of_all_its_cells() {
 
 #[test]
 fn of_one_token_that_is_left_the_cache_speaks_as_of_one() {
-    let model = Model::load(&checkpoint::open(None).unwrap(), Cpu::default()).unwrap();
+    let model = Model::load(&llama_trace::builtin::open().unwrap(), Cpu::default()).unwrap();
     // The desk has room for 64.
     let mut desk = Desk::on(model, vec![1; 63], None, "p0/L0/cache_k[k=0,g=0,c=0]", (200, 60));
     while desk.app.view().name() != "cache" {

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use super::prompt;
 use super::report::{Batched, Spread};
-use crate::backend::Backend;
-use crate::error::{Error, Result};
-use crate::generate::{Batch, Prompts, Sampler, Sampling};
-use crate::model::Model;
-use crate::trace::NoProbe;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::NoProbe;
+use llama_trace_engine::backend::Backend;
+use llama_trace_engine::generate::{Batch, Prompts, Sampler, Sampling};
+use llama_trace_engine::model::Model;
 
 /// Times batches of each of `sizes` prompts of `tokens` tokens, after each of which `draws` are drawn; first one alone.
 pub(super) fn measure(

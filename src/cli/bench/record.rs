@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::report::{Layer, Recording, Spread};
 use super::{filled, timed};
-use crate::backend::Backend;
-use crate::error::Result;
-use crate::generate::{Sampler, Sampling, Session};
-use crate::model::Model;
-use crate::replay::derive::is_derivable;
-use crate::trace::{NoProbe, Probe, Site, Stage, Values};
+use llama_trace_core::error::Result;
+use llama_trace_core::trace::{NoProbe, Probe, Site, Stage, Values};
+use llama_trace_engine::backend::Backend;
+use llama_trace_engine::generate::{Sampler, Sampling, Session};
+use llama_trace_engine::model::Model;
+use llama_trace_runs::replay::derive::is_derivable;
 
 /// Times that each kind of pass is run, after one that touches its buffers.
 const PASSES: usize = 5;

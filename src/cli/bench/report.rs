@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::backend::Limits;
-use crate::trace::Stage;
+use llama_trace_core::trace::Stage;
+use llama_trace_engine::backend::Limits;
 
 /// Everything that was measured.
 pub(super) struct Report {
@@ -237,7 +237,10 @@ impl Report {
                 writeln!(out, "  {kernel:<12} {:12.1} {:12.1}{reading}", prefill.median, decode.median)?;
             }
             if let Some(line) = line {
-                writeln!(out, "  the line of the table in src/backend/cpu/kernel/processor.rs: {line}")?;
+                writeln!(
+                    out,
+                    "  the line of the table in src/engine/backend/cpu/kernel/processor.rs: {line}"
+                )?;
             }
         }
         if let (false, Some(prefill)) = (self.stages.is_empty(), self.prefill.first()) {

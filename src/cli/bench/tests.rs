@@ -3,13 +3,12 @@
 use clap::Parser;
 
 use super::*;
-use crate::backend::cpu::Cpu;
-use crate::backend::cuda::Cuda;
-use crate::backend::cuda::emulated::Asked;
-use crate::checkpoint;
 use crate::cli::Cli;
-use crate::config::{CacheDtype, Pairing, RopeScaling};
-use crate::model::{buffer_bytes, kv_cache};
+use llama_trace_core::config::{CacheDtype, Pairing, RopeScaling};
+use llama_trace_cuda::Cuda;
+use llama_trace_cuda::emulated::Asked;
+use llama_trace_engine::backend::cpu::Cpu;
+use llama_trace_engine::model::{buffer_bytes, kv_cache};
 
 /// Bytes of the device's memory.
 const ROOM: usize = 1 << 30;
@@ -254,7 +253,7 @@ fn on_a_gpu_the_report_of_each_shape_is_printed() {
 
 #[test]
 fn texts_that_wait_for_memory_are_not_counted_as_a_batch() {
-    let model = Model::load(&checkpoint::open(None).unwrap(), Cpu::default()).unwrap();
+    let model = Model::load(&crate::builtin::open().unwrap(), Cpu::default()).unwrap();
     let (config, dtype) = (&model.config, model.backend.cache_dtype());
     // Of what is free a batch takes half.
     let two = 2 * (2 * kv_cache::bytes(config, dtype, 20 + 5) + buffer_bytes(config, 40, 2));

@@ -2,10 +2,10 @@
 
 use super::report::{Tuned, Tuning};
 use super::{time_decode, time_prefill};
-use crate::backend::Backend;
-use crate::checkpoint::Checkpoint;
-use crate::error::{Error, Result};
-use crate::model::Model;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_engine::backend::Backend;
+use llama_trace_engine::model::Model;
+use llama_trace_formats::checkpoint::Checkpoint;
 
 /// Times the model with each kernel of its device, and the fastest of them with each order of reading: a prefill of `prompt` tokens, and the `draws` after `cached` ones.
 pub(super) fn measure<B: Backend>(

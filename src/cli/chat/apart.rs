@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ending;
-use crate::error::{Error, Result};
-use crate::generate::chat::{Message, Template};
-use crate::stop::{self, Stop};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::stop::{self, Stop};
+use llama_trace_ending as ending;
+use llama_trace_engine::generate::chat::{Message, Template};
 
 /// What tells the program that it is the one that renders. No part of the command line: nobody is told of it.
 pub(crate) const ARGUMENT: &str = "__render-chat-template";

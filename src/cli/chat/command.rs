@@ -1,6 +1,6 @@
 //! What a line of a chat asks for.
 
-use crate::error::{Error, Result};
+use llama_trace_core::error::{Error, Result};
 
 /// What `/help` prints.
 pub(super) const HELP: &str = "\

@@ -14,8 +14,9 @@ use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 use vte::{Params, Parser, Perform};
 
-use crate::ending::{self, Taken};
-use crate::stop::Stop;
+use llama_trace_core::stop::Stop;
+use llama_trace_ending as ending;
+use llama_trace_ending::Taken;
 
 const PROMPT: &str = "> ";
 /// Lines that Up goes back to.

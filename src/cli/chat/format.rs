@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::super::vocabulary::Specials;
 use super::apart::Apart;
-use crate::checkpoint::{Checkpoint, chat_template};
-use crate::error::{Error, Result};
-use crate::files::gguf::ENDS;
-use crate::generate::chat::{LLAMA2, LLAMA3};
-use crate::tokenizer::Tokenizer;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_engine::generate::chat::{LLAMA2, LLAMA3};
+use llama_trace_formats::checkpoint::{Checkpoint, chat_template};
+use llama_trace_formats::files::gguf::ENDS;
+use llama_trace_formats::tokenizer::Tokenizer;
 
 const HEADERS: [&str; 3] = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"];
 /// Number of ids of Llama 2's vocabulary.

@@ -4,8 +4,8 @@ use std::io::{BufRead, Read, stdin};
 
 #[cfg(unix)]
 use super::editor::{Editor, Ended};
-use crate::error::{Error, Result};
-use crate::stop::Stop;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::stop::Stop;
 
 /// The longest turn that is read; no context holds as much.
 const MAX_LINE: usize = 8 << 20;

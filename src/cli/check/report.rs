@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr;
 
 use super::super::output;
-use crate::check::{Check, Report};
-use crate::trace::ModelCard;
+use llama_trace_core::trace::ModelCard;
+use llama_trace_judge::check::{Check, Report};
 
 /// Columns of a terminal.
 const WIDTH: usize = 80;
@@ -74,7 +74,7 @@ impl Printed<'_> {
         match rows {
             (taken, all) if taken == all => writeln!(out, "all {all} rows of the matrices computed again")?,
             (taken, all) => {
-                let least = crate::check::ROWS;
+                let least = llama_trace_judge::check::ROWS;
                 writeln!(
                     out,
                     "{taken} of {all} matrix rows computed again, {least} or more of each (--full: all)"
@@ -149,7 +149,7 @@ fn line(out: &mut impl Write, check: &Check) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::Address;
+    use llama_trace_core::trace::Address;
 
     fn check(name: &str, worst: f64, bound: f64, at: Option<&str>) -> Check {
         let at = at.map(|at| Address::parse(at).unwrap());

@@ -1,5 +1,6 @@
 //! `diff A B --tui`: the two runs side by side, where they part.
 
+use crate::chapters::CHAPTERS;
 use std::path::Path;
 use std::sync::Arc;
 use std::task::Poll;
@@ -9,11 +10,12 @@ use super::super::DiffArgs;
 use super::super::device::Device;
 use super::super::traced::Traced;
 use super::judged::verdict;
-use crate::diff::Report;
-use crate::error::Result;
-use crate::replay::DEFAULT_MEMORY;
-use crate::trace::{Answer, Block, Fork, Frame, Outline, Query, Run, Source, Status};
-use crate::tui::{self, Runs, Verdict};
+use llama_trace_core::error::Result;
+use llama_trace_core::trace::{Answer, Block, Fork, Frame, Outline, Query, Run, Source, Status};
+use llama_trace_judge::diff::Report;
+use llama_trace_runs::replay::DEFAULT_MEMORY;
+use llama_trace_tui as tui;
+use llama_trace_tui::{Runs, Verdict};
 
 /// The number of the run that is judged.
 const B: Run = Run(1);
@@ -34,7 +36,7 @@ pub(super) fn show<D: Device>(args: &DiffArgs, [a, b]: [&Path; 2], report: &Repo
 pub(super) fn show_runs([a, b]: [Box<dyn Source>; 2], passes: usize, verdict: Verdict) -> Result<()> {
     let open = tui::OpenAt { passes, ..tui::OpenAt::default() };
     let b = Beside::new(b);
-    let setting = tui::Setting { verdict: Some(verdict), ..tui::Setting::default() };
+    let setting = tui::Setting { verdict: Some(verdict), chapters: CHAPTERS, ..tui::Setting::default() };
     tui::run(Runs::side_by_side(a, Box::new(b)), &open, setting)
 }
 

@@ -13,13 +13,13 @@ use super::super::{DiffArgs, input, prompt};
 use super::judged::verdict;
 use super::setting::Setting;
 use super::{Bar, beside, sample};
-use crate::diff::{self, About, Found, Pass, Traced};
-use crate::error::{Error, Result};
-use crate::generate::{Next, Sampler, Sampling, Session};
-use crate::model::Model;
-use crate::replay::{DEFAULT_MEMORY, Live, Start};
-use crate::tokenizer::Tokenizer;
-use crate::trace::{Frame, NoProbe, PassDims, Recorder, Select, Site, Source, TokenLabel};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::{Frame, NoProbe, PassDims, Recorder, Select, Site, Source, TokenLabel};
+use llama_trace_engine::generate::{Next, Sampler, Sampling, Session};
+use llama_trace_engine::model::Model;
+use llama_trace_formats::tokenizer::Tokenizer;
+use llama_trace_judge::diff::{self, About, Found, Pass, Traced};
+use llama_trace_runs::replay::{DEFAULT_MEMORY, Live, Start};
 
 /// Frames that a run is ahead of what is asked for.
 const AHEAD: usize = 2;

@@ -10,11 +10,11 @@ use serde_json::{Map, Value, json};
 
 pub(super) use self::lies::{Lies, Padded, Pairs};
 use super::npy;
-use crate::config::{CacheDtype, DEFAULT_GROUP, ModelConfig, Pairing, Precision, RopeScaling};
-use crate::diff::{About, Found, Pass};
-use crate::error::printable;
-use crate::trace::manifest::NEWER;
-use crate::trace::{Frame, FrameData, PassDims, Site, Stage, TokenLabel};
+use llama_trace_core::config::{CacheDtype, DEFAULT_GROUP, ModelConfig, Pairing, Precision, RopeScaling};
+use llama_trace_core::error::printable;
+use llama_trace_core::trace::manifest::NEWER;
+use llama_trace_core::trace::{Frame, FrameData, PassDims, Site, Stage, TokenLabel};
+use llama_trace_judge::diff::{About, Found, Pass};
 
 /// What the file says that it is, and which form of it.
 const FORMAT: &str = "llama-trace capture";

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use super::capture::{Capture, TOKENS};
 use super::files::npy_files;
 use super::npy;
-use crate::config::CacheDtype;
-use crate::diff::{self, About, Found, Pass, Traced};
-use crate::error::{Error, Result, printable};
-use crate::files::read_text;
-use crate::trace::manifest::NEWER;
-use crate::trace::{FrameData, Manifest, PassDims, Site, Sizes};
+use llama_trace_core::config::CacheDtype;
+use llama_trace_core::error::{Error, Result, printable};
+use llama_trace_core::trace::manifest::NEWER;
+use llama_trace_core::trace::{FrameData, Manifest, PassDims, Site, Sizes};
+use llama_trace_formats::files::read_text;
+use llama_trace_judge::diff::{self, About, Found, Pass, Traced};
 
 /// What a manifest may take.
 const LIMIT: u64 = 256 << 20;

@@ -1,8 +1,8 @@
 //! What `diff` found, as the viewer shows it.
 
-use crate::diff::{Growth, Report};
-use crate::trace::Address;
-use crate::tui::{Verdict, text};
+use llama_trace_core::trace::Address;
+use llama_trace_judge::diff::{Growth, Report};
+use llama_trace_tui::{Verdict, text};
 
 /// What `report` says of two runs of these names.
 pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
@@ -35,7 +35,7 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
     }));
     words.extend(misshapen(report));
     words.extend(missing(report.missing.len()));
-    let difference = |first: &crate::diff::First| {
+    let difference = |first: &llama_trace_judge::diff::First| {
         let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), text::real);
         let apart = match (first.ours.as_f64(), first.theirs.as_f64()) {
             (Some(ours), Some(theirs)) => format!(", A − B {}", text::real(ours - theirs)),

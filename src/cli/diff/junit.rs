@@ -3,7 +3,7 @@
 use std::io::{Result, Write, stdout};
 
 use super::text::short;
-use crate::diff::{Kind, Report, whole};
+use llama_trace_judge::diff::{Kind, Report, whole};
 
 /// Prints it.
 pub(super) fn print(report: &Report) -> Result<()> {

@@ -8,10 +8,10 @@ use std::path::Path;
 use ndarray::{ArrayD, ArrayViewD, IxDyn};
 use ndarray_npy::{ViewElement, ViewNpyError, ViewNpyExt};
 
-use crate::diff::Found;
-use crate::error::Error;
-use crate::files::Bytes;
-use crate::trace::{Frame, FrameData, Site, Stage};
+use llama_trace_core::error::Error;
+use llama_trace_core::trace::{Frame, FrameData, Site, Stage};
+use llama_trace_formats::files::Bytes;
+use llama_trace_judge::diff::Found;
 
 /// The values of the file at `path` as those of `site`, in the file's own shape.
 ///

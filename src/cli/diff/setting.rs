@@ -4,7 +4,7 @@ use clap::ValueEnum;
 
 use super::super::choose::Asks;
 use super::super::{CacheDtypeName, CpuArgs, DeviceName, DiffArgs, ModelArgs, PrecisionName};
-use crate::error::{Error, Result};
+use llama_trace_core::error::{Error, Result};
 
 /// The keys, in the order in which messages name them.
 const KEYS: [&str; 7] = ["model", "without", "precision", "device", "cpu-kernel", "cache-dtype", "threads"];

@@ -19,10 +19,10 @@ use self::fits::{Bits, Fits, SURE};
 use self::names::Names;
 use super::super::output;
 use super::capture::{Capture, Lies, Padded, Pairs};
-use crate::diff::{Pass, Traced};
-use crate::error::{Error, Result};
-use crate::stop;
-use crate::trace::{PassDims, Site, Sizes, Stage};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::stop;
+use llama_trace_core::trace::{PassDims, Site, Sizes, Stage};
+use llama_trace_judge::diff::{Pass, Traced};
 
 /// Proposes a map for the folder at `path`, by `a`, the reference, a run of a model of these sizes, and prints it.
 ///

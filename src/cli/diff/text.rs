@@ -6,10 +6,10 @@ use std::io::{Result, Write};
 use serde_json::Value;
 
 use super::super::output;
-use crate::config::Precision;
-use crate::diff::tolerance::base;
-use crate::diff::{About, Growth, Kind, Line, Misshapen, Report, whole};
-use crate::trace::Stage;
+use llama_trace_core::config::Precision;
+use llama_trace_core::trace::Stage;
+use llama_trace_judge::diff::tolerance::base;
+use llama_trace_judge::diff::{About, Growth, Kind, Line, Misshapen, Report, whole};
 
 /// Layers that the table of growth has at most, of each sequence.
 const ROWS: usize = 48;

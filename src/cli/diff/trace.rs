@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use super::super::device::Device;
-use crate::diff::{About, Found, Pass, Traced};
-use crate::error::Result;
-use crate::record::{Keep, Trace};
-use crate::replay::{DEFAULT_MEMORY, Recorded};
-use crate::stop;
-use crate::trace::{Frame, Region, Run, Site, Source, Stage, TokenLabel, Values, source};
+use llama_trace_core::error::Result;
+use llama_trace_core::stop;
+use llama_trace_core::trace::{Frame, Region, Run, Site, Source, Stage, TokenLabel, Values, source};
+use llama_trace_judge::diff::{About, Found, Pass, Traced};
+use llama_trace_runs::record::{Keep, Trace};
+use llama_trace_runs::replay::{DEFAULT_MEMORY, Recorded};
 
 /// Opens a sequence of one of the runs for what is derived.
 type Open = Box<dyn Fn(Run, usize) -> Result<Box<dyn Source>>>;

@@ -11,13 +11,14 @@ use super::heatmap::Heatmap;
 use super::manifest::MANIFEST;
 use super::target::Target;
 use crate::cli::progress::Progress;
-use crate::ending::scratch::Scratch;
-use crate::error::{Error, Result, printable};
-use crate::picture::{self, Format};
-use crate::stop;
-use crate::trace::manifest::ManifestFile;
-use crate::trace::npy::Npy;
-use crate::trace::{Axis, Manifest, PassDims, Probe, Select, Site, Sizes, Stats, Values};
+use llama_trace_core::error::{Error, Result, printable};
+use llama_trace_core::stop;
+use llama_trace_core::trace::manifest::ManifestFile;
+use llama_trace_core::trace::npy::Npy;
+use llama_trace_core::trace::{Axis, Manifest, PassDims, Probe, Select, Site, Sizes, Stats, Values};
+use llama_trace_ending::scratch::Scratch;
+use llama_trace_picture as picture;
+use llama_trace_picture::Format;
 
 /// What a manifest says of values that follow from those that were recorded, and of those that a model made in their
 /// place.

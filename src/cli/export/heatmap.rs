@@ -1,11 +1,11 @@
 //! A stage as a heatmap with axes and token labels. Where there are more values than places, a place has the colour of
 //! the one among them that is furthest from 0, so that no extreme is lost.
 
-use crate::picture::canvas::{Canvas, Letters};
-use crate::picture::{Paper, Rgb};
-use crate::trace::{Axis, Site, Stage, Stats};
-use crate::tui::palette::Palette;
-use crate::tui::text;
+use llama_trace_core::trace::{Axis, Site, Stage, Stats};
+use llama_trace_picture::canvas::{Canvas, Letters};
+use llama_trace_picture::{Paper, Rgb};
+use llama_trace_tui::palette::Palette;
+use llama_trace_tui::text;
 
 /// Units that all panels together may be wide and high; one alone has fewer.
 const ROOM: f32 = 1400.0;

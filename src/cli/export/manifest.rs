@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use crate::cli::RunArgs;
 use crate::cli::device::Device;
 use crate::cli::input::Run;
-use crate::trace::Manifest;
-use crate::trace::manifest::Drawing;
+use llama_trace_core::trace::Manifest;
+use llama_trace_core::trace::manifest::Drawing;
 
 /// The file that marks a directory as an export.
 pub(super) const MANIFEST: &str = "manifest.json";
@@ -87,7 +87,7 @@ fn number(name: &str, before: &str, digits: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::{Site, Stage};
+    use llama_trace_core::trace::{Site, Stage};
 
     #[test]
     fn only_names_of_the_exports_own_form_are_its_files() {

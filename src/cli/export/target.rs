@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use super::folder::{Folder, Kind};
 use super::manifest::{self, Earlier, MANIFEST};
 use super::{interrupted, stopped};
-use crate::ending::scratch::{self, Scratch};
-use crate::error::{Error, Result};
-use crate::stop;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::stop;
+use llama_trace_ending::scratch::{self, Scratch};
 
 /// The temporary folder's kind.
 const KIND: &str = "export";

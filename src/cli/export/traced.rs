@@ -9,9 +9,9 @@ use crate::cli::device::Device;
 use crate::cli::progress::Progress;
 use crate::cli::traced::{Traced, show};
 use crate::cli::{ExportArgs, tell};
-use crate::error::{Error, Result};
-use crate::replay::DEFAULT_MEMORY;
-use crate::trace::{Manifest, Outline, PassOutline, Run, Select, Site, Sizes};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::{Manifest, Outline, PassOutline, Run, Select, Site, Sizes};
+use llama_trace_runs::replay::DEFAULT_MEMORY;
 
 /// Writes every chosen stage that the trace has or that follows from what it has. Each sequence counts its own passes.
 pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {

@@ -8,9 +8,9 @@ use super::{Chosen, Has, Printed, Summaries, Summarizing, Summary};
 use crate::cli::device::Device;
 use crate::cli::traced::{Traced, show};
 use crate::cli::{LogArgs, tell};
-use crate::error::{Error, Result};
-use crate::replay::DEFAULT_MEMORY;
-use crate::trace::{PassOutline, Run, Select, Site, Source, TokenLabel};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::{PassOutline, Run, Select, Site, Source, TokenLabel};
+use llama_trace_runs::replay::DEFAULT_MEMORY;
 
 /// The stages that are damaged, and what is wrong with the first of them.
 #[derive(Default)]

@@ -9,12 +9,12 @@ mod replay;
 use std::ops::Range;
 
 use super::*;
-use crate::backend::cuda::Cuda;
-use crate::backend::cuda::emulated::Asked;
-use crate::backend::{Draw, Span};
-use crate::checkpoint::{self, Checkpoint};
-use crate::generate::{Batch, Prompts};
-use crate::trace::Values;
+use llama_trace_core::trace::Values;
+use llama_trace_cuda::Cuda;
+use llama_trace_cuda::emulated::Asked;
+use llama_trace_engine::backend::{Draw, Span};
+use llama_trace_engine::generate::{Batch, Prompts};
+use llama_trace_formats::checkpoint::Checkpoint;
 
 /// Bytes of the device's memory.
 pub(super) const ROOM: usize = 1 << 30;
@@ -42,7 +42,7 @@ pub(super) fn small(i: usize) -> ModelConfig {
 
 fn checkpoints() -> impl Iterator<Item = Checkpoint> {
     let random = (0..3).map(|i| random::of_config("random", small(i), Dtype::BF16));
-    random.chain([checkpoint::open(None).unwrap()])
+    random.chain([crate::builtin::open().unwrap()])
 }
 
 /// Both devices with the same model.

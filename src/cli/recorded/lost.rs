@@ -3,10 +3,10 @@
 
 use super::cuda::{ROOM, small};
 use super::*;
-use crate::backend::cuda::Cuda;
-use crate::error::Error;
-use crate::generate::{Batch, Chat, Prompts};
-use crate::stop;
+use llama_trace_core::error::Error;
+use llama_trace_core::stop;
+use llama_trace_cuda::Cuda;
+use llama_trace_engine::generate::{Batch, Chat, Prompts};
 
 /// A small model on a device that is lost after so many launches, of which none is one of loading it.
 fn lost_after(launches: usize) -> Option<Model<Cuda>> {

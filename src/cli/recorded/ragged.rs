@@ -4,10 +4,10 @@
 use std::ops::Range;
 
 use super::{VOCAB, bits, models};
-use crate::backend::Span;
-use crate::backend::cpu::Cpu;
-use crate::model::{Activations, KvCache, Model, forward};
-use crate::trace::{NoProbe, Probe, Site, Values};
+use llama_trace_core::trace::{NoProbe, Probe, Site, Values};
+use llama_trace_engine::backend::Span;
+use llama_trace_engine::backend::cpu::Cpu;
+use llama_trace_engine::model::{Activations, KvCache, Model, forward};
 
 /// Everything that a pass offers, in the order of its sites.
 #[derive(Default)]

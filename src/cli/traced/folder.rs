@@ -10,13 +10,13 @@ use serde_json::{Map, Value};
 
 use crate::cli::diff::capture::config_of;
 use crate::cli::diff::folder::Folder;
-use crate::config::{CacheDtype, ModelConfig, Precision};
-use crate::diff::{About, Found, fitted};
-use crate::error::{Error, Result, printable};
-use crate::record::read::Pass;
-use crate::record::{Branch, Kept};
-use crate::trace::manifest::Drawing;
-use crate::trace::{Frame, FrameData, ModelCard, Run, Site, Stage, Stats, Values};
+use llama_trace_core::config::{CacheDtype, ModelConfig, Precision};
+use llama_trace_core::error::{Error, Result, printable};
+use llama_trace_core::trace::manifest::Drawing;
+use llama_trace_core::trace::{Frame, FrameData, ModelCard, Run, Site, Stage, Stats, Values};
+use llama_trace_judge::diff::{About, Found, fitted};
+use llama_trace_runs::record::read::Pass;
+use llama_trace_runs::record::{Branch, Kept};
 
 /// The folder.
 pub(super) struct OfFolder {

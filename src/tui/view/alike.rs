@@ -1,7 +1,7 @@
 //! What the terms of a sum have in common: they are mostly the products of two lines of numbers, which are named once.
 
-use crate::trace::explanation::Term;
-use crate::trace::{Address, Subject};
+use llama_trace_core::trace::explanation::Term;
+use llama_trace_core::trace::{Address, Subject};
 
 use super::super::explained::address_of;
 
@@ -76,7 +76,7 @@ fn place(address: &Address) -> (Option<usize>, Option<usize>, Option<Subject>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::explanation::{From, Operand};
+    use llama_trace_core::trace::explanation::{From, Operand};
 
     fn term(addresses: &[&str]) -> Term {
         let operand = |text: &&str| Operand { from: From::Stage(Address::parse(text).unwrap()), value: 1.0 };

@@ -5,8 +5,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
-use crate::trace::lens::{Attribution, AttributionAt, Contributor};
-use crate::trace::{Address, Axis, Query, Region, Stage, Step};
+use llama_trace_core::trace::lens::{Attribution, AttributionAt, Contributor};
+use llama_trace_core::trace::{Address, Axis, Query, Region, Stage, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
@@ -140,7 +140,7 @@ impl View for Parts {
             Contributor::Ffn { layer } => (Some(layer), Stage::FfnDown, None),
             Contributor::Rounding => return None,
         };
-        let site = crate::trace::Site { layer, stage, ..app.place().site() };
+        let site = llama_trace_core::trace::Site { layer, stage, ..app.place().site() };
         let mut address = Address::of(site, Step::Stage(stage), &[]);
         address.index.push((Axis::Token.index(), token));
         address.index.extend(head.map(|head| (Axis::Head.index(), head)));

@@ -3,7 +3,7 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::trace::{Axis, Part, Query, Region, Stage, Step};
+use llama_trace_core::trace::{Axis, Part, Query, Region, Stage, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;

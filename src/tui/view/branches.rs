@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::{Block, Widget};
 
-use crate::trace::Run;
+use llama_trace_core::trace::Run;
 
 use super::super::courses::{Course, Courses};
 use super::super::fit::Piece;

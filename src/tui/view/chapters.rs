@@ -5,8 +5,8 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::{Block, Widget};
 
-use crate::chapters::{CHAPTERS, Chapter};
-use crate::trace::Step;
+use llama_trace_core::chapters::Chapter;
+use llama_trace_core::trace::Step;
 
 use super::super::app::App;
 use super::super::text;
@@ -28,9 +28,9 @@ fn steps(chapter: &Chapter) -> String {
 
 impl Widget for Chapters<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
-        let theme = self.app.theme;
+        let (theme, chapters) = (self.app.theme, self.app.chapters);
         let width = area.width.saturating_sub(4).min(110);
-        let height = (CHAPTERS.len() as u16 + 4).min(area.height.saturating_sub(2));
+        let height = (chapters.len() as u16 + 4).min(area.height.saturating_sub(2));
         let place =
             Rect { x: area.x + (area.width - width) / 2, y: area.y + area.height.min(1), width, height }
                 .intersection(area);
@@ -44,15 +44,15 @@ impl Widget for Chapters<'_> {
         };
         let listed = usize::from(inner.height.saturating_sub(1));
         let first = (self.at + 1).saturating_sub(listed);
-        if listed < CHAPTERS.len() {
+        if listed < chapters.len() {
             let seen =
-                format!(" {}-{} of {} ", first + 1, (first + listed).min(CHAPTERS.len()), CHAPTERS.len());
+                format!(" {}-{} of {} ", first + 1, (first + listed).min(chapters.len()), chapters.len());
             let at = place.width.saturating_sub(text::width(&seen) as u16 + 2);
             put(buf, place, at, place.height.saturating_sub(1), &seen, theme.key());
         }
-        let titles = CHAPTERS.iter().map(|chapter| text::width(chapter.title())).max().unwrap_or(0);
+        let titles = chapters.iter().map(|chapter| text::width(chapter.title())).max().unwrap_or(0);
         let titles = titles.min(usize::from(inner.width).saturating_sub(4));
-        for (y, (at, chapter)) in (0..).zip(CHAPTERS.iter().enumerate().skip(first).take(listed)) {
+        for (y, (at, chapter)) in (0..).zip(chapters.iter().enumerate().skip(first).take(listed)) {
             let style = if at == self.at { theme.current() } else { Style::new() };
             let number = format!("{:>2}  ", chapter.slug.split('-').next().unwrap_or_default());
             let x = put(buf, inner, 0, y, &number, theme.index());

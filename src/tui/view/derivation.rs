@@ -9,9 +9,9 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
-use crate::trace::explanation::{Explanation, From, Operand, Split, Term, Together};
-use crate::trace::frame::Number;
-use crate::trace::{Address, Axis, Subject};
+use llama_trace_core::trace::explanation::{Explanation, From, Operand, Split, Term, Together};
+use llama_trace_core::trace::frame::Number;
+use llama_trace_core::trace::{Address, Axis, Subject};
 
 use super::super::app::{App, Focus};
 use super::super::derivation::Derivation;

@@ -1,8 +1,8 @@
 //! The stages of a layer, or of a whole pass, as boxes with edges: which box reads which, and where each stands. All of
 //! it follows from the inputs that the table of stages names.
 
-use crate::trace::stage::{Input, Rule, Section};
-use crate::trace::{PassDims, Sizes, Stage};
+use llama_trace_core::trace::stage::{Input, Rule, Section};
+use llama_trace_core::trace::{PassDims, Sizes, Stage};
 
 /// What a box stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,7 +184,7 @@ fn here(section: Section, sizes: &Sizes, dims: PassDims) -> impl Iterator<Item =
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::ModelCard;
+    use llama_trace_core::trace::ModelCard;
 
     /// Models with and without the stages that only some have.
     fn models() -> Vec<Sizes> {

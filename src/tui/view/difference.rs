@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::Widget;
 
-use crate::trace::frame::Number;
+use llama_trace_core::trace::frame::Number;
 
 use super::super::app::App;
 use super::super::beside::less;

@@ -8,8 +8,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 use ratatui::widgets::canvas::{self, Canvas, Circle, Points};
 
-use crate::trace::explanation::Figure;
-use crate::trace::stream::Addition;
+use llama_trace_core::trace::explanation::Figure;
+use llama_trace_core::trace::stream::Addition;
 
 use super::super::text;
 use super::super::theme::Theme;

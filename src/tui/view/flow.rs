@@ -5,8 +5,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::trace::stage::Input;
-use crate::trace::{Axis, Query, Stage, Step, Weight};
+use llama_trace_core::trace::stage::Input;
+use llama_trace_core::trace::{Axis, Query, Stage, Step, Weight};
 
 use super::super::app::App;
 use super::super::fit::Piece;

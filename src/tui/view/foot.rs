@@ -4,7 +4,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::trace::Axis;
+use llama_trace_core::trace::Axis;
 
 use super::super::app::App;
 use super::super::fit::{Piece, fit};

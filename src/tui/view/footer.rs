@@ -6,7 +6,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::Widget;
 
-use crate::trace::Axis;
+use llama_trace_core::trace::Axis;
 
 use super::super::action::BINDINGS;
 use super::super::app::{App, Focus, Mode};

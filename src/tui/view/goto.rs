@@ -5,8 +5,8 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::{Block, Widget};
 
-use crate::error::printable;
-use crate::trace::Step;
+use llama_trace_core::error::printable;
+use llama_trace_core::trace::Step;
 
 use super::super::app::{App, GotoLine};
 use super::super::goto::{comparison_in, prompt_of, without_in};

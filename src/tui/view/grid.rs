@@ -6,8 +6,8 @@ use std::ops::Range;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::trace::frame::Number;
-use crate::trace::{Axis, Part, Query, Site};
+use llama_trace_core::trace::frame::Number;
+use llama_trace_core::trace::{Axis, Part, Query, Site};
 
 use super::super::app::App;
 use super::super::fit::Piece;

@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use crate::trace::frame::Number;
-use crate::trace::{Axis, Part, Query, Region, Site};
+use llama_trace_core::trace::frame::Number;
+use llama_trace_core::trace::{Axis, Part, Query, Region, Site};
 
 use super::super::app::App;
 use super::super::place::{Place, Walk};

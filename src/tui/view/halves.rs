@@ -7,7 +7,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};
 
-use crate::trace::Region;
+use llama_trace_core::trace::Region;
 
 use super::super::app::App;
 use super::super::fit::Piece;

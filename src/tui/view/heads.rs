@@ -5,8 +5,8 @@ use std::ops::Range;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::trace::frame::Number;
-use crate::trace::{Axis, Part, Query, Region, Step};
+use llama_trace_core::trace::frame::Number;
+use llama_trace_core::trace::{Axis, Part, Query, Region, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
@@ -87,7 +87,7 @@ impl Heads {
     }
 
     /// The largest size in the panels, where rows of earlier passes are among their rows.
-    pub(in crate::tui) fn largest(app: &App) -> Option<f64> {
+    pub(crate) fn largest(app: &App) -> Option<f64> {
         let axes = axes_of(app.place().step).filter(|_| growing::applies(app))?;
         Some(growing::largest(app, Self::rows(app, axes), Part::whole))
     }

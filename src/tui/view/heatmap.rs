@@ -4,8 +4,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 
-use crate::trace::frame::Number;
-use crate::trace::{Query, Step};
+use llama_trace_core::trace::frame::Number;
+use llama_trace_core::trace::{Query, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;

@@ -7,7 +7,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::trace::{Part, Query, Step};
+use llama_trace_core::trace::{Part, Query, Step};
 
 use super::super::app::App;
 use super::super::bins::{Asked, Bin};

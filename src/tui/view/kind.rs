@@ -5,7 +5,7 @@ use std::fmt;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::trace::{Address, Part, Query, Region, Status, Step};
+use llama_trace_core::trace::{Address, Part, Query, Region, Status, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
@@ -125,14 +125,14 @@ pub trait View: fmt::Debug + Sync {
 }
 
 /// What is being computed for a view that is drawn meanwhile.
-pub(in crate::tui) fn under_way(app: &App) -> Option<Piece> {
+pub(crate) fn under_way(app: &App) -> Option<Piece> {
     let Status::Working(what) = &app.status else { return None };
     let forms = [format!(" · {what}; Esc stops it"), format!(" · {what}"), " …".to_owned()];
     app.waits().then(|| Piece::forms(forms, app.theme.key()))
 }
 
 /// The indices, in the axes of the stage, of the values in the cells that are on the screen.
-pub(in crate::tui) fn seen(app: &App, layout: &Layout) -> Region {
+pub(crate) fn seen(app: &App, layout: &Layout) -> Region {
     let index = app.index();
     let mut needed: Vec<_> = index.iter().map(|&index| index..index + 1).collect();
     let cut = app.cut();
@@ -148,7 +148,7 @@ pub(in crate::tui) fn seen(app: &App, layout: &Layout) -> Region {
 }
 
 /// `region` of the current step in the axes of its stage.
-pub(in crate::tui) fn in_stage(app: &App, region: Region) -> Region {
+pub(crate) fn in_stage(app: &App, region: Region) -> Region {
     let step = app.place().step;
     let whole = app.outline().card.sizes().shape(step.stage().axes(), app.dims());
     region_in_stage(step, region, &whole).within(&whole)

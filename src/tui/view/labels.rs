@@ -1,6 +1,6 @@
 //! What stands beside an index: the token it belongs to.
 
-use crate::trace::{Axis, PassDims};
+use llama_trace_core::trace::{Axis, PassDims};
 
 use super::super::app::App;
 use super::super::text;

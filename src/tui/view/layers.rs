@@ -4,7 +4,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
-use crate::trace::{Address, Axis, Pattern, Query, Region, Site, Stage, Step};
+use llama_trace_core::trace::{Address, Axis, Pattern, Query, Region, Site, Stage, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;

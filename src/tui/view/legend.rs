@@ -4,8 +4,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::trace::frame::Stats;
-use crate::trace::{Axis, Part};
+use llama_trace_core::trace::frame::Stats;
+use llama_trace_core::trace::{Axis, Part};
 
 use super::super::app::{App, Scale};
 use super::super::fit::Piece;

@@ -5,8 +5,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 
-use crate::trace::lens::{LensAt, Reading};
-use crate::trace::{Axis, Query, Region, Stage, Step};
+use llama_trace_core::trace::lens::{LensAt, Reading};
+use llama_trace_core::trace::{Axis, Query, Region, Stage, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;

@@ -5,9 +5,9 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
-use crate::trace::frame::Number;
-use crate::trace::units::{Promoted, UnitsAt, WritesAt, Writing};
-use crate::trace::{Axis, Query, Region, Site, Stage, Step};
+use llama_trace_core::trace::frame::Number;
+use llama_trace_core::trace::units::{Promoted, UnitsAt, WritesAt, Writing};
+use llama_trace_core::trace::{Axis, Query, Region, Site, Stage, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;

@@ -7,9 +7,9 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
-use crate::chapters::Chapter;
-use crate::trace::stage::Input;
-use crate::trace::{Axis, ModelCard, Stage, Step};
+use llama_trace_core::chapters::Chapter;
+use llama_trace_core::trace::stage::Input;
+use llama_trace_core::trace::{Axis, ModelCard, Stage, Step};
 
 use super::super::app::App;
 use super::super::text;
@@ -92,7 +92,7 @@ pub fn lines(app: &App, width: u16) -> Vec<Line<'static>> {
         facts(app, stage, &mut out);
         aliases(app, stage, &mut out);
     }
-    for chapter in Chapter::about(step) {
+    for chapter in app.chapters.about(step) {
         out.gap();
         out.lines.push(Line::styled("─".repeat(out.width), theme.dim()));
         let arithmetic = chapter.precision().map_or(String::new(), |name| format!(", in {name}"));

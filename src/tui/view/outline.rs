@@ -6,7 +6,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
 
-use crate::trace::Step;
+use llama_trace_core::trace::Step;
 
 use super::super::app::App;
 use super::super::place::{Place, Walk};

@@ -5,9 +5,9 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::trace::foretold::{Foretold, LIKELIEST, Made};
-use crate::trace::frame::Number;
-use crate::trace::{Axis, Query, Site, Stage, Step};
+use llama_trace_core::trace::foretold::{Foretold, LIKELIEST, Made};
+use llama_trace_core::trace::frame::Number;
+use llama_trace_core::trace::{Axis, Query, Site, Stage, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;

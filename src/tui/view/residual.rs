@@ -5,8 +5,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 
-use crate::trace::stream::{Addition, StreamAt};
-use crate::trace::{Axis, Query, Region, Stage, Step};
+use llama_trace_core::trace::stream::{Addition, StreamAt};
+use llama_trace_core::trace::{Axis, Query, Region, Stage, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;

@@ -10,9 +10,9 @@ use ratatui::text::Line;
 use ratatui::widgets::Widget;
 use ratatui::widgets::canvas::{self, Canvas, Circle, Points};
 
-use crate::trace::frame::Number;
-use crate::trace::stage::Input;
-use crate::trace::{Axis, Part, Query, Region, Site, Stage, Step};
+use llama_trace_core::trace::frame::Number;
+use llama_trace_core::trace::stage::Input;
+use llama_trace_core::trace::{Axis, Part, Query, Region, Site, Stage, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;

@@ -5,9 +5,9 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::trace::draw::{Draw, Weighed};
-use crate::trace::frame::Number;
-use crate::trace::{Axis, Query, Region, Stage, Step};
+use llama_trace_core::trace::draw::{Draw, Weighed};
+use llama_trace_core::trace::frame::Number;
+use llama_trace_core::trace::{Axis, Query, Region, Stage, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
@@ -106,7 +106,7 @@ fn shown(app: &App) -> Option<&Draw> {
 
 impl Sampler {
     /// The token under the cursor.
-    pub(in crate::tui) fn token(app: &App) -> Option<u32> {
+    pub(crate) fn token(app: &App) -> Option<u32> {
         match lines(shown(app)?).get(app.rank)? {
             Line::Token(token) => Some(token.id),
             _ => None,

@@ -6,7 +6,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::Widget;
 
-use crate::trace::{Axis, Status, Step};
+use llama_trace_core::trace::{Axis, Status, Step};
 
 use super::super::app::{App, Shown};
 use super::super::fit::Piece;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::trace::{Axis, Query, Region, Site, Step};
+use llama_trace_core::trace::{Axis, Query, Region, Site, Step};
 
 use super::super::app::App;
 use super::super::plane::Plane;

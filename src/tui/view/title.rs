@@ -4,10 +4,10 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
 
-use crate::error::printable;
-use crate::trace::draw::Sampling;
-use crate::trace::frame::Number;
-use crate::trace::{Run, Status};
+use llama_trace_core::error::printable;
+use llama_trace_core::trace::draw::Sampling;
+use llama_trace_core::trace::frame::Number;
+use llama_trace_core::trace::{Run, Status};
 
 use super::super::app::{App, Focus};
 use super::super::fit::{Piece, fit};

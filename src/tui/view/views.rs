@@ -1,6 +1,6 @@
 //! The ways to show a step's values. To add one: a file beside this one with a [`View`], and its row in [`VIEWS`].
 
-use crate::trace::Step;
+use llama_trace_core::trace::Step;
 
 use super::attribution::Parts;
 use super::bars::Bars;

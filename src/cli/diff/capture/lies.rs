@@ -8,9 +8,9 @@ use serde_json::{Map, Value};
 
 use super::{WIDEST, named};
 use crate::cli::diff::npy;
-use crate::diff::Found;
-use crate::error::printable;
-use crate::trace::{Axis, Site, Stage};
+use llama_trace_core::error::printable;
+use llama_trace_core::trace::{Axis, Site, Stage};
+use llama_trace_judge::diff::Found;
 
 /// Where the rows of a pass are in a batch, and in what was padded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,11 +8,11 @@ use super::super::capture::{Lies, named};
 use super::fits::{Fits, SURE, Way, is_norm, is_scaled, needs_name};
 use super::kin::{self, Kin};
 use super::words::{called, may_look_like};
-use crate::diff::Distance;
-use crate::error::Result;
-use crate::stop;
-use crate::trace::stage::Section;
-use crate::trace::{Axis, PassDims, Site, Stage};
+use llama_trace_core::error::Result;
+use llama_trace_core::stop;
+use llama_trace_core::trace::stage::Section;
+use llama_trace_core::trace::{Axis, PassDims, Site, Stage};
+use llama_trace_judge::diff::Distance;
 
 /// How far the directions may be apart of what may be the same, as a sine.
 const ALIKE: f64 = 0.7;
@@ -130,7 +130,7 @@ impl<'f> Choice<'_, 'f> {
 /// Chooses for each stage the file that it is in.
 ///
 /// # Errors
-/// [`crate::error::Error::Interrupted`].
+/// [`llama_trace_core::error::Error::Interrupted`].
 pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Chosen<'f>>> {
     let mut ways = fits.ways()?;
     keep_places(fits, &mut ways);

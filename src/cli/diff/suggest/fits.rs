@@ -11,10 +11,10 @@ use super::super::npy;
 use super::looks;
 use super::names::{Names, Pattern};
 use super::words::{calls, hinted};
-use crate::diff::{self, Distance, Found as OfStage};
-use crate::error::Result;
-use crate::stop;
-use crate::trace::{Axis, Frame, FrameData, PassDims, Site, Sizes, Stage};
+use llama_trace_core::error::Result;
+use llama_trace_core::stop;
+use llama_trace_core::trace::{Axis, Frame, FrameData, PassDims, Site, Sizes, Stage};
+use llama_trace_judge::diff::{self, Distance, Found as OfStage};
 
 /// How far a stage may be off, ‖B − A‖ / ‖A‖, and be surely the one that it is taken for.
 pub(super) const SURE: f64 = 0.05;
@@ -255,7 +255,7 @@ impl<'f> Fits<'f> {
     /// Every way in which files may be stages, by their shapes, with how far each is off.
     ///
     /// # Errors
-    /// [`crate::error::Error::Interrupted`].
+    /// [`llama_trace_core::error::Error::Interrupted`].
     pub(super) fn ways(&self) -> Result<Vec<Way<'f>>> {
         let mut sites: BTreeMap<Stage, Vec<Site>> = BTreeMap::new();
         self.frames.keys().for_each(|site| sites.entry(site.stage).or_default().push(*site));

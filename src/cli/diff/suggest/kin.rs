@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::fits::{Fits, Way};
-use crate::trace::{Site, Stage};
+use llama_trace_core::trace::{Site, Stage};
 
 /// Files of a layer that are tried, and values of each, at most.
 const FILES: usize = 24;

@@ -2,7 +2,7 @@
 
 use ndarray::ArrayD;
 
-use crate::trace::Stage;
+use llama_trace_core::trace::Stage;
 
 /// The least that an activation gives: SiLU goes down to -0.2785, GELU to -0.17, a 16-bit type rounds.
 const LEAST: f32 = -0.285;

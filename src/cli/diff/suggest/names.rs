@@ -7,8 +7,8 @@ use std::path::Path;
 use super::super::capture::{WIDEST, named};
 use super::super::files::npy_files;
 use super::super::npy;
-use crate::error::{Error, Result};
-use crate::trace::{Site, Stage};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::{Site, Stage};
 
 /// Names that are told of at most.
 const TOLD: usize = 12;

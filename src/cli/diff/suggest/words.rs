@@ -1,6 +1,6 @@
 //! What the name of a file says: surely, where it is a stage's own or a module's, and likely, by its words.
 
-use crate::trace::Stage;
+use llama_trace_core::trace::Stage;
 
 /// Whether a file of this name is called as the stage is here or in transformers: who calls it so means that stage, whatever is
 /// wrong with the values.

@@ -2,9 +2,9 @@
 //! draws pass by pass, whatever ends them.
 
 use super::*;
-use crate::error::Error;
-use crate::generate::{Chat, Ended};
-use crate::model::buffer_bytes;
+use llama_trace_core::error::Error;
+use llama_trace_engine::generate::{Chat, Ended};
+use llama_trace_engine::model::buffer_bytes;
 
 /// Random weights whose texts do not soon repeat themselves.
 fn model() -> Option<(Model<Cuda>, Model<Cpu>)> {

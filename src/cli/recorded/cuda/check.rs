@@ -1,7 +1,7 @@
 //! `check` on the device.
 
 use super::*;
-use crate::check::{self, Plan, Sample};
+use llama_trace_judge::check::{self, Plan, Sample};
 
 #[test]
 fn check_holds_on_the_device() {

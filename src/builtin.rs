@@ -1,0 +1,70 @@
+//! The model inside the program, so that there is something to look at before anything was fetched. `fixtures/train`
+//! makes it.
+
+use llama_trace_core::error::Result;
+use llama_trace_formats::checkpoint::{BuiltIn, Checkpoint};
+
+macro_rules! file {
+    ($name:literal) => {
+        concat!("../fixtures/builtin/", $name)
+    };
+}
+
+/// Its files.
+pub static BUILT_IN: BuiltIn = BuiltIn {
+    place: "the built-in model",
+    config: include_str!(file!("config.json")),
+    generation_config: include_str!(file!("generation_config.json")),
+    weights: &WEIGHTS.file,
+    tokenizer: include_str!(file!("tokenizer.json")),
+    tokenizer_config: include_str!(file!("tokenizer_config.json")),
+    chat_template: include_str!(file!("chat_template.jinja")),
+};
+
+/// Its weights, whose values begin with a line of the processor's cache: a vector of them then is in one line.
+static WEIGHTS: Weights = Weights { _room: [0; ROOM], file: *include_bytes!(file!("model.safetensors")) };
+
+#[repr(C, align(64))]
+struct Weights {
+    _room: [u8; ROOM],
+    file: [u8; include_bytes!(file!("model.safetensors")).len()],
+}
+
+/// Bytes before the file, so that the values after its header of so many bytes begin with a line.
+const ROOM: usize = {
+    let [a, b, c, d, ..] = *include_bytes!(file!("model.safetensors"));
+    (8 + u32::from_le_bytes([a, b, c, d]) as usize).wrapping_neg() % 64
+};
+
+/// Opens it.
+///
+/// # Errors
+/// None in a program that passed its tests.
+pub fn open() -> Result<Checkpoint> {
+    BUILT_IN.open(&[])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use llama_trace_formats::checkpoint::{LayerWeight, Weight, chat_template};
+
+    #[test]
+    fn it_is_whole() {
+        let model = open().unwrap();
+        let config = &model.config;
+        let first = model.tensor(Weight::Embedding, &[config.vocab, config.dim]).unwrap();
+        assert!(
+            (first.bytes().as_ptr() as usize).is_multiple_of(64),
+            "values begin with a line of the cache"
+        );
+        let last = Weight::Layer(config.layers - 1, LayerWeight::W2);
+        model.tensor(last, &[config.dim, config.ffn_dim]).unwrap();
+        assert_eq!(model.name, "built-in");
+        assert!(model.path.is_none() && !model.eos.is_empty());
+        assert!(model.eos.iter().all(|&id| (id as usize) < config.vocab));
+        let files = chat_template::read(&model).unwrap();
+        assert!(files.template.unwrap().0.contains("<|start_header_id|>"));
+        assert_eq!(files.tokens["bos_token"], "<|begin_of_text|>");
+    }
+}

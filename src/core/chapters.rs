@@ -1,0 +1,112 @@
+//! The notes under `chapters/`: one for each stage and for the ideas around them. A program brings them along.
+//!
+//! A note is Markdown. Its first line is its title; below it stand comments of one line each, hidden when
+//! the note is shown:
+//!
+//! | comment | meaning |
+//! |---|---|
+//! | `<!-- steps: xq_rope, xk_rope -->` | the stages and views it explains; a step may have several notes |
+//! | `<!-- prompt: Once upon a time -->` | the prompt that its numbers belong to |
+//! | `<!-- passes: 3 -->` | how many passes were run, as with `-n`; one where this is missing |
+//! | `<!-- sampling: --temperature 1 --seed 7 -->` | options of the sampler; greedy where this is missing |
+//! | `<!-- precision: q8 -->` | the arithmetic, as with `--precision`; f32 where this is missing |
+//!
+//! Then come the sections `What`, `Why`, `Formula`, `Shapes`, `Look` and `Exercise`, the last with its
+//! answer in a `<details>` block.
+//!
+//! **Numbers.** A numeral that comes from the built-in model is directly followed by a comment with the
+//! address that it was read from: `0.31<!-- p0/L1/softmax[h=2,t=5,k=1] -->`.
+//!
+//! | address | what it gives |
+//! |---|---|
+//! | `p0/L1/softmax[h=2,t=5,k=1]` | one value; the letters are those of [`crate::trace::Axis::index`] |
+//! | `p0/L0/xq.shape` | a shape, written `(5, 4, 32)`; views have one too |
+//! | `p0/L0/xq[h=2].max` | of the values that an index, or part of one, leaves: `min`, `max`, `mean`, `std`, `rms`, `norm`, `sum`, `count`, `zeros`, `neg_inf`, `negative`, `positive`, `at_least(1)` |
+//! | `p0/logits[t=4].argmax` | of those that one free axis is left of: the index of the largest; `arg3` and `top3` for the index and the value of the third largest |
+//! | `p0/tokens[t=1].text`, `p0/logits[t=4].argmax.text` | the token with this id or at this position, in a code span: `` `␣upon` `` |
+//! | `config/D` | D, H, G, C, F, V, `layers`, `context`, `eps`, `theta`; in q8 `g`, the values that share a scale |
+//! | `heads.json/induction/score` | a number in `fixtures/builtin/heads.json` |
+//! | `p0/L0/qk[h=0,t=4,k=1] ÷ sqrt(config/C)` | addresses and numbers joined by ` + `, ` − `, ` · `, ` ÷ `, with parentheses, `sqrt`, `exp`, `ln` and `pi` |
+//!
+//! A decimal without an address is an error, and so is a size of the model (128, 1024, …) without one; in
+//! code and formulas numbers are free. A number may move with the weights, so the words around it must stay
+//! true if it does.
+//!
+//! An index may be `last`, and `{induction}` or `{previous_token}` stands for the layer or the head of
+//! `heads.json`: `p0/L{induction}/softmax[h={induction},t=last].max`. An index in braces may be an address itself.
+//!
+//! **Commands.** Every line that begins with `$ ` in a block marked `console` is run; it must end with exit
+//! code 0, or with 2 in a block marked `console exit=2`. `console heads=induction` says that `--layer` and
+//! `--head` are those of `heads.json`. Lines below a command are its output: a line `…` stands for any lines, and one
+//! that ends in `…` for every line that begins so. Where they run, `fixtures` has the built-in model and the
+//! port's stages, as in the repository.
+//!
+//! `tests/chapters.rs` holds all this against the trace; with `LLAMA_TRACE_BLESS=1` it writes the numbers
+//! instead, and nothing else.
+
+use std::ops::Deref;
+
+use crate::trace::Step;
+
+/// One note.
+#[derive(Clone, Copy, Debug)]
+pub struct Chapter {
+    /// The file's name without `.md`: `08-rope`.
+    pub slug: &'static str,
+    /// Its Markdown, comments included.
+    pub text: &'static str,
+}
+
+/// The notes that a program has, in reading order.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Chapters(pub &'static [Chapter]);
+
+impl Deref for Chapters {
+    type Target = [Chapter];
+
+    fn deref(&self) -> &[Chapter] {
+        self.0
+    }
+}
+
+impl Chapters {
+    /// The notes on `step`, the one about the step itself before those on ideas around it. A view without
+    /// any shares its source's.
+    pub fn about(self, step: Step) -> impl Iterator<Item = &'static Chapter> {
+        let has = |step: Step| move |chapter: &&Chapter| chapter.steps().any(|other| other == step);
+        let own = self.iter().any(|chapter| has(step)(&chapter));
+        self.0.iter().filter(has(if own { step } else { Step::Stage(step.stage()) }))
+    }
+}
+
+impl Chapter {
+    /// Its title: its first line.
+    pub fn title(&self) -> &'static str {
+        self.text.lines().next().unwrap_or(self.slug).trim_start_matches('#').trim()
+    }
+
+    /// Its text with the answers of its exercises folded: `key` shows them.
+    pub fn folded(&self, key: &str) -> String {
+        let (begins, named, ends) = ("<details><summary>", "</summary>", "</details>");
+        let mut parts = self.text.split(begins);
+        let mut text = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let (name, rest) = part.split_once(named).unwrap_or((part, ""));
+            let (_, rest) = rest.split_once(ends).unwrap_or((rest, ""));
+            text += &format!("▸ **{name}** (`{key}` shows it){rest}");
+        }
+        text
+    }
+
+    /// The arithmetic that its numbers were computed in, where that is not float32: "bf16", "q8".
+    pub fn precision(&self) -> Option<&'static str> {
+        let (_, rest) = self.text.split_once("<!-- precision:")?;
+        Some(rest.split_once("-->")?.0.trim())
+    }
+
+    /// The steps that it explains.
+    pub fn steps(&self) -> impl Iterator<Item = Step> + use<> {
+        let list = self.text.split_once("<!-- steps:").and_then(|(_, rest)| rest.split_once("-->"));
+        list.map_or("", |(list, _)| list).split(',').filter_map(|name| Step::from_name(name.trim()))
+    }
+}

@@ -1,0 +1,54 @@
+//! Work that is asked to stop at each of its looks at the request, for the tests of whatever can be stopped.
+
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+
+/// How often work looked at a request.
+#[derive(Debug, Default)]
+pub struct Looks {
+    count: AtomicUsize,
+    /// The look at which it is asked to stop; 0 for none.
+    last: AtomicUsize,
+}
+
+impl Looks {
+    pub(super) fn look(&self, stop: &Stop) {
+        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        if count == self.last.load(Ordering::Relaxed) {
+            stop.ask();
+        }
+    }
+}
+
+impl Stop {
+    /// A request that makes itself when it is looked at for the `last`th time, from 1.
+    pub fn at_look(last: usize) -> Self {
+        let stop = Self::default();
+        stop.looks.last.store(last, Ordering::Relaxed);
+        stop
+    }
+
+    /// How often it was looked at.
+    pub fn looks(&self) -> usize {
+        self.looks.count.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs `work` once to its end, and once more for some of its looks at the request, which is made there: then it
+/// fails, and looks at most `after` times more, once for each thread and loop that was under way. Returns how often
+/// the whole work looks.
+pub fn stops_at_every_look(what: &str, after: usize, mut work: impl FnMut(&Stop) -> Result<()>) -> usize {
+    let whole = Stop::default();
+    work(&whole).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let looks = whole.looks();
+    assert!(looks > 0, "{what} never looks");
+    for last in (1..=looks).step_by((looks / 20).max(1)) {
+        let stop = Stop::at_look(last);
+        let result = work(&stop);
+        assert!(matches!(result, Err(Error::Interrupted(_))), "{what} goes on after look {last} of {looks}");
+        let more = stop.looks() - last;
+        assert!(more <= after, "{what} looks {more} times after it was asked to stop at {last} of {looks}");
+    }
+    looks
+}

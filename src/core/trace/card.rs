@@ -1,0 +1,121 @@
+//! What a trace must know about the model it came from: its configuration, and the arithmetic.
+
+use serde::{Deserialize, Serialize};
+
+use super::sizes::{PassDims, Sizes};
+use crate::config::{ModelConfig, Precision, RopeScaling};
+use crate::error::{Error, Result};
+
+/// The model that a trace was recorded from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelCard {
+    /// Short name.
+    pub name: String,
+    /// Fields of its configuration file that were ignored because the user said so.
+    pub ignored: Vec<String>,
+    /// Parts that are switched off because the user said so: `L0/h2`, `L1/ffn`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<String>,
+    /// The hyperparameters.
+    pub config: ModelConfig,
+    /// The arithmetic that the values were computed in.
+    pub precision: Precision,
+    /// What computed them: "cpu".
+    pub backend: String,
+}
+
+impl ModelCard {
+    /// What shapes are made of.
+    pub fn sizes(&self) -> Sizes {
+        Sizes::new(&self.config, self.precision)
+    }
+
+    /// What of the model is not its own: ignored settings, and parts that are switched off.
+    pub fn lacks(&self) -> Vec<&str> {
+        self.ignored.iter().chain(&self.without).map(String::as_str).collect()
+    }
+
+    /// Checks a card that was read: what is computed from it must not divide by zero or overflow.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::check`], and where the groups of int8 values are empty.
+    pub fn check(&self) -> Result<()> {
+        self.config.check()?;
+        match self.precision {
+            Precision::Q8 { group: 0 } => Err(Error::model("the groups of int8 values cannot be right")
+                .expected("at least 1 value that shares a scale")
+                .found("0")),
+            _ => Ok(()),
+        }
+    }
+
+    /// `text` with this model's numbers in place of `{D}`, `{H}`, `{eps}` and so on: the letters of the
+    /// stage table, `{group}` for H/G, `{half}` for C/2, `{last}` for C − 1, `{keys}` and `{tokens}` for K and T,
+    /// `{g}` for the activations that share a scale, `{window}` for the mask's second condition in a model with a sliding window.
+    pub fn fill(&self, text: &str, dims: PassDims) -> String {
+        let sizes = self.sizes();
+        let window = sizes.window.map_or(String::new(), |window| {
+            let all = sizes.window_from == 0;
+            let from = if all { String::new() } else { format!(" (layers from {})", sizes.window_from) };
+            format!(" and k > {{start}} + t − {window}{from}")
+        });
+        let scaled = match &self.config.rope_scaling {
+            RopeScaling::None => String::new(),
+            scaling => format!(", the speed scaled: {scaling}"),
+        };
+        let numbers = [
+            ("{window}", window),
+            ("{scaled}", scaled),
+            ("{D}", sizes.dim.to_string()),
+            ("{H}", sizes.heads.to_string()),
+            ("{G}", sizes.kv_heads.to_string()),
+            ("{C}", sizes.head_dim.to_string()),
+            ("{F}", sizes.hidden.to_string()),
+            ("{V}", sizes.vocab.to_string()),
+            ("{T}", dims.tokens.to_string()),
+            ("{K} keys", if dims.keys() == 1 { "1 key".to_owned() } else { format!("{} keys", dims.keys()) }),
+            ("{K}", dims.keys().to_string()),
+            ("{start}", dims.start.to_string()),
+            ("{HC}", (sizes.heads * sizes.head_dim).to_string()),
+            ("{GC}", (sizes.kv_heads * sizes.head_dim).to_string()),
+            ("{group}", (sizes.heads / sizes.kv_heads).to_string()),
+            ("{half}", (sizes.head_dim / 2).to_string()),
+            ("{eps}", format!("{:?}", self.config.norm_eps)),
+            ("{theta}", self.config.rope_theta.to_string()),
+            ("{g}", sizes.group.map_or(String::new(), |group| group.to_string())),
+        ];
+        numbers.iter().fold(text.to_owned(), |text, (mark, number)| text.replace(mark, number))
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl ModelCard {
+    /// A small model to test with: `change` makes of it what the test is about.
+    pub fn small(change: impl FnOnce(&mut ModelConfig)) -> Self {
+        use crate::config::Pairing;
+        let mut config = ModelConfig {
+            dim: 8,
+            layers: 2,
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 4,
+            ffn_dim: 8,
+            vocab: 10,
+            context: 16,
+            norm_eps: 1e-5,
+            rope_theta: 1e4,
+            rope_scaling: RopeScaling::None,
+            pairing: Pairing::Halves,
+            qkv_bias: false,
+            output_bias: false,
+            mlp_bias: false,
+            qk_norm: false,
+            window: None,
+            window_from: 0,
+            tied: false,
+        };
+        change(&mut config);
+        let (name, backend) = ("small".into(), "cpu".into());
+        Self { name, ignored: vec![], without: vec![], config, precision: Precision::F32, backend }
+    }
+}

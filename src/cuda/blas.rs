@@ -1,0 +1,229 @@
+//! cuBLASLt, where it is there: how fast NVIDIA's own library multiplies, which a report holds our kernels against.
+//! No model is run with it.
+#![allow(unsafe_code)]
+
+use std::env;
+use std::ffi::{c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use libloading::Library;
+
+use super::driver::{Address, failed};
+use super::libraries::{candidates, folders, load};
+use llama_trace_core::error::Result;
+
+/// `cublasStatus_t`: 0 is success.
+type Status = c_int;
+/// A handle, a description, a layout or a preference.
+type Handle = *mut c_void;
+
+type Create = unsafe extern "C" fn(*mut Handle) -> Status;
+type Destroy = unsafe extern "C" fn(Handle) -> Status;
+type Describe = unsafe extern "C" fn(*mut Handle, c_int, c_int) -> Status;
+type Layout = unsafe extern "C" fn(*mut Handle, c_int, u64, u64, i64) -> Status;
+type Set = unsafe extern "C" fn(Handle, c_int, *const c_void, usize) -> Status;
+type Choose = unsafe extern "C" fn(
+    Handle,
+    Handle,
+    Handle,
+    Handle,
+    Handle,
+    Handle,
+    Handle,
+    c_int,
+    *mut Chosen,
+    *mut c_int,
+) -> Status;
+type Multiply = unsafe extern "C" fn(
+    Handle,
+    Handle,
+    *const f32,
+    *const c_void,
+    Handle,
+    *const c_void,
+    Handle,
+    *const f32,
+    *const c_void,
+    Handle,
+    *mut c_void,
+    Handle,
+    *const [u64; 8],
+    *mut c_void,
+    usize,
+    *mut c_void,
+) -> Status;
+
+/// `cublasLtMatmulHeuristicResult_t`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Chosen {
+    algorithm: [u64; 8],
+    workspace: usize,
+    state: Status,
+    waves: f32,
+    reserved: [c_int; 4],
+}
+
+/// Numbers of cublasLt.h and library_types.h: float32 and bfloat16 values, sums in float32, the first matrix transposed, and
+/// the most memory that may be used beside.
+const FLOAT32: c_int = 0;
+const BFLOAT16: c_int = 14;
+const COMPUTE_FLOAT32: c_int = 68;
+const DESCRIPTION_TRANSPOSE_A: c_int = 3;
+const TRANSPOSED: c_int = 1;
+const PREFERENCE_WORKSPACE: c_int = 1;
+
+/// Bytes that may be used beside the matrices.
+pub(super) const WORKSPACE: usize = 32 << 20;
+
+/// A product of two matrices of (side, side) bfloat16 values, made ready once.
+pub(super) struct Blas {
+    handle: Handle,
+    /// The operation, the layout of all three matrices, and what was preferred.
+    parts: [Handle; 3],
+    chosen: Chosen,
+    multiply: Multiply,
+    /// What destroys the handle, and each of the parts.
+    destroy: [Destroy; 4],
+}
+
+/// The function `name`.
+///
+/// # Safety
+/// It must have the type `F`.
+unsafe fn function<F: Copy>(library: &Library, name: &str) -> Option<F> {
+    // SAFETY: the caller knows the type.
+    unsafe { library.get::<F>(name.as_bytes()).ok().map(|symbol| *symbol) }
+}
+
+impl Blas {
+    /// Finds the newest library that is not newer than a driver of this major version, and makes the product ready; none
+    /// where there is no such library, or it knows no way.
+    pub(super) fn find(side: usize, driver: u32) -> Option<Self> {
+        let folders = folders(|name| env::var_os(name).map(PathBuf::from));
+        let all = candidates("cublasLt", &folders);
+        let known = |path: &&PathBuf| {
+            let name = path.to_string_lossy();
+            let major = name.rsplit('.').next().and_then(|major| major.parse::<u32>().ok());
+            major.is_none_or(|major| major <= driver)
+        };
+        all.iter().filter(known).find_map(|path| Self::open(path, side))
+    }
+
+    fn open(path: &Path, side: usize) -> Option<Self> {
+        let library = load(path)?;
+        // SAFETY: the types are those of cublasLt.h of CUDA 12 and 13, where these functions are alike, and the library stays
+        // loaded: threads that it ran in have memory of it to their end.
+        let (create, describe, layout, prefer, set, set_preference, choose, mut blas) = unsafe {
+            let get = |name: &str| function::<Destroy>(&library, name);
+            let destroy = [
+                get("cublasLtDestroy")?,
+                get("cublasLtMatmulDescDestroy")?,
+                get("cublasLtMatrixLayoutDestroy")?,
+                get("cublasLtMatmulPreferenceDestroy")?,
+            ];
+            let create: Create = function(&library, "cublasLtCreate")?;
+            let describe: Describe = function(&library, "cublasLtMatmulDescCreate")?;
+            let layout: Layout = function(&library, "cublasLtMatrixLayoutCreate")?;
+            let prefer: Create = function(&library, "cublasLtMatmulPreferenceCreate")?;
+            let set: Set = function(&library, "cublasLtMatmulDescSetAttribute")?;
+            let set_preference: Set = function(&library, "cublasLtMatmulPreferenceSetAttribute")?;
+            let choose: Choose = function(&library, "cublasLtMatmulAlgoGetHeuristic")?;
+            let multiply: Multiply = function(&library, "cublasLtMatmul")?;
+            let (handle, parts) = (ptr::null_mut(), [ptr::null_mut(); 3]);
+            let chosen = Chosen::default();
+            let blas = Self { handle, parts, chosen, multiply, destroy };
+            (create, describe, layout, prefer, set, set_preference, choose, blas)
+        };
+        std::mem::forget(library);
+        let (transposed, workspace) = (TRANSPOSED, WORKSPACE);
+        let (mut found, [operation, matrix, preference]) = (0, &mut blas.parts);
+        // SAFETY: the device's context is current. Each handle is made before it is used, each attribute has the size that
+        // is said, and there is room for the one answer that is asked for.
+        let done = unsafe {
+            create(&raw mut blas.handle) == 0
+                && describe(operation, COMPUTE_FLOAT32, FLOAT32) == 0
+                && set(
+                    *operation,
+                    DESCRIPTION_TRANSPOSE_A,
+                    (&raw const transposed).cast(),
+                    size_of::<c_int>(),
+                ) == 0
+                && layout(matrix, BFLOAT16, side as u64, side as u64, side as i64) == 0
+                && prefer(preference) == 0
+                && set_preference(
+                    *preference,
+                    PREFERENCE_WORKSPACE,
+                    (&raw const workspace).cast(),
+                    size_of::<usize>(),
+                ) == 0
+                && choose(
+                    blas.handle,
+                    *operation,
+                    *matrix,
+                    *matrix,
+                    *matrix,
+                    *matrix,
+                    *preference,
+                    1,
+                    &raw mut blas.chosen,
+                    &raw mut found,
+                ) == 0
+        };
+        (done && found == 1).then_some(blas)
+    }
+
+    /// out = aᵀ · b, in the stream's order.
+    ///
+    /// # Safety
+    /// The device's context is current, the stream is its, and the addresses are of as much of its memory as the matrices
+    /// and [`WORKSPACE`] have.
+    pub(super) unsafe fn multiply(
+        &self,
+        [a, b, out, workspace]: [Address; 4],
+        stream: *mut c_void,
+    ) -> Result<()> {
+        let [operation, matrix, _] = self.parts;
+        let (one, zero) = (1.0_f32, 0.0_f32);
+        // SAFETY: as above; the numbers are read before the function returns.
+        let status = unsafe {
+            (self.multiply)(
+                self.handle,
+                operation,
+                &raw const one,
+                a as *const c_void,
+                matrix,
+                b as *const c_void,
+                matrix,
+                &raw const zero,
+                out as *const c_void,
+                matrix,
+                out as *mut c_void,
+                matrix,
+                &raw const self.chosen.algorithm,
+                workspace as *mut c_void,
+                WORKSPACE,
+                stream,
+            )
+        };
+        if status == 0 { Ok(()) } else { Err(failed("multiply by cuBLASLt", status)) }
+    }
+}
+
+impl Drop for Blas {
+    fn drop(&mut self) {
+        let [handle, operation, matrix, preference] = self.destroy;
+        let [of_operation, of_matrix, of_preference] = self.parts;
+        let all = [
+            (preference, of_preference),
+            (matrix, of_matrix),
+            (operation, of_operation),
+            (handle, self.handle),
+        ];
+        for (destroy, part) in all.into_iter().filter(|(_, part)| !part.is_null()) {
+            // SAFETY: it was made, and nobody uses it any more.
+            unsafe { destroy(part) };
+        }
+    }
+}

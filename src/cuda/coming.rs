@@ -1,0 +1,83 @@
+//! Drawn tokens on their way to the processor: kernels write them into pinned memory, a place for each pass, so that one pass
+//! can follow another before its tokens are looked at.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::driver::Address;
+use super::memory::Pinned;
+use super::queue::Queue;
+use super::{Cuda, Mark};
+use llama_trace_core::error::Result;
+use llama_trace_engine::backend::Drawn;
+
+/// Bytes of a `struct Drawn` of the kernels.
+pub(super) const DRAWN: usize = 8;
+
+/// Passes whose tokens may be on their way here at a time: one, and that which followed it before they were known.
+const UNDER_WAY: usize = 2;
+
+/// What was drawn and is on its way here: of each pass its tokens, in a place of their own.
+#[derive(Default)]
+pub(super) struct Coming(Mutex<Places>);
+
+#[derive(Default)]
+struct Places {
+    /// [`UNDER_WAY`] places.
+    memory: Option<Arc<Pinned>>,
+    /// The place that is written next.
+    next: usize,
+    /// Of those that nobody has asked for: when they are there, the first of their bytes, and how many there are.
+    under_way: VecDeque<(Mark, usize, usize)>,
+}
+
+impl Coming {
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what is under way, and makes room for `bytes` bytes of each pass.
+    pub(super) fn begin(&self, queue: &Arc<Queue>, bytes: usize) -> Result<()> {
+        let mut places = self.places();
+        places.under_way.clear();
+        if bytes > 0 && places.memory.as_ref().is_none_or(|memory| memory.bytes() < bytes * UNDER_WAY) {
+            places.memory = Some(Arc::new(Pinned::new(queue, bytes * UNDER_WAY)?));
+        }
+        Ok(())
+    }
+
+    /// Where the kernels write what they draw next: the first byte of the place, and its address.
+    pub(super) fn place(&self) -> (usize, Address) {
+        let places = self.places();
+        let Some(memory) = &places.memory else { return (0, 0) };
+        let first = places.next * (memory.bytes() / UNDER_WAY);
+        (first, memory.at(first))
+    }
+
+    /// The kernels have been asked to write `bytes` bytes there.
+    pub(super) fn asked(&self, cuda: &Cuda, first: usize, bytes: usize) -> Result<()> {
+        let there =
+            Mark { event: Some(cuda.queue.ask(|device| device.mark())?), queue: Arc::clone(&cuda.queue) };
+        let mut places = self.places();
+        places.next = (places.next + 1) % UNDER_WAY;
+        if places.under_way.len() == UNDER_WAY {
+            places.under_way.pop_front();
+        }
+        places.under_way.push_back((there, first, bytes));
+        Ok(())
+    }
+
+    /// What was drawn in the first of the passes whose tokens nobody has asked for, once it is.
+    pub(super) fn first(&self, cuda: &Cuda) -> Result<Vec<Drawn>> {
+        let (first, memory) = {
+            let mut places = self.places();
+            (places.under_way.pop_front(), places.memory.clone())
+        };
+        let (Some((there, first, bytes)), Some(memory)) = (first, memory) else { return Ok(Vec::new()) };
+        if let Some(event) = there.event {
+            cuda.queue.reach(event, &cuda.stop)?;
+        }
+        let words: &[[u32; DRAWN / 4]] = bytemuck::cast_slice(memory.see(first..first + bytes));
+        Ok(words.iter().map(|[id, not]| Drawn { id: *id, not_a_number: *not != 0 }).collect())
+    }
+}

@@ -1,0 +1,597 @@
+//! A device that is the processor: the kernels themselves, compiled as C++ by the system's compiler, so that the whole
+//! backend runs where there is no GPU. For tests alone.
+#![allow(unsafe_code)]
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use libloading::Library;
+use memmap2::MmapMut;
+use ring::digest::{Context, SHA256};
+
+use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, Room, failed};
+use super::listing::KernelList;
+use super::machine::{self, Grid, Program};
+use super::nvrtc::{Nvrtc, WARPGROUPS};
+use super::ptx;
+use super::sources::Module;
+use llama_trace_core::error::Result;
+use llama_trace_core::memory::no_memory;
+
+/// `llt_launch` of `kernels/emulate.cpp`.
+type Run = unsafe extern "C" fn(
+    *const c_char,
+    *const c_uint,
+    *const c_uint,
+    c_uint,
+    *mut *mut c_void,
+    extern "C" fn(&mut Vec<Address>, Address),
+    &mut Vec<Address>,
+) -> c_int;
+
+/// Takes an address.
+extern "C" fn take(addresses: &mut Vec<Address>, at: Address) {
+    addresses.push(at);
+}
+
+/// What the address of each memory is divisible by, as a GPU's is.
+const ALIGNED: usize = 256;
+/// Bytes of a page; where one is larger, less is noticed.
+const PAGE: usize = 4096;
+/// What is in the bytes beside a memory, in which nobody writes.
+const UNTOUCHED: u8 = 0xa5;
+/// What fresh memory holds: float32 values that are not a number.
+const FRESH: u8 = 0xff;
+
+/// The processor as a device.
+pub(super) struct Emulated {
+    about: About,
+    total: usize,
+    /// Launches after which it is lost.
+    launches: AtomicUsize,
+    state: Mutex<State>,
+    asked: Log,
+    list: KernelList,
+    runs: Runs,
+    /// How the names of kernels begin that it does not run.
+    refused: Option<&'static str>,
+}
+
+/// What it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Runs {
+    /// The sources, as C++.
+    Sources,
+    /// The sources of what the program carries as PTX, as C++.
+    Carried,
+    /// PTX: what NVRTC makes of the sources where LLAMA_TRACE_NVRTC is set, and otherwise what the program carries.
+    Ptx,
+}
+
+/// What a device was asked for, in its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// So many bytes copied to it.
+    Write(usize),
+    /// So many copied from it.
+    Read(usize),
+    /// So many copied from it to pinned memory while it goes on.
+    Bring(usize),
+    /// So many looked at in pinned memory.
+    Look(usize),
+    /// Launches, one by one.
+    Launches(usize),
+    /// A graph of so many.
+    Graph(usize),
+    /// Something else that has a place in its order.
+    Other,
+}
+
+pub(crate) type Log = Arc<Mutex<Vec<Asked>>>;
+
+#[derive(Default)]
+struct State {
+    /// Each memory by where it begins.
+    memories: BTreeMap<Address, Guarded>,
+    pinned: BTreeMap<Address, Guarded>,
+    used: usize,
+    functions: Vec<(Code, CString)>,
+    graphs: Vec<Vec<Launch>>,
+    events: Vec<Instant>,
+    remembered: HashMap<String, bool>,
+}
+
+/// Some bytes, between pages in which nobody may read or write: the end of the last page is theirs, but for what is left
+/// over of [`ALIGNED`] bytes.
+struct Guarded {
+    map: MmapMut,
+    /// Where in the mapping they begin.
+    first: usize,
+    bytes: usize,
+    /// Whether something was copied, set or waited for since it was asked for, which waits for the kernels before: otherwise what it
+    /// holds is of kernels that may not have ended.
+    settled: bool,
+}
+
+/// The kernels of a module.
+#[derive(Clone)]
+enum Code {
+    Compiled(Arc<Kernels>),
+    Ptx(Arc<Program>),
+}
+
+/// A library of kernels.
+struct Kernels {
+    run: Run,
+    _library: Library,
+}
+
+/// How kernels are compiled. Addresses, shifts and conversions that a GPU takes another way than this processor does, or not at
+/// all, are faults, which end the process.
+const OPTIONS: &str = include_str!("kernels/emulate.options");
+
+/// Where what is made of a module is, once it was made: whoever wants it first makes it, and only those who want the same wait.
+type Place<T> = Arc<Mutex<Option<Arc<T>>>>;
+
+/// The place of a module among those of all tests.
+fn place_of<T>(all: &Mutex<HashMap<Module, Place<T>>>, module: &Module) -> Place<T> {
+    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(all.entry(module.clone()).or_default())
+}
+
+fn kernels_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels")
+}
+
+/// The system's compiler: CXX, or c++.
+fn compiler() -> String {
+    std::env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "c++".into())
+}
+
+/// What the compiler calls itself; none where there is none.
+fn compiler_version() -> Option<&'static [u8]> {
+    static VERSION: LazyLock<Option<Vec<u8>>> = LazyLock::new(|| {
+        let output = Command::new(compiler()).arg("--version").output().ok()?;
+        output.status.success().then_some(output.stdout)
+    });
+    VERSION.as_deref()
+}
+
+impl Emulated {
+    /// A device with `total` bytes, which is lost after so many launches; none, said aloud, where no C++ compiler is there.
+    pub(super) fn new(total: usize, launches: usize) -> Option<Self> {
+        if !cfg!(unix) || compiler_version().is_none() || !kernels_folder().is_dir() {
+            println!(
+                "skipped: {} is no C++ compiler that runs here, or the kernels' sources are not",
+                compiler()
+            );
+            return None;
+        }
+        let about = about();
+        Some(Self {
+            about,
+            total,
+            launches: AtomicUsize::new(launches),
+            state: Mutex::default(),
+            asked: Log::default(),
+            list: KernelList::default(),
+            runs: Runs::Sources,
+            refused: None,
+        })
+    }
+
+    /// The same, but no kernel runs whose name begins so.
+    pub(super) fn refusing(mut self, kernels: &'static str) -> Self {
+        self.refused = Some(kernels);
+        self
+    }
+
+    /// The same with the modules that the program carries as PTX.
+    pub(super) fn carried(mut self) -> Self {
+        self.runs = Runs::Carried;
+        self
+    }
+
+    /// A device with `total` bytes that runs PTX.
+    pub(super) fn of_ptx(total: usize) -> Self {
+        let about = about();
+        Self {
+            about,
+            total,
+            launches: AtomicUsize::new(usize::MAX),
+            state: Mutex::default(),
+            asked: Log::default(),
+            list: KernelList::default(),
+            runs: Runs::Ptx,
+            refused: None,
+        }
+    }
+
+    /// What it is asked for from now on.
+    pub(super) fn log(&self) -> Log {
+        Arc::clone(&self.asked)
+    }
+
+    /// The kernels that it is asked for.
+    pub(super) fn list(&self) -> KernelList {
+        self.list.clone()
+    }
+
+    fn say(&self, asked: Asked) {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(asked);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, state: &State, launch: &Launch) -> Result<()> {
+        let left =
+            self.launches.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        left.map_err(|_| failed("run a kernel", "CUDA_ERROR_LAUNCH_FAILED"))?;
+        let (code, name) = &state.functions[launch.function.0 as usize];
+        if self.refused.is_some_and(|refused| name.to_bytes().starts_with(refused.as_bytes())) {
+            return Err(failed("run a kernel", "CUDA_ERROR_INVALID_VALUE"));
+        }
+        let there = match code {
+            Code::Compiled(kernels) => {
+                let argument = |argument: &u64| ptr::from_ref(argument).cast_mut().cast();
+                let mut arguments: Vec<*mut c_void> = launch.arguments.each().map(argument).collect();
+                let mut early = Vec::new();
+                // SAFETY: the library was made from the sources beside this one, which read their arguments where these point
+                // to, and whoever launches gives those that the sources name.
+                let code = unsafe {
+                    (kernels.run)(
+                        name.as_ptr(),
+                        launch.grid.as_ptr(),
+                        launch.block.as_ptr(),
+                        launch.shared,
+                        arguments.as_mut_ptr(),
+                        take,
+                        &mut early,
+                    )
+                };
+                let there = |at: &Address| launch.late || state.is_settled(*at);
+                assert!(early.iter().all(there), "{name:?} reads what the kernels before it may still write");
+                code == 0
+            }
+            Code::Ptx(program) => {
+                let arguments: Vec<*const u8> =
+                    launch.arguments.each().map(|argument| ptr::from_ref(argument).cast()).collect();
+                let grid = Grid { blocks: launch.grid, threads: launch.block, shared: launch.shared };
+                let known = |at: u64, bytes: usize| state.knows(at, bytes);
+                machine::run(program, &name.to_string_lossy(), grid, &arguments, &known)
+            }
+        };
+        if there { Ok(()) } else { Err(failed("run a kernel", format!("there is no {name:?}"))) }
+    }
+}
+
+impl State {
+    /// Whether so many bytes are of a memory that was asked for.
+    fn knows(&self, at: Address, bytes: usize) -> bool {
+        let inside = |memories: &BTreeMap<Address, Guarded>| {
+            let below = memories.range(..=at).next_back();
+            below.is_some_and(|(first, memory)| at - first + bytes as u64 <= memory.bytes as u64)
+        };
+        inside(&self.memories) || inside(&self.pinned)
+    }
+
+    /// The kernels have ended.
+    fn settle(&mut self) {
+        self.memories.values_mut().for_each(|memory| memory.settled = true);
+    }
+
+    /// Whether the memory with this address is settled.
+    fn is_settled(&self, at: Address) -> bool {
+        self.memories.range(..=at).next_back().is_some_and(|(_, memory)| memory.settled)
+    }
+}
+
+/// A module's PTX as instructions: of the same compiler for the whole process.
+fn instructions(module: &Module) -> Result<Arc<Program>> {
+    static MADE: LazyLock<Mutex<HashMap<Module, Place<Program>>>> = LazyLock::new(Mutex::default);
+    static NVRTC: LazyLock<Option<Nvrtc>> =
+        LazyLock::new(|| has_nvrtc().then(|| Nvrtc::find((99, 0)).expect("an NVRTC of LLAMA_TRACE_NVRTC")));
+    let place = place_of(&MADE, module);
+    let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(program) = &*place {
+        return Ok(Arc::clone(program));
+    }
+    let text = match &*NVRTC {
+        Some(nvrtc) => nvrtc.ptx(module.source(), WARPGROUPS, !module.is_for((8, 0)))?,
+        None => match ptx::carried().get(&(WARPGROUPS, module.clone())) {
+            Some(text) => text.clone(),
+            None => return Err(failed("find a kernel", format!("{module:?} is not carried"))),
+        },
+    };
+    let program = Arc::new(Program::new(&text));
+    *place = Some(Arc::clone(&program));
+    Ok(program)
+}
+
+/// Whether the tests were given an NVRTC.
+fn has_nvrtc() -> bool {
+    std::env::var_os("LLAMA_TRACE_NVRTC").is_some_and(|folder| !folder.is_empty())
+}
+
+/// The module as a library, from the folder of those that were compiled before.
+fn made(module: &Module) -> Result<Arc<Kernels>> {
+    static MADE: LazyLock<Mutex<HashMap<Module, Place<Kernels>>>> = LazyLock::new(Mutex::default);
+    let place = place_of(&MADE, module);
+    let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(kernels) = &*place {
+        return Ok(Arc::clone(kernels));
+    }
+    let wrong = |error: String| failed("compile a kernel", error);
+    let path = compiled(module).map_err(wrong)?;
+    // SAFETY: the library was made from the sources beside this one, and begins nothing when it is loaded.
+    let library = unsafe { Library::new(&path) }.map_err(|error| wrong(error.to_string()))?;
+    // SAFETY: the type is that of `kernels/emulate.cpp`.
+    let run = unsafe { library.get::<Run>(b"llt_launch\0").map(|symbol| *symbol) };
+    let run = run.map_err(|error| wrong(error.to_string()))?;
+    let kernels = Arc::new(Kernels { run, _library: library });
+    *place = Some(Arc::clone(&kernels));
+    Ok(kernels)
+}
+
+/// Compiles a module where that was not done before from the same sources.
+fn compiled(module: &Module) -> std::result::Result<PathBuf, String> {
+    let folder = kernels_folder();
+    let mut all: Vec<PathBuf> = fs::read_dir(&folder)
+        .map_err(|error| error.to_string())?
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    all.sort();
+    let mut hash = Context::new(&SHA256);
+    hash.update(compiler_version().unwrap_or_default());
+    for path in all {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // Other kernels change nothing here, nor what was made of them.
+        let made = name.ends_with(".txt") || name.ends_with(".lzma");
+        if !made && (!name.ends_with(".cu") || name == format!("{}.cu", module.file)) {
+            hash.update(&fs::read(&path).map_err(|error| error.to_string())?);
+        }
+    }
+    module.defines.iter().for_each(|define| hash.update(define.as_bytes()));
+    let hash = hash.finish().as_ref()[..12].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    // target/debug/deps/… → target/tmp
+    let exe = std::env::current_exe().map_err(|error| error.to_string())?;
+    let target = exe.ancestors().nth(3).unwrap_or(&exe).join("tmp/kernels");
+    fs::create_dir_all(&target).map_err(|error| error.to_string())?;
+    let path = target.join(format!("{}-{hash}.so", module.file));
+    if path.exists() {
+        return Ok(path);
+    }
+    let new = target.join(format!("{}-{hash}.{}.new", module.file, std::process::id()));
+    let mut command = Command::new(compiler());
+    command.current_dir(&folder).args(OPTIONS.split_whitespace()).args(["-shared", "-fPIC"]);
+
+    command.arg(format!("-DKERNELS=\"{}.cu\"", module.file));
+    command.args(module.defines.iter().map(|define| format!("-D{define}")));
+    let output =
+        command.arg("emulate.cpp").arg("-o").arg(&new).output().map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err(format!("{module:?}: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    fs::rename(&new, &path).map_err(|error| error.to_string())?;
+    Ok(path)
+}
+
+impl Guarded {
+    fn new(bytes: usize) -> Self {
+        let room = bytes.next_multiple_of(ALIGNED);
+        let end = PAGE + room.next_multiple_of(PAGE);
+        let Ok(mut map) = MmapMut::map_anon(end + PAGE) else { unreachable!("the tests take little memory") };
+        let first = end - room;
+        map[PAGE..end].fill(UNTOUCHED);
+        map[first..first + bytes].fill(FRESH);
+        #[cfg(unix)]
+        for page in [0, end] {
+            // SAFETY: the page is the mapping's, and nothing here reads or writes it.
+            unsafe { libc::mprotect(map.as_mut_ptr().add(page).cast(), PAGE, libc::PROT_NONE) };
+        }
+        Self { map, first, bytes, settled: false }
+    }
+
+    fn at(&self) -> Address {
+        self.map[self.first..].as_ptr() as Address
+    }
+
+    /// Whether nobody wrote beside them.
+    fn is_whole(&self) -> bool {
+        let (before, after) = (&self.map[PAGE..self.first], &self.map[self.first + self.bytes..]);
+        before.iter().chain(&after[..after.len() - PAGE]).all(|byte| *byte == UNTOUCHED)
+    }
+}
+
+/// What the processor is as a device: of the newest architecture, with as little shared memory as the least of any has.
+fn about() -> About {
+    About { name: "the processor".into(), architecture: (9, 0), multiprocessors: 4, shared: 99 << 10 }
+}
+
+impl Driver for Emulated {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn room(&self) -> Result<Room> {
+        Ok(Room { free: self.total - self.state().used, total: self.total })
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address> {
+        let mut state = self.state();
+        if bytes > self.total - state.used {
+            return Err(no_memory(bytes));
+        }
+        let memory = Guarded::new(bytes);
+        let at = memory.at();
+        state.used += bytes;
+        state.memories.insert(at, memory);
+        Ok(at)
+    }
+
+    fn free(&self, at: Address) {
+        let mut state = self.state();
+        let Some(memory) = state.memories.remove(&at) else { unreachable!("what is freed was given") };
+        state.used -= memory.bytes;
+        let whole = memory.is_whole() || std::thread::panicking();
+        assert!(whole, "a kernel wrote beside a memory of {} bytes", memory.bytes);
+    }
+
+    fn clear(&self, at: Address, bytes: usize) -> Result<()> {
+        self.say(Asked::Other);
+        self.state().settle();
+        // SAFETY: the caller has as much memory there.
+        unsafe { ptr::write_bytes(at as *mut u8, 0, bytes) };
+        Ok(())
+    }
+
+    fn write(&self, from: &[u8], to: Address) -> Result<()> {
+        self.say(Asked::Write(from.len()));
+        self.state().settle();
+        // SAFETY: the caller has as much memory there.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
+        Ok(())
+    }
+
+    fn read(&self, from: Address, to: &mut [u8]) -> Result<()> {
+        self.say(Asked::Read(to.len()));
+        // SAFETY: the caller has as much memory there.
+        unsafe { ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    fn pin(&self, bytes: usize) -> Result<Address> {
+        let memory = Guarded::new(bytes);
+        let at = memory.at();
+        self.state().pinned.insert(at, memory);
+        Ok(at)
+    }
+
+    fn unpin(&self, at: Address) {
+        let Some(memory) = self.state().pinned.remove(&at) else {
+            unreachable!("what is given back was given")
+        };
+        assert!(memory.is_whole() || std::thread::panicking(), "a kernel wrote beside pinned memory");
+    }
+
+    fn pinned(&self, at: Address, bytes: usize) -> &[u8] {
+        self.say(Asked::Look(bytes));
+        // SAFETY: the caller has as much memory there, and kernels have run when their launch returns.
+        unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }
+    }
+
+    fn bring(&self, from: Address, to: Address, bytes: usize) -> Result<Event> {
+        self.say(Asked::Bring(bytes));
+        // SAFETY: the caller has as much memory at both places, which do not overlap.
+        unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        self.mark()
+    }
+
+    fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
+        self.say(Asked::Other);
+        self.state().settle();
+        // SAFETY: the caller has as much memory at both places, which do not overlap.
+        unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        Ok(())
+    }
+
+    fn remembered(&self, what: &str) -> Option<bool> {
+        self.state().remembered.get(what).copied()
+    }
+
+    fn remember(&self, what: &str, answer: bool) {
+        self.state().remembered.insert(what.to_owned(), answer);
+    }
+
+    fn function(&self, module: &Module, name: &str) -> Result<Function> {
+        self.list.add(module, name);
+        let code = match self.runs {
+            Runs::Sources => Code::Compiled(made(module)?),
+            Runs::Carried => Code::Compiled(made(&ptx::compact(module))?),
+            Runs::Ptx => Code::Ptx(instructions(module)?),
+        };
+        let name = CString::new(name).map_err(|error| failed("find a kernel", error))?;
+        let mut state = self.state();
+        state.functions.push((code, name));
+        Ok(Function(state.functions.len() as u64 - 1))
+    }
+
+    fn has_warpgroups(&self) -> bool {
+        match self.runs {
+            Runs::Sources => self.about.architecture == WARPGROUPS,
+            Runs::Carried => false,
+            Runs::Ptx => has_nvrtc(),
+        }
+    }
+
+    fn splits_attention(&self) -> bool {
+        true
+    }
+
+    fn streams(&self) -> bool {
+        match self.runs {
+            Runs::Sources => true,
+            Runs::Carried => false,
+            Runs::Ptx => has_nvrtc(),
+        }
+    }
+
+    fn launch(&self, launches: &[Launch]) -> Result<()> {
+        self.say(Asked::Launches(launches.len()));
+        let state = self.state();
+        launches.iter().try_for_each(|launch| self.run(&state, launch))
+    }
+
+    fn take_down(&self, launches: &[Launch]) -> Result<Graph> {
+        let mut state = self.state();
+        state.graphs.push(launches.to_vec());
+        Ok(Graph(state.graphs.len() as u64 - 1))
+    }
+
+    fn repeat(&self, graph: Graph) -> Result<()> {
+        let state = self.state();
+        self.say(Asked::Graph(state.graphs[graph.0 as usize].len()));
+        state.graphs[graph.0 as usize].iter().try_for_each(|launch| self.run(&state, launch))
+    }
+
+    fn forget(&self, graph: Graph) {
+        self.state().graphs[graph.0 as usize].clear();
+    }
+
+    fn mark(&self) -> Result<Event> {
+        let mut state = self.state();
+        state.events.push(Instant::now());
+        Ok(Event(state.events.len() as u64 - 1))
+    }
+
+    fn reached(&self, _: Event) -> Result<bool> {
+        self.state().settle();
+        Ok(true)
+    }
+
+    fn between(&self, from: Event, to: Event) -> Duration {
+        let state = self.state();
+        state.events[to.0 as usize] - state.events[from.0 as usize]
+    }
+
+    fn release(&self, _: Event) {}
+}
+
+impl Drop for Emulated {
+    fn drop(&mut self) {
+        let left = std::mem::take(&mut self.state().memories);
+        let pinned = std::mem::take(&mut self.state().pinned);
+        let all = left.is_empty() && pinned.is_empty();
+        assert!(all || std::thread::panicking(), "all memory is given back");
+    }
+}

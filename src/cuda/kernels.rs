@@ -1,0 +1,148 @@
+//! Which kernel is launched with what defined, and how.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::driver::{Address, Arguments, Function, Launch};
+use super::queue::{Change, Queue};
+use super::sources::Module;
+use llama_trace_core::config::{CacheDtype, Precision};
+use llama_trace_core::error::Result;
+use llama_trace_formats::checkpoint::Dtype;
+
+/// A kernel: its file, its name there, and the number type of the weights that it reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Kernel {
+    pub(super) file: &'static str,
+    pub(super) name: &'static str,
+    pub(super) weight: Option<Dtype>,
+}
+
+/// The kernels of a device in one arithmetic.
+pub(super) struct Kernels {
+    queue: Arc<Queue>,
+    precision: Precision,
+    cache: CacheDtype,
+    found: Mutex<HashMap<Kernel, Function>>,
+}
+
+impl Kernels {
+    pub(super) fn new(queue: &Arc<Queue>, precision: Precision, cache: CacheDtype) -> Self {
+        Self { queue: Arc::clone(queue), precision, cache, found: Mutex::default() }
+    }
+
+    /// Has `kernel` wait to be launched over `grid` blocks of `block` threads, with `shared` bytes of memory for each.
+    pub(super) fn launch(
+        &self,
+        kernel: Kernel,
+        (x, y): (usize, usize),
+        block: u32,
+        shared: usize,
+        arguments: Arguments,
+    ) -> Result<()> {
+        if x == 0 || y == 0 {
+            return Ok(());
+        }
+        self.queue.launch(self.made(kernel, (x, y), block, shared, arguments)?)
+    }
+
+    /// The same for a kernel whose weights are what a launch before it writes.
+    pub(super) fn launch_late(
+        &self,
+        kernel: Kernel,
+        grid: (usize, usize),
+        block: u32,
+        shared: usize,
+        arguments: Arguments,
+    ) -> Result<()> {
+        let launch = self.made(kernel, grid, block, shared, arguments)?;
+        self.queue.launch(Launch { late: true, ..launch })
+    }
+
+    /// The same for what is recorded, which differs from pass to pass.
+    pub(super) fn launch_apart(
+        &self,
+        kernel: Kernel,
+        grid: (usize, usize),
+        block: u32,
+        shared: usize,
+        arguments: Arguments,
+    ) -> Result<()> {
+        let launch = self.made(kernel, grid, block, shared, arguments)?;
+        self.queue.launch(Launch { apart: true, ..launch })
+    }
+
+    /// The same for one span of a batch, of which the first `words` words of the arguments tell
+    /// ([`Arguments::first_of`]); those of several spans go together. None of them reads what another writes.
+    pub(super) fn launch_together(
+        &self,
+        kernel: Kernel,
+        grid: (usize, usize),
+        block: u32,
+        words: usize,
+        arguments: Arguments,
+    ) -> Result<()> {
+        self.queue.launch_together(self.made(kernel, grid, block, 0, arguments)?, words)
+    }
+
+    /// Takes the launch back that was asked for last, where it is one of `kernel` and still waits, and `of` makes something
+    /// of the words of its arguments: to ask for what does the same and more.
+    pub(super) fn take_back<T>(
+        &self,
+        kernel: Kernel,
+        of: impl FnOnce(&[u64]) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let function = self.function(kernel)?;
+        Ok(self
+            .queue
+            .take_back(|last| if last.function == function { of(last.arguments.all()) } else { None }))
+    }
+
+    /// Changes the last launch that waits and that `change` can change: it is told which kernel each is of, the last first, and
+    /// says whether it did so, or whether those before may be asked.
+    pub(super) fn change_recent(&self, mut change: impl FnMut(Kernel, &mut Launch) -> Change) -> bool {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        self.queue.change_recent(|launch| {
+            // Some tens of kernels.
+            let kernel = found.iter().find(|(_, function)| **function == launch.function);
+            kernel.map_or(Change::Cannot, |(kernel, _)| change(*kernel, launch))
+        })
+    }
+
+    /// Changes the launch that was asked for last, where it is one of `kernel` and still waits; whether `change` did.
+    pub(super) fn change(&self, kernel: Kernel, change: impl FnOnce(&mut Launch) -> bool) -> Result<bool> {
+        let function = self.function(kernel)?;
+        Ok(self.queue.change(|last| last.function == function && change(last)))
+    }
+
+    /// Has the launch that was asked for last write its result to `to` in bfloat16 and nowhere else, where it still waits and
+    /// its result is these values; whether it does. See [`Arguments::narrow`].
+    pub(super) fn narrow(&self, result: (Address, usize), to: Address) -> bool {
+        self.queue.change(|last| last.arguments.narrow(result, to))
+    }
+
+    fn made(
+        &self,
+        kernel: Kernel,
+        (x, y): (usize, usize),
+        block: u32,
+        shared: usize,
+        arguments: Arguments,
+    ) -> Result<Launch> {
+        let function = self.function(kernel)?;
+        let grid = [x, y, 1].map(|size| u32::try_from(size).unwrap_or(u32::MAX));
+        let (block, shared) = ([block, 1, 1], shared as u32);
+        Ok(Launch { function, grid, block, shared, arguments, apart: false, late: false })
+    }
+
+    fn function(&self, kernel: Kernel) -> Result<Function> {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = found.get(&kernel) {
+            return Ok(*function);
+        }
+        let module = Module::new(kernel.file, kernel.weight, self.precision, self.cache);
+        let function = self.queue.device().function(&module, kernel.name)?;
+        found.insert(kernel, function);
+        Ok(function)
+    }
+}

@@ -1,0 +1,164 @@
+//! A device that does nothing and lists the kernels that it is asked for. A model that runs on it once says what has to be
+//! compiled before it runs on another.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, Room};
+use super::sources::Module;
+use llama_trace_core::error::Result;
+
+/// Kernels of a device by their modules and names, each once.
+#[derive(Clone, Debug, Default)]
+pub struct KernelList(Arc<Mutex<Vec<(Module, String)>>>);
+
+impl KernelList {
+    /// The kernels so far.
+    pub(super) fn kernels(&self) -> Vec<(Module, String)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Their names, each with what is defined for its file.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn names(&self) -> std::collections::BTreeSet<String> {
+        let name = |(module, name): (Module, String)| [&[name], &module.defines[..]].concat().join(" ");
+        self.kernels().into_iter().map(name).collect()
+    }
+
+    /// How many there are so far.
+    pub fn count(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    pub(super) fn add(&self, module: &Module, name: &str) {
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kernel = (module.clone(), name.to_owned());
+        if !list.contains(&kernel) {
+            list.push(kernel);
+        }
+    }
+}
+
+/// What drawn tokens are read from: all of them are token 0.
+static ZEROS: [u8; 1 << 12] = [0; 1 << 12];
+
+/// What the address of each memory is divisible by.
+const ALIGNED: usize = 256;
+
+/// The device.
+pub(super) struct Listing {
+    about: About,
+    warpgroups: bool,
+    splits: bool,
+    streams: bool,
+    next: AtomicU64,
+    list: KernelList,
+}
+
+impl Listing {
+    /// A device that says of itself what `device` does.
+    pub(super) fn of(device: &dyn Driver) -> Self {
+        let (about, warpgroups) = (device.about().clone(), device.has_warpgroups());
+        let splits = device.splits_attention();
+        let streams = device.streams();
+        let next = AtomicU64::new(ALIGNED as u64);
+        Self { about, warpgroups, splits, streams, next, list: KernelList::default() }
+    }
+
+    pub(super) fn list(&self) -> KernelList {
+        self.list.clone()
+    }
+}
+
+impl Driver for Listing {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn room(&self) -> Result<Room> {
+        Ok(Room { free: usize::MAX / 2, total: usize::MAX / 2 })
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address> {
+        Ok(self.next.fetch_add(bytes.next_multiple_of(ALIGNED) as u64, Ordering::Relaxed))
+    }
+
+    fn free(&self, _: Address) {}
+
+    fn clear(&self, _: Address, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, _: &[u8], _: Address) -> Result<()> {
+        Ok(())
+    }
+
+    fn read(&self, _: Address, to: &mut [u8]) -> Result<()> {
+        to.fill(0);
+        Ok(())
+    }
+
+    fn pin(&self, bytes: usize) -> Result<Address> {
+        self.allocate(bytes)
+    }
+
+    fn unpin(&self, _: Address) {}
+
+    fn pinned(&self, _: Address, bytes: usize) -> &[u8] {
+        ZEROS.get(..bytes).unwrap_or_default()
+    }
+
+    fn bring(&self, _: Address, _: Address, _: usize) -> Result<Event> {
+        Ok(Event(0))
+    }
+
+    fn copy(&self, _: Address, _: Address, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn function(&self, module: &Module, name: &str) -> Result<Function> {
+        self.list.add(module, name);
+        Ok(Function(self.next.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    fn launch(&self, _: &[Launch]) -> Result<()> {
+        Ok(())
+    }
+
+    fn take_down(&self, _: &[Launch]) -> Result<Graph> {
+        Ok(Graph(0))
+    }
+
+    fn repeat(&self, _: Graph) -> Result<()> {
+        Ok(())
+    }
+
+    fn forget(&self, _: Graph) {}
+
+    fn has_warpgroups(&self) -> bool {
+        self.warpgroups
+    }
+
+    fn splits_attention(&self) -> bool {
+        self.splits
+    }
+
+    fn streams(&self) -> bool {
+        self.streams
+    }
+
+    fn mark(&self) -> Result<Event> {
+        Ok(Event(0))
+    }
+
+    fn reached(&self, _: Event) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn between(&self, _: Event, _: Event) -> Duration {
+        Duration::ZERO
+    }
+
+    fn release(&self, _: Event) {}
+}

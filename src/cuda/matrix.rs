@@ -1,0 +1,169 @@
+//! Weight matrices on the device, in the number type of their file: bfloat16, float16, float32, int8 with its scales, or
+//! blocks as they lie there.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::Cuda;
+use super::driver::{Address, pair};
+use super::memory::Memory;
+use super::noise;
+use super::queue::Queue;
+use llama_trace_core::error::Result;
+use llama_trace_core::ops::blocks::BlockRows;
+use llama_trace_core::ops::quantize::Quantized;
+use llama_trace_core::stop::Stop;
+use llama_trace_engine::backend::{SeeGroups, WholeRows, cpu};
+use llama_trace_formats::checkpoint::{Dtype, Tensor};
+use llama_trace_formats::files::Bytes;
+
+/// Bytes that are copied between two looks at the request to stop.
+const PIECE: usize = 64 << 20;
+
+/// A matrix (outputs, inputs). Cuts share its memory.
+pub struct Matrix {
+    values: Arc<Memory>,
+    scales: Option<Arc<Scales>>,
+    dtype: Dtype,
+    inputs: usize,
+    /// Those of the memory's rows that are its own.
+    own: (usize, usize),
+    /// Whether kernels write what it holds.
+    made: bool,
+}
+
+/// The scales of int8 values: of the whole tensor, whose groups run on from row to row.
+struct Scales {
+    memory: Memory,
+    group: usize,
+}
+
+impl Matrix {
+    /// Copies a tensor of two axes to the device; what is random in it is made there.
+    pub(super) fn new(cuda: &Cuda, tensor: &Tensor) -> Result<Self> {
+        let (outputs, inputs) = (tensor.shape()[0], tensor.shape()[1]);
+        let values = there(cuda, tensor.bytes())?;
+        let scales = tensor.scales().map(|scales| {
+            let memory = there(cuda, &scales.bytes)?;
+            Result::Ok(Arc::new(Scales { memory, group: scales.group }))
+        });
+        let scales = scales.transpose()?;
+        Ok(Self {
+            values: Arc::new(values),
+            scales,
+            dtype: tensor.dtype(),
+            inputs,
+            own: (0, outputs),
+            made: false,
+        })
+    }
+
+    /// What kernels write to this memory, as (outputs, inputs) values of `dtype`, which is not int8.
+    pub(super) fn over(values: Arc<Memory>, dtype: Dtype, outputs: usize, inputs: usize) -> Self {
+        Self { values, scales: None, dtype, inputs, own: (0, outputs), made: true }
+    }
+
+    /// Whether kernels write what it holds: whoever reads it waits for them.
+    pub(super) fn is_made(&self) -> bool {
+        self.made
+    }
+
+    pub(super) fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Length of a row.
+    pub(super) fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// How many rows it has.
+    pub(super) fn outputs(&self) -> usize {
+        self.own.1 - self.own.0
+    }
+
+    /// Values that share a scale; 0 where they have none of their own.
+    pub(super) fn group(&self) -> usize {
+        self.scales.as_ref().map_or(0, |scales| scales.group)
+    }
+
+    /// The number in the tensor of the value that row 0 begins with, where scales are counted so.
+    pub(super) fn first(&self) -> usize {
+        if self.scales.is_some() { self.own.0 * self.inputs } else { 0 }
+    }
+
+    /// The matrix of these of its rows.
+    pub(super) fn cut(&self, rows: Range<usize>) -> Self {
+        let own = (self.own.0 + rows.start, self.own.0 + rows.end);
+        Self { values: Arc::clone(&self.values), scales: self.scales.clone(), own, ..*self }
+    }
+
+    /// Bytes of a row.
+    fn row_bytes(&self) -> usize {
+        self.inputs / self.dtype.block() * self.dtype.block_bytes()
+    }
+
+    /// Where its first row begins.
+    fn at(&self) -> Address {
+        self.values.at() + (self.own.0 * self.row_bytes()) as u64
+    }
+
+    /// `struct Matrix` of the kernels.
+    pub(super) fn words(&self) -> [u64; 5] {
+        let scales = self.scales.as_ref().map_or(0, |scales| scales.memory.at());
+        let sizes = pair(self.outputs(), self.inputs);
+        [self.at(), scales, self.first() as u64, sizes, pair(self.group(), 0)]
+    }
+
+    /// Whether the fast kernels take rows of this length and place.
+    pub(super) fn is_fast(&self) -> bool {
+        match self.dtype {
+            Dtype::I8 => {
+                self.inputs.is_multiple_of(16)
+                    && self.group().is_multiple_of(16)
+                    && self.first().is_multiple_of(16)
+            }
+            _ => self.inputs.is_multiple_of(8),
+        }
+    }
+
+    /// Shows `rows` as whole numbers with their scales, read back from the device.
+    pub(super) fn see_whole(&self, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()> {
+        let (length, first) = (self.row_bytes(), self.own.0 + rows.start);
+        let mut bytes = vec![0; rows.len() * length];
+        self.values.read(first * length, &mut bytes)?;
+        if let Some(dot) = cpu::dot_of(self.dtype) {
+            return see(WholeRows::Blocks(BlockRows { bytes: &bytes, length, dot }));
+        }
+        let Some(scales) = &self.scales else { return Ok(()) };
+        // The groups in which these rows lie.
+        let value = first * self.inputs;
+        let groups = value / scales.group..(value + bytes.len()).div_ceil(scales.group);
+        let mut of_groups = vec![[0_u8; 4]; groups.len()];
+        scales.memory.read(groups.start * 4, of_groups.as_flattened_mut())?;
+        see(WholeRows::Int8(Quantized {
+            values: bytemuck::cast_slice(&bytes),
+            scales: &of_groups,
+            group: scales.group,
+            first: value - groups.start * scales.group,
+        }))
+    }
+}
+
+/// `bytes` on the device.
+fn there(cuda: &Cuda, bytes: &Bytes) -> Result<Memory> {
+    match bytes.noise() {
+        Some(of) => noise::random(cuda, bytes.len(), of),
+        None => copied(&cuda.queue, bytes, &cuda.stop),
+    }
+}
+
+/// Copies `bytes` to the device, piece by piece.
+fn copied(queue: &Arc<Queue>, bytes: &[u8], stop: &Stop) -> Result<Memory> {
+    let memory = Memory::new(queue, bytes.len())?;
+    for (i, piece) in bytes.chunks(PIECE).enumerate() {
+        stop.check()?;
+        memory.write(i * PIECE, piece)?;
+    }
+    Ok(memory)
+}

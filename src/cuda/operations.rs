@@ -1,0 +1,570 @@
+//! What a [`Backend`] computes, as launches: which kernel, over which grid, with which arguments.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::driver::{Address, Arguments};
+use super::kernels::Kernel;
+use super::matrix::Matrix;
+use super::memory::{Buffer, Memory, Vector};
+use super::norm::{self, Norm};
+use super::pass::Pass;
+use super::product::Input;
+use super::sampling::Place;
+use super::turning::{self, Turned};
+use super::{Cache, Cuda, Mark, attention, fetching, limits, product};
+use llama_trace_core::config::{CacheDtype, Pairing, Precision};
+use llama_trace_core::error::Result;
+use llama_trace_core::stop::Stop;
+use llama_trace_engine::backend::{
+    AttentionShape, AttentionSink, Backend, Draw, Drawn, Fetched, Limits, Made, Operation, PassRows, Product,
+    SeeGroups, SeeInt8, Span, Swiglu,
+};
+use llama_trace_formats::checkpoint::{Dtype, Tensor};
+
+/// Values that are read at once where a kernel makes them.
+const VALUES_AT_ONCE: usize = 4 << 20;
+
+/// Shows `values` float32 values from byte `first` of `memory` on, some at a time; what sees them wants all at once.
+fn read_floats(
+    memory: &Memory,
+    range: Range<usize>,
+    see: &mut dyn FnMut(&[f32]) -> Result<()>,
+) -> Result<()> {
+    let mut values = vec![0.0_f32; range.len()];
+    memory.read(range.start * 4, bytemuck::cast_slice_mut(&mut values))?;
+    see(&values)
+}
+
+/// What adds two buffers: arguments a, b, count, sum.
+const ADD: Kernel = Kernel { file: "elementwise", name: "add", weight: None };
+
+impl Cuda {
+    /// sum = a + b, and its norm, (rows, width) each.
+    fn add_and_norm(
+        &self,
+        [a, b]: [Address; 2],
+        weight: &Vector,
+        eps: f32,
+        rows: usize,
+        [sum, normed]: [Address; 2],
+    ) -> Result<()> {
+        let width = weight.len();
+        // The sum may be made with the product that is added, and then there is only its norm to make.
+        if self.adds_to_last([a, b], rows * width, sum)? {
+            return Norm { x: sum, weight: weight.at(), eps, width }.launch(self, rows, normed);
+        }
+        let arguments = Arguments::new().address(a).address(b).address(weight.at());
+        let arguments = arguments.float(eps).int(width).address(sum).address(normed);
+        let arguments = arguments.narrow_too(normed, rows * width, 1).words(&norm::WHOLE);
+        self.kernels.launch(
+            norm::ADD_RMS_NORM,
+            (rows, 1),
+            norm::threads(width, rows),
+            norm::shared(width),
+            arguments,
+        )
+    }
+
+    /// Has the product that was asked for last add the other of a and b to what it gives, and write the sum; whether it does.
+    fn adds_to_last(&self, [a, b]: [Address; 2], count: usize, sum: Address) -> Result<bool> {
+        Ok(product::add_to_last(self, (b, count), a, sum)? || product::add_to_last(self, (a, count), b, sum)?)
+    }
+}
+
+impl Backend for Cuda {
+    type Buffer = Buffer;
+    type Matrix = Matrix;
+    type Vector = Vector;
+    type Input = Input;
+    type Cache = Cache;
+    type Pass = Pass;
+    type Mark = Mark;
+
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn stop(&self) -> &Stop {
+        &self.stop
+    }
+
+    fn kernel_name(&self) -> &'static str {
+        // By the architecture that they are compiled for, which has wgmma.
+        if self.warpgroups.load(Relaxed) { "sm_90a" } else { self.architecture }
+    }
+
+    fn limits(&self, _: Dtype, _: &[&[u8]], _: usize) -> Result<Limits> {
+        limits::measure(self, limits::FULL)
+    }
+
+    fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    fn keeps_order(&self, operation: Operation) -> bool {
+        operation != Operation::Attention
+    }
+
+    fn product_keeps_order(&self, matrix: &Matrix, tokens: usize) -> bool {
+        product::keeps_order(self.precision, matrix, tokens)
+    }
+
+    fn cuts_off(&self) -> bool {
+        self.precision == Precision::Bf16
+    }
+
+    fn table_line(&self) -> Option<(String, String)> {
+        None
+    }
+
+    fn kernels(&self) -> Vec<Self> {
+        vec![self.clone()]
+    }
+
+    fn readings(&self) -> Vec<(String, Self)> {
+        Vec::new()
+    }
+
+    fn cut(&self, matrix: &Matrix, rows: Range<usize>) -> Result<Matrix> {
+        Ok(matrix.cut(rows))
+    }
+
+    fn free_memory(&self) -> Option<usize> {
+        self.queue.device().room().ok().map(|room| room.free)
+    }
+
+    fn mark(&self) -> Mark {
+        Mark { event: self.queue.ask_anyway(|device| device.mark().ok()), queue: Arc::clone(&self.queue) }
+    }
+
+    fn between(&self, from: &Mark, to: &Mark) -> Duration {
+        match (from.event, to.event) {
+            (Some(from), Some(to)) => self.queue.device().between(from, to),
+            _ => Duration::ZERO,
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.queue.wait(&self.stop)
+    }
+
+    fn buffer(&self, count: usize) -> Result<Buffer> {
+        Buffer::new(&self.queue, count)
+    }
+
+    fn matrix(&self, tensor: &Tensor) -> Result<Matrix> {
+        self.stop.check()?;
+        // The processor knows in which number type a precision multiplies what.
+        Matrix::new(self, self.host.matrix(tensor)?.tensor())
+    }
+
+    fn vector(&self, tensor: &Tensor) -> Result<Vector> {
+        let values = self.host.vector(tensor)?;
+        Ok(Vector { memory: Memory::of(&self.queue, bytemuck::cast_slice(&values))? })
+    }
+
+    fn read(
+        &self,
+        buffer: &Buffer,
+        range: Range<usize>,
+        see: &mut dyn FnMut(&[f32]) -> Result<()>,
+    ) -> Result<()> {
+        read_floats(&buffer.memory, range, see)
+    }
+
+    fn fetch(&self, buffer: &Buffer, range: Range<usize>, pass: &Pass) -> Result<Option<Fetched>> {
+        self.stop.check()?;
+        fetching::copy(self, &buffer.memory, range, &pass.fetching)
+    }
+
+    fn fetch_cache(&self, cache: &Cache, count: usize, pass: &Pass) -> Result<Option<Fetched>> {
+        self.stop.check()?;
+        if cache.dtype == CacheDtype::F32 {
+            return fetching::copy(self, &cache.memory, 0..count, &pass.fetching);
+        }
+        let Some((fetched, out)) = fetching::place(self, &pass.fetching, count * 4)? else { return Ok(None) };
+        let kernel = Kernel { file: "cache", name: "read_cache", weight: None };
+        let arguments = Arguments::new().address(cache.memory.at()).long(0).long(count).address(out);
+        self.kernels.launch_apart(kernel, (count.div_ceil(512), 1), 128, 0, arguments)?;
+        Ok(Some(fetched))
+    }
+
+    fn fetch_quantized(
+        &self,
+        input: &Input,
+        rows: Range<usize>,
+        pass: &Pass,
+    ) -> Result<Option<[Fetched; 2]>> {
+        self.stop.check()?;
+        let Some(group) = self.precision.group().filter(|_| input.width.is_multiple_of(4)) else {
+            return Ok(None);
+        };
+        let Some([values, scales]) = input.quantized(self, group)? else { return Ok(None) };
+        let (groups, words) = (input.width.div_ceil(group), input.width / 4);
+        let fetch = |memory: &Memory, width: usize| {
+            fetching::copy(self, memory, rows.start * width..rows.end * width, &pass.fetching)
+        };
+        let values = fetch(&values, words)?;
+        Ok(values.zip(fetch(&scales, groups)?).map(|(values, scales)| [values, scales]))
+    }
+
+    fn bring(&self, pass: &Pass) -> Result<()> {
+        fetching::bring(self, &pass.fetching)
+    }
+
+    fn fetched(
+        &self,
+        fetched: &Fetched,
+        pass: &Pass,
+        see: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        fetching::show(self, fetched, &pass.fetching, see)
+    }
+
+    fn all_shown(&self, pass: &Pass) {
+        fetching::clear(&pass.fetching);
+    }
+
+    fn read_rows(
+        &self,
+        matrix: &Matrix,
+        rows: Range<usize>,
+        see: &mut dyn FnMut(&[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let inputs = matrix.inputs();
+        let mut values = vec![0.0_f32; rows.len() * inputs];
+        let at_once = (VALUES_AT_ONCE / inputs).clamp(1, rows.len().max(1));
+        let out = Memory::new(&self.queue, at_once * inputs * 4)?;
+        let kernel = Kernel { file: "widen", name: "widen", weight: Some(matrix.dtype()) };
+        for (i, values) in values.chunks_mut(at_once * inputs).enumerate() {
+            self.stop.check()?;
+            let arguments = Arguments::new().words(&matrix.words()).int(rows.start + i * at_once);
+            let grid = (values.len() / inputs, 1);
+            self.kernels.launch(kernel, grid, 128, 0, arguments.address(out.at()))?;
+            out.read(0, bytemuck::cast_slice_mut(values))?;
+        }
+        see(&values)
+    }
+
+    fn read_int8_rows(&self, matrix: &Matrix, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()> {
+        match self.precision.group() {
+            Some(_) => matrix.see_whole(rows, see),
+            None => Ok(()),
+        }
+    }
+
+    fn read_vector(&self, vector: &Vector, see: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+        read_floats(&vector.memory, 0..vector.len(), see)
+    }
+
+    fn write(&self, values: &[f32], buffer: &mut Buffer) -> Result<()> {
+        buffer.memory.write(0, bytemuck::cast_slice(values))
+    }
+
+    fn new_pass(&self) -> Result<Pass> {
+        Ok(Pass::default())
+    }
+
+    fn begin_pass(&self, ids: &[u32], spans: &[Span], draws: &[Draw], pass: &mut Pass) -> Result<()> {
+        self.stop.check()?;
+        pass.begin(&self.queue, ids, spans, draws)
+    }
+
+    fn follow_pass(&self, spans: &[Span], draws: &[Draw], pass: &mut Pass) -> Result<()> {
+        self.stop.check()?;
+        pass.follow(&self.queue, spans, draws)
+    }
+
+    fn embedding(&self, table: &Matrix, pass: &Pass, out: &mut Buffer) -> Result<()> {
+        self.stop.check()?;
+        out.holds(pass.rows() * table.inputs());
+        pass.embeds();
+        let kernel = Kernel { file: "embedding", name: "embedding", weight: Some(table.dtype()) };
+        let (ids, apart) = pass.ids();
+        let arguments = Arguments::new().words(&table.words()).address(ids).int(apart);
+        let arguments = pass.moves_on().into_iter().fold(arguments, Arguments::address).address(out.at(0));
+        self.kernels.launch(kernel, (pass.rows(), 1), 256, 0, arguments)
+    }
+
+    fn rope_table(
+        &self,
+        frequencies: &Buffer,
+        pairs: usize,
+        pass: &Pass,
+        cos: &mut Buffer,
+        sin: &mut Buffer,
+    ) -> Result<()> {
+        frequencies.holds(pairs);
+        cos.holds(pass.rows() * pairs);
+        sin.holds(pass.rows() * pairs);
+        pass.tabulates();
+        let kernel = Kernel { file: "rope", name: "rope_table", weight: None };
+        let arguments = Arguments::new().address(frequencies.at(0)).address(pass.positions()).int(pairs);
+        let arguments = arguments.address(cos.at(0)).address(sin.at(0));
+        self.kernels.launch(kernel, (pass.rows(), 1), 128, 0, arguments)
+    }
+
+    fn rms_norm(&self, x: &Buffer, weight: &Vector, eps: f32, rows: usize, out: &mut Buffer) -> Result<()> {
+        self.stop.check()?;
+        let width = weight.len();
+        x.holds(rows * width);
+        out.holds(rows * width);
+        // Where x is the sum that was asked for last, as between two layers, both go together: with the same bits.
+        let added = self.kernels.take_back(ADD, |words| match *words {
+            [a, b, count, sum] if (count, sum) == ((rows * width) as u64, x.at(0)) => Some([a, b]),
+            _ => None,
+        })?;
+        if let Some(added) = added {
+            return self.add_and_norm(added, weight, eps, rows, [x.at(0), out.at(0)]);
+        }
+        Norm { x: x.at(0), weight: weight.at(), eps, width }.launch(self, rows, out.at(0))
+    }
+
+    fn input(&self) -> Input {
+        Input::default()
+    }
+
+    fn prepare(
+        &self,
+        x: &Buffer,
+        width: usize,
+        pass: &Pass,
+        rows: &PassRows,
+        input: &mut Input,
+    ) -> Result<()> {
+        input.prepare(x, width, pass.spans(), rows);
+        Ok(())
+    }
+
+    fn read_quantized(&self, input: &Input, rows: Range<usize>, see: SeeInt8<'_>) -> Result<()> {
+        let Some(group) = self.precision.group() else { return see(&[], &[]) };
+        let groups = input.width.div_ceil(group);
+        let (mut values, mut scales) = (vec![0_i8; rows.len() * input.width], vec![0.0; rows.len() * groups]);
+        if let Some([of_values, of_scales]) = input.quantized(self, group)? {
+            of_values.read(rows.start * input.width, bytemuck::cast_slice_mut(&mut values))?;
+            of_scales.read(rows.start * groups * 4, bytemuck::cast_slice_mut(&mut scales))?;
+        }
+        see(&values, &scales)
+    }
+
+    fn matmul(&self, x: &Input, w: &Matrix, bias: Option<&Vector>, out: &mut Buffer) -> Result<()> {
+        product::multiply(self, x, &[product::Asked { matrix: w, bias, out }])
+    }
+
+    fn rope(
+        &self,
+        x: &Buffer,
+        cos: &Buffer,
+        sin: &Buffer,
+        pairing: Pairing,
+        heads: usize,
+        head_dim: usize,
+        rows: usize,
+        out: &mut Buffer,
+    ) -> Result<()> {
+        self.stop.check()?;
+        x.holds(rows * heads * head_dim);
+        out.holds(rows * heads * head_dim);
+        cos.holds(rows * head_dim / 2);
+        sin.holds(rows * head_dim / 2);
+        let turned = Turned { x: x.at(0), out: out.at(0), cache: [0; 2], heads };
+        let neighbours = pairing == Pairing::Neighbours;
+        turning::turn(self, turned, [cos.at(0), sin.at(0)], neighbours, head_dim, rows)
+    }
+
+    fn cache_dtype(&self) -> CacheDtype {
+        self.cache_dtype
+    }
+
+    fn new_cache(&self, count: usize) -> Result<Cache> {
+        let bytes = count.saturating_mul(self.cache_dtype.bytes());
+        Ok(Cache { memory: Memory::zeros(&self.queue, bytes)?, dtype: self.cache_dtype })
+    }
+
+    fn cache(&self, x: &Buffer, width: usize, pass: &Pass, span: usize, cache: &mut Cache) -> Result<()> {
+        let Span { tokens, .. } = pass.spans()[span];
+        let keys = pass.spans()[span].keys();
+        x.holds(pass.rows() * width);
+        assert!(
+            keys * width * cache.dtype.bytes() <= cache.memory.bytes(),
+            "a cache is not written beyond its room"
+        );
+        let to = [cache.memory.at(), pass.span(0)];
+        if pass.spans().len() == 1 && turning::cache(self, x.at(0), width, tokens, to)? {
+            return Ok(());
+        }
+        let kernel = Kernel { file: "cache", name: "cache", weight: None };
+        let rows = [x.at(0), pass.span(span), cache.memory.at()];
+        let grid = (tokens, width.div_ceil(512));
+        let arguments = Arguments::new().first_of(&rows).int(width);
+        self.kernels.launch_together(kernel, grid, 128, rows.len(), arguments)
+    }
+
+    fn read_cache(
+        &self,
+        cache: &Cache,
+        count: usize,
+        see: &mut dyn FnMut(&[f32]) -> Result<()>,
+    ) -> Result<()> {
+        if cache.dtype == CacheDtype::F32 {
+            return read_floats(&cache.memory, 0..count, see);
+        }
+        let mut values = vec![0.0_f32; count];
+        let out = Memory::new(&self.queue, count.min(VALUES_AT_ONCE) * 4)?;
+        let kernel = Kernel { file: "cache", name: "read_cache", weight: None };
+        for (i, values) in values.chunks_mut(VALUES_AT_ONCE).enumerate() {
+            self.stop.check()?;
+            let arguments = Arguments::new().address(cache.memory.at()).long(i * VALUES_AT_ONCE);
+            let arguments = arguments.long(values.len()).address(out.at());
+            self.kernels.launch(kernel, (values.len().div_ceil(512), 1), 128, 0, arguments)?;
+            out.read(0, bytemuck::cast_slice_mut(values))?;
+        }
+        see(&values)
+    }
+
+    fn take_cache(&self, cache: &Cache, range: Range<usize>) -> Result<Cache> {
+        let size = cache.dtype.bytes();
+        let memory = Memory::new(&self.queue, range.len() * size)?;
+        memory.take(&cache.memory, range.start * size..range.end * size, 0)?;
+        Ok(Cache { memory, dtype: cache.dtype })
+    }
+
+    fn put_cache(&self, from: &Cache, at: usize, cache: &mut Cache) -> Result<()> {
+        cache.memory.take(&from.memory, 0..from.memory.bytes(), at * cache.dtype.bytes())
+    }
+
+    fn attention(
+        &self,
+        shape: AttentionShape,
+        q: &Buffer,
+        pass: &Pass,
+        span: usize,
+        keys: &Cache,
+        values: &Cache,
+        out: &mut Buffer,
+        sink: &mut dyn AttentionSink,
+    ) -> Result<()> {
+        self.stop.check()?;
+        let room = pass.spans()[span].keys() * shape.kv_heads * shape.head_dim * self.cache_dtype.bytes();
+        assert!(room <= keys.memory.bytes() && room <= values.memory.bytes(), "all keys are in the cache");
+        let (keys, values) = (keys.memory.at(), values.memory.at());
+        let asked = attention::Asked { shape, q, pass, span, keys, values, out };
+        attention::attention(self, asked)?;
+        attention::parts(self, asked, sink)
+    }
+
+    fn silu(&self, x: &Buffer, count: usize, out: &mut Buffer) -> Result<()> {
+        self.elements("silu", count, &[x], out)
+    }
+
+    fn mul(&self, a: &Buffer, b: &Buffer, count: usize, out: &mut Buffer) -> Result<()> {
+        // The kernel's order of arguments is that of the formula.
+        self.elements("mul", count, &[a, b], out)
+    }
+
+    fn add(&self, a: &Buffer, b: &Buffer, count: usize, out: &mut Buffer) -> Result<()> {
+        [a, b].into_iter().chain([&*out]).for_each(|buffer| buffer.holds(count));
+        if self.adds_to_last([a.at(0), b.at(0)], count, out.at(0))? {
+            return self.stop.check();
+        }
+        self.elements("add", count, &[a, b], out)
+    }
+
+    fn rows(&self, x: &Buffer, width: usize, pass: &Pass, rows: &PassRows, out: &mut Buffer) -> Result<()> {
+        x.holds(pass.rows() * width);
+        out.holds(rows.count(pass.spans()) * width);
+        if *rows == PassRows::Last {
+            let kernel = Kernel { file: "rows", name: "last_rows", weight: None };
+            let arguments =
+                Arguments::new().address(x.at(0)).int(width).address(pass.span(0)).address(out.at(0));
+            return self.kernels.launch(kernel, (pass.spans().len(), width.div_ceil(512)), 128, 0, arguments);
+        }
+        let mut next = 0;
+        for range in rows.ranges(pass.spans()) {
+            let bytes = range.start * width * 4..range.end * width * 4;
+            out.memory.take(&x.memory, bytes, next * width * 4)?;
+            next += range.len();
+        }
+        Ok(())
+    }
+
+    fn draws(&self) -> bool {
+        true
+    }
+
+    fn draw(&self, logits: &Buffer, vocab: usize, pass: &Pass) -> Result<()> {
+        let (mut scratch, rows) = (self.scratch(), pass.draws().len());
+        if !scratch.draw.as_ref().is_some_and(|place| place.has_room(rows, vocab)) {
+            scratch.draw = Some(Place::new(self, rows, vocab)?);
+        }
+        scratch.draw.as_ref().map_or(Ok(()), |place| place.draw(self, logits, vocab, pass))
+    }
+
+    fn drawn(&self, pass: &Pass) -> Result<Vec<Drawn>> {
+        pass.coming.first(self)
+    }
+
+    fn matmuls(
+        &self,
+        x: &Input,
+        products: &mut [Product<'_, Self>],
+        made: &mut Made<'_, Self>,
+    ) -> Result<()> {
+        let asked: Vec<_> = products
+            .iter()
+            .map(|Product { matrix, bias, out }| product::Asked { matrix, bias: *bias, out })
+            .collect();
+        product::multiply(self, x, &asked)?;
+        products.iter().enumerate().try_for_each(|(i, product)| made(i, product.out))
+    }
+
+    fn add_rms_norm(
+        &self,
+        (a, b): (&Buffer, &Buffer),
+        weight: &Vector,
+        eps: f32,
+        (rows, width): (usize, usize),
+        (sum, normed): (&mut Buffer, &mut Buffer),
+        made: &mut Made<'_, Self>,
+    ) -> Result<()> {
+        self.stop.check()?;
+        for buffer in [a, b, &*sum, &*normed] {
+            buffer.holds(rows * width);
+        }
+        assert_eq!(width, weight.len(), "a weight for each value of a row");
+        let (added, written) = ([a.at(0), b.at(0)], [sum.at(0), normed.at(0)]);
+        self.add_and_norm(added, weight, eps, rows, written)?;
+        made(0, sum)?;
+        made(1, normed)
+    }
+
+    fn swiglu(
+        &self,
+        x: &Input,
+        count: usize,
+        outputs: Swiglu<'_, Self>,
+        made: &mut Made<'_, Self>,
+    ) -> Result<()> {
+        self.stop.check()?;
+        let Swiglu { gate, silu, up, hidden } = outputs;
+        let of_gate = product::Asked { matrix: gate.matrix, bias: gate.bias, out: gate.out };
+        let of_up = product::Asked { matrix: up.matrix, bias: up.bias, out: up.out };
+        if !product::gated(self, x, of_gate, of_up, (silu, hidden))? {
+            product::multiply(self, x, &[of_gate, of_up])?;
+            for buffer in [&*gate.out, &*silu, &*up.out, &*hidden] {
+                buffer.holds(count);
+            }
+            let kernel = Kernel { file: "elementwise", name: "silu_mul", weight: None };
+            let arguments = Arguments::new().address(gate.out.at(0)).address(up.out.at(0)).long(count);
+            let arguments = arguments.address(silu.at(0)).address(hidden.at(0));
+            self.kernels.launch(kernel, (count.div_ceil(512), 1), 128, 0, arguments)?;
+        }
+        made(0, gate.out)?;
+        made(1, silu)?;
+        made(2, up.out)?;
+        made(3, hidden)
+    }
+}

@@ -1,0 +1,185 @@
+//! What is new in a pass, in the device's memory.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::coming::{Coming, DRAWN};
+use super::driver::Address;
+use super::fetching::Fetching;
+use super::memory::Growing;
+use super::queue::Queue;
+use llama_trace_core::error::Result;
+use llama_trace_engine::backend::{Draw, Span};
+
+/// What a pass reads: for each span (first row, start, T, K), int32 each, for each draw its random number, float64, then
+/// the ids and the positions of all rows, int32 each. Beside it what was drawn.
+#[derive(Default)]
+pub struct Pass {
+    memory: Growing,
+    at: Address,
+    spans: Vec<Span>,
+    rows: usize,
+    draws: Vec<Draw>,
+    drawn: Growing,
+    drawn_at: Address,
+    /// Whether its tokens are those that were drawn last.
+    follows: bool,
+    /// Whether the device makes the spans of the last pass its own.
+    moves_on: bool,
+    /// Which of the two kernels were asked for that a pass begins with: 1, embedding; 2, and then the tables of RoPE.
+    begun: AtomicU8,
+    /// What was drawn and is on its way here.
+    pub(super) coming: Coming,
+    /// What of it is on its way to whoever looks on.
+    pub(super) fetching: Fetching,
+}
+
+/// Bytes of a `struct Span` of the kernels.
+const SPAN: usize = 16;
+
+impl Pass {
+    /// Makes this a pass over `spans`.
+    pub(super) fn begin(
+        &mut self,
+        queue: &Arc<Queue>,
+        ids: &[u32],
+        spans: &[Span],
+        draws: &[Draw],
+    ) -> Result<()> {
+        assert!(draws.is_empty() || draws.len() == spans.len(), "a draw for each span, or none");
+        let bytes = (draws.len() * DRAWN).next_power_of_two();
+        self.drawn_at = self.drawn.room(queue, bytes, false)?;
+        self.coming.begin(queue, if draws.is_empty() { 0 } else { bytes })?;
+        (self.follows, self.moves_on) = (false, false);
+        *self.begun.get_mut() = 0;
+        self.set(ids, spans, draws);
+        self.write(queue, ids)
+    }
+
+    /// Makes this the pass after it: each span reads the token that was drawn for it.
+    pub(super) fn follow(&mut self, queue: &Arc<Queue>, spans: &[Span], draws: &[Draw]) -> Result<()> {
+        let counts = (self.draws.len(), spans.len(), draws.len());
+        assert!(
+            counts.0 == counts.1 && counts.1 == counts.2,
+            "a token was drawn for each span, and is again"
+        );
+        assert!(spans.iter().all(|span| span.tokens == 1), "one token was drawn for each span");
+        let follow =
+            |(span, last): (&Span, &Span)| span.start == last.keys() && span.sequence == last.sequence;
+        assert!(spans.iter().zip(&self.spans).all(follow), "each span begins where the last one ended");
+        // Where the last one read as many tokens, everything lies where it lay, and nothing is new but random numbers.
+        (self.follows, self.moves_on) = (true, self.rows == spans.len());
+        *self.begun.get_mut() = 0;
+        // Where ids would be nobody looks.
+        let ids = vec![0; spans.len()];
+        self.set(&ids, spans, draws);
+        if !self.moves_on {
+            return self.write(queue, &ids);
+        }
+        let randoms: Vec<f64> = draws.iter().map(|draw| draw.random).collect();
+        match self.memory.memory() {
+            Some(memory) if draws.iter().any(|draw| draw.temperature != 0.0) => {
+                memory.write((self.random(0) - self.at) as usize, bytemuck::cast_slice(&randoms))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes what is new in the pass.
+    fn set(&mut self, ids: &[u32], spans: &[Span], draws: &[Draw]) {
+        self.spans.clear();
+        self.spans.extend_from_slice(spans);
+        self.draws.clear();
+        self.draws.extend_from_slice(draws);
+        self.rows = ids.len();
+    }
+
+    /// Writes all of it to the device, by one copy.
+    fn write(&mut self, queue: &Arc<Queue>, ids: &[u32]) -> Result<()> {
+        let Self { spans, draws, .. } = self;
+        let mut words: Vec<u32> = Vec::with_capacity(spans.len() * 4 + draws.len() * 2 + ids.len() * 2);
+        let mut first = 0;
+        for span in &*spans {
+            words.extend([first, span.start, span.tokens, span.keys()].map(|number| number as u32));
+            first += span.tokens;
+        }
+        words.extend(draws.iter().flat_map(|draw| {
+            let bits = draw.random.to_bits();
+            [bits as u32, (bits >> 32) as u32]
+        }));
+        words.extend_from_slice(ids);
+        words.extend(spans.iter().flat_map(|span| span.start..span.keys()).map(|position| position as u32));
+        let bytes: &[u8] = bytemuck::cast_slice(&words);
+        self.at = self.memory.room(queue, bytes.len().next_power_of_two(), false)?;
+        match self.memory.memory() {
+            Some(memory) => memory.write(0, bytes),
+            None => Ok(()),
+        }
+    }
+
+    /// The embedding is asked for.
+    pub(super) fn embeds(&self) {
+        self.begun.store(1, Relaxed);
+    }
+
+    /// And after it the tables of RoPE.
+    pub(super) fn tabulates(&self) {
+        let _ = self.begun.compare_exchange(1, 2, Relaxed, Relaxed);
+    }
+
+    /// Whether all that is older than the pass is there when a kernel begins that is asked for now, and what embedding makes:
+    /// the two kernels wait for it before they let the next one start.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.begun.load(Relaxed) == 2
+    }
+
+    pub(super) fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// R: tokens of all spans.
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Where what is said of span number `span` is, and of those after it.
+    pub(super) fn span(&self, span: usize) -> Address {
+        self.at + (span * SPAN) as u64
+    }
+
+    /// How a token is drawn after each span; none where none is.
+    pub(super) fn draws(&self) -> &[Draw] {
+        &self.draws
+    }
+
+    /// Where the random number of draw number `draw` is, and of those after it.
+    pub(super) fn random(&self, draw: usize) -> Address {
+        self.span(self.spans.len()) + (draw * size_of::<f64>()) as u64
+    }
+
+    /// Where it is said what draw number `draw` drew, and those after it.
+    pub(super) fn drawn(&self, draw: usize) -> Address {
+        self.drawn_at + (draw * DRAWN) as u64
+    }
+
+    /// Where the ids that it reads are, and how many int32 values apart.
+    pub(super) fn ids(&self) -> (Address, usize) {
+        if self.follows { (self.drawn_at, DRAWN / 4) } else { (self.given_ids(), 1) }
+    }
+
+    /// Where its spans and positions are, for the device to make those of the last pass this one's; null where they are.
+    pub(super) fn moves_on(&self) -> [Address; 2] {
+        if self.moves_on { [self.at, self.positions()] } else { [0; 2] }
+    }
+
+    /// Where those are that were known when it began.
+    fn given_ids(&self) -> Address {
+        self.random(self.draws.len())
+    }
+
+    /// Where the positions are.
+    pub(super) fn positions(&self) -> Address {
+        self.given_ids() + (self.rows * 4) as u64
+    }
+}

@@ -1,0 +1,620 @@
+//! Products with weights: what they read, and which kernel multiplies what.
+//!
+//! A few rows of activations are multiplied while a weight is at hand, up to 16 of them at once; many rows in tiles, whose
+//! sums have another order. In bfloat16 tensor cores do both. Which of the two a row takes depends on the tokens of its own span ([`PassRows::orders`]).
+//! Products in whole numbers have the bits of [`llama_trace_core::ops`] either way; of up to 16 rows their weights go through shared memory.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::Cuda;
+use super::attention::MOST_BLOCKS;
+use super::driver::{Address, Arguments};
+use super::kernels::Kernel;
+use super::matrix::Matrix;
+use super::memory::{Buffer, Growing, Memory, Vector};
+use super::norm::{self, Norm};
+use super::queue::Change;
+use llama_trace_core::config::Precision;
+use llama_trace_core::error::Result;
+use llama_trace_engine::backend::{PassRows, Span};
+use llama_trace_formats::checkpoint::Dtype;
+
+mod streams;
+mod tiles;
+mod unpacked;
+mod whole;
+
+pub(super) use tiles::{OF_WARPGROUPS, OF_WARPS, Tiles, all_gated_in_tiles, all_in_tiles};
+use tiles::{in_tiles, suited};
+#[cfg(test)]
+pub(super) use whole::{TILES as OF_WHOLE, multiply_in as whole_in};
+
+/// Tokens of a span from which its rows are multiplied in tiles.
+const MANY: usize = 16;
+
+/// Rows that are multiplied while a weight is at hand, at most: a float; and int8 or of a block, of which more are widened at
+/// once, or multiplied in whole numbers.
+const FEW: usize = 16;
+const FEW_OF_BLOCKS: usize = 8;
+
+/// Products that a launch computes at most, and the words of each in `struct Product` of the kernels.
+pub(super) const MOST_PRODUCTS: usize = 3;
+pub(super) const PRODUCT_WORDS: usize = 7;
+
+/// Products of one row that make the norm that they read. Arguments: `struct Products`, `struct Norm`, tiles, and `struct
+/// Turns`: what RoPE and the cache make of the results ([`super::turning`]).
+const OF_NORM: Kernel = Kernel { file: "matvec_bf16", name: "matvec_bf16_norm", weight: None };
+
+/// The words of `struct Turns`.
+pub(super) const TURNS_WORDS: usize = 2 * MOST_PRODUCTS + 4;
+
+/// The first word of `struct Turns`, of a kernel of products that has it.
+pub(super) fn turns_of(kernel: Kernel) -> Option<usize> {
+    match kernel {
+        OF_NORM => Some(MOST_PRODUCTS * PRODUCT_WORDS + 1 + norm::WORDS + 1),
+        _ => streams::turns_of(kernel),
+    }
+}
+
+/// Activations as products read them.
+#[derive(Default)]
+pub struct Input {
+    x: Option<Arc<Memory>>,
+    pub(super) rows: usize,
+    pub(super) width: usize,
+    runs: Vec<Run>,
+    /// The rows in int8, where products run in whole numbers.
+    whole: Mutex<Whole>,
+    /// The same as tensor cores multiply them, where there are many rows.
+    packed: Mutex<whole::Packed>,
+    /// The rows in bfloat16, where tensor cores multiply them.
+    narrow: Mutex<Narrow>,
+}
+
+/// Activations in int8. They are written when the first product wants them so, or somebody looks: by what makes the activations
+/// where that still waits, or by a kernel of their own. A product may also quantise one row for itself.
+#[derive(Default)]
+struct Whole {
+    /// The values (rows, width) and the scales (rows, groups), where a kernel of their own or a norm writes them; and where a gate
+    /// does, which may read those.
+    places: [[Growing; 2]; 2],
+    /// The place where they are, once they are written.
+    there: Option<usize>,
+}
+
+impl Whole {
+    /// Room for those of `rows` rows.
+    fn room(
+        &mut self,
+        cuda: &Cuda,
+        place: usize,
+        rows: usize,
+        [width, group]: [usize; 2],
+    ) -> Result<[Address; 2]> {
+        let [values, scales] = &mut self.places[place];
+        let values = values.room(&cuda.queue, rows * width, false)?;
+        Ok([values, scales.room(&cuda.queue, rows * width.div_ceil(group) * 4, false)?])
+    }
+}
+
+/// Activations in bfloat16, which has all of their values. They are written by what makes the activations, where that still
+/// waits when the first product wants them so; by then nobody has looked, and float32 is left out. So a buffer is prepared
+/// once each time that it is written.
+#[derive(Default)]
+struct Narrow {
+    /// A place for each buffer that was read: the same in every pass, and what makes some activations may read others.
+    places: Vec<(Weak<Memory>, Growing)>,
+    /// Whether they are written.
+    there: bool,
+    /// Whether nothing else is.
+    alone: bool,
+    /// What they are the norm of, where nobody has asked for them yet: a product may make the norm itself.
+    normed: Option<Norm>,
+}
+
+impl Narrow {
+    /// Has the norm at `x` be made after all, where a product was to make it.
+    fn make_norm(&mut self, cuda: &Cuda, x: &Memory) -> Result<()> {
+        self.normed.take().map_or(Ok(()), |norm| norm.launch(cuda, 1, x.at()))
+    }
+
+    /// The place of what lies at `x`.
+    fn place(&mut self, x: &Arc<Memory>) -> &mut Growing {
+        self.places.retain(|(of, _)| of.strong_count() > 0);
+        let known = self.places.iter().position(|(of, _)| of.as_ptr() == Arc::as_ptr(x));
+        let at = known.unwrap_or_else(|| {
+            self.places.push((Arc::downgrade(x), Growing::default()));
+            self.places.len() - 1
+        });
+        &mut self.places[at].1
+    }
+}
+
+/// Rows that follow one another and are multiplied in one order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    first: usize,
+    rows: usize,
+    many: bool,
+}
+
+/// One product: w, its bias, and where its result goes.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) matrix: &'a Matrix,
+    pub(super) bias: Option<&'a Vector>,
+    pub(super) out: &'a Buffer,
+}
+
+impl Asked<'_> {
+    /// `struct Product` of the kernels, for the rows from `first` on.
+    fn words(&self, first: usize) -> [u64; PRODUCT_WORDS] {
+        let [values, scales, at, sizes, group] = self.matrix.words();
+        let bias = self.bias.map_or(0, Vector::at);
+        [values, scales, at, sizes, group, bias, self.out.at(first * self.matrix.outputs())]
+    }
+}
+
+impl Input {
+    /// Takes the rows of `x`.
+    pub(super) fn prepare(&mut self, x: &Buffer, width: usize, spans: &[Span], rows: &PassRows) {
+        (self.rows, self.width) = (rows.count(spans), width);
+        x.holds(self.rows * width);
+        self.x = Some(Arc::clone(&x.memory));
+        self.runs.clear();
+        for (rows, tokens) in rows.orders(spans) {
+            let many = tokens >= MANY;
+            match self.runs.last_mut() {
+                Some(last) if last.many == many => last.rows += rows,
+                last => {
+                    let first = last.map_or(0, |last| last.first + last.rows);
+                    self.runs.push(Run { first, rows, many });
+                }
+            }
+        }
+        let narrow = self.narrow.get_mut().unwrap_or_else(PoisonError::into_inner);
+        (narrow.there, narrow.alone, narrow.normed) = (false, false, None);
+        self.whole.get_mut().unwrap_or_else(PoisonError::into_inner).there = None;
+        self.packed.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn many(&self) -> bool {
+        self.runs.iter().any(|run| run.many)
+    }
+
+    fn x(&self) -> Address {
+        self.x.as_ref().map_or(0, |memory| memory.at())
+    }
+
+    /// The row of which this input is the norm, where it is one row and nobody has looked at its norm: it is asked for no
+    /// more.
+    fn norm(&self, cuda: &Cuda) -> Result<Option<Norm>> {
+        let Some(x) = self.x.as_ref().filter(|_| self.rows == 1) else { return Ok(None) };
+        let mut narrow = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
+        if !narrow.there && narrow.normed.is_none() {
+            narrow.normed = norm::take_back(cuda, x.at(), self.width)?;
+        }
+        Ok(narrow.normed)
+    }
+
+    /// Where the rows lie in bfloat16.
+    fn narrow(&self, cuda: &Cuda) -> Result<Address> {
+        let Some(x) = &self.x else { return Ok(0) };
+        let mut narrow = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
+        narrow.make_norm(cuda, x)?;
+        let count = self.rows * self.width;
+        let to = narrow.place(x).room(&cuda.queue, count * size_of::<u16>(), false)?;
+        if !narrow.there {
+            narrow.alone = cuda.kernels.narrow((x.at(), count), to);
+            if !narrow.alone {
+                convert(cuda, "narrow", x.at(), count, to)?;
+            }
+            narrow.there = true;
+        }
+        Ok(to)
+    }
+
+    /// Where the rows lie in float32.
+    fn wide(&self, cuda: &Cuda) -> Result<Address> {
+        let Some(x) = &self.x else { return Ok(0) };
+        let mut narrow = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
+        narrow.make_norm(cuda, x)?;
+        if std::mem::take(&mut narrow.alone) {
+            let from = narrow.place(x).memory().map_or(0, |memory| memory.at());
+            convert(cuda, "widen_all", from, self.rows * self.width, x.at())?;
+        }
+        Ok(x.at())
+    }
+
+    fn packed(&self) -> MutexGuard<'_, whole::Packed> {
+        self.packed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the values and the scales of the rows in int8 lie.
+    fn whole(&self, cuda: &Cuda, group: usize) -> Result<[Address; 2]> {
+        let Some(x) = &self.x else { return Ok([0; 2]) };
+        self.narrow.lock().unwrap_or_else(PoisonError::into_inner).make_norm(cuda, x)?;
+        let mut whole = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        let (rows, sizes) = (self.rows, [self.width, group]);
+        if let Some(there) = whole.there {
+            return whole.room(cuda, there, rows, sizes);
+        }
+        // Before the launches are looked at: memory that is given back has them sent.
+        let [of_others, of_gate] = [whole.room(cuda, 0, rows, sizes)?, whole.room(cuda, 1, rows, sizes)?];
+        let made = (x.at(), rows, self.width);
+        if group == streams::GROUP && streams::quantize_too(cuda, made, of_gate) {
+            whole.there = Some(1);
+            return Ok(of_gate);
+        }
+        whole.there = Some(0);
+        if group == streams::GROUP && norm::quantize_too(cuda, made, of_others) {
+            return Ok(of_others);
+        }
+        let [values, scales] = of_others;
+        let kernel = |name| Kernel { file: "quantize", name, weight: None };
+        let of_x = Arguments::new().address(x.at());
+        if group == 32 && self.width.is_multiple_of(32) {
+            let count = rows * self.width;
+            let arguments = of_x.long(count).address(values).address(scales);
+            cuda.kernels.launch(kernel("quantize_32"), (count.div_ceil(512), 1), 128, 0, arguments)?;
+        } else {
+            let arguments = of_x.int(self.width).int(group).address(values).address(scales);
+            let blocks = self.width.div_ceil(group).div_ceil(4);
+            cuda.kernels.launch(kernel("quantize"), (rows, blocks), 128, 0, arguments)?;
+        }
+        Ok(of_others)
+    }
+
+    /// The memory with the values and the scales of the rows in int8; none where there are no rows yet.
+    pub(super) fn quantized(&self, cuda: &Cuda, group: usize) -> Result<Option<[Arc<Memory>; 2]>> {
+        self.whole(cuda, group)?;
+        let whole = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(place) = whole.there else { return Ok(None) };
+        let [values, scales] = whole.places[place].each_ref().map(|growing| growing.memory().map(Arc::clone));
+        Ok(values.zip(scales).map(|(values, scales)| [values, scales]))
+    }
+
+    /// Whether the rows are in int8 already.
+    fn is_whole(&self) -> bool {
+        self.whole.lock().unwrap_or_else(PoisonError::into_inner).there.is_some()
+    }
+}
+
+/// Has `count` values be written to `to` in the other number type, by one of the two kernels that do so.
+fn convert(cuda: &Cuda, name: &'static str, from: Address, count: usize, to: Address) -> Result<()> {
+    let kernel = Kernel { file: "elementwise", name, weight: None };
+    let arguments = Arguments::new().address(from).long(count).address(to);
+    cuda.kernels.launch(kernel, (count.div_ceil(512), 1), 128, 0, arguments)
+}
+
+/// Whether products of `tokens` tokens of a span with `matrix` have the bits of [`llama_trace_core::ops`].
+pub(super) fn keeps_order(precision: Precision, matrix: &Matrix, tokens: usize) -> bool {
+    let tiles = tokens >= MANY && has_tiles(matrix);
+    precision.group().is_some() || !matrix.is_fast() && !tiles
+}
+
+/// Whether many rows are multiplied in tiles: all but int8 whose groups begin anywhere.
+fn has_tiles(matrix: &Matrix) -> bool {
+    matrix.is_fast() || matrix.dtype().is_float()
+}
+
+/// Rows that are multiplied at once in floats.
+fn few(dtype: Dtype) -> usize {
+    if dtype.is_float() { FEW } else { FEW_OF_BLOCKS }
+}
+
+/// The file of the kernels that multiply so many rows.
+fn matvec_file(rows: usize) -> &'static str {
+    if rows <= FEW_OF_BLOCKS { "matvec" } else { "matvec_16" }
+}
+
+/// Computes products of one input.
+pub(super) fn multiply(cuda: &Cuda, x: &Input, products: &[Asked<'_>]) -> Result<()> {
+    for product in products {
+        assert_eq!(x.width, product.matrix.inputs(), "the product's sides have one length");
+        product.out.holds(x.rows * product.matrix.outputs());
+    }
+    // What is alike goes together.
+    let alike = |a: &Asked<'_>, b: &Asked<'_>| {
+        a.matrix.dtype() == b.matrix.dtype() && a.matrix.is_fast() == b.matrix.is_fast()
+    };
+    for products in products.chunk_by(alike).flat_map(|alike| alike.chunks(MOST_PRODUCTS)) {
+        cuda.stop.check()?;
+        match cuda.precision {
+            Precision::Q8 { group } => whole_numbers(cuda, x, products, group)?,
+            _ => x.runs.iter().try_for_each(|run| floats(cuda, x, products, *run))?,
+        }
+    }
+    Ok(())
+}
+
+/// In float32 or bfloat16: `run` of the rows.
+fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()> {
+    let dtype = products[0].matrix.dtype();
+    let at = |first: usize, size: usize| (first * x.width * size) as u64;
+    let fast = products.iter().all(|product| product.matrix.is_fast());
+    if by_tensor_cores(cuda, dtype) && fast {
+        if run.many {
+            let tiles = suited(cuda, run.rows, |outputs| blocks(products, outputs));
+            return in_tiles(cuda, x, products, run, tiles);
+        }
+        let tiles = blocks(products, 16);
+        if let Some(norm) = x.norm(cuda)? {
+            let arguments = Arguments::new().words(&words(products, run.first)).words(&norm.words());
+            let arguments = arguments.int(tiles).words(&[0; TURNS_WORDS]);
+            return by_blocks_that_stay(cuda, OF_NORM, tiles, x.width, arguments);
+        }
+        let narrow = x.narrow(cuda)?;
+        return in_chunks(run, FEW, |first, rows| {
+            let arguments = Arguments::new().words(&words(products, first));
+            let arguments = arguments.address(narrow + at(first, 2)).int(rows).words(&[0; 2]);
+            cuda.kernels.launch(few_bf16(rows), (tiles, 1), 256, 0, arguments)
+        });
+    }
+    if run.many && unpacked::takes(cuda, products) {
+        return unpacked::in_bf16(cuda, products, |products| {
+            let tiles = suited(cuda, run.rows, |outputs| blocks(products, outputs));
+            in_tiles(cuda, x, products, run, tiles)
+        });
+    }
+    let of_x = x.wide(cuda)?;
+    if run.many && products.iter().all(|product| has_tiles(product.matrix)) {
+        return products.iter().try_for_each(|product| {
+            let outputs = product.matrix.outputs();
+            let arguments = Arguments::new().words(&product.words(run.first));
+            let (name, side) = if product.matrix.is_fast() { ("matmul", 128) } else { ("matmul_plain", 64) };
+            let kernel = Kernel { file: name, name, weight: Some(dtype) };
+            let grid = (outputs.div_ceil(side), run.rows.div_ceil(64));
+            let arguments = arguments.address(of_x + at(run.first, 4)).int(run.rows);
+            cuda.kernels.launch(kernel, grid, 256, 0, arguments)
+        });
+    }
+    if !fast {
+        let kernel = Kernel { file: "matvec_plain", name: "matvec_plain", weight: Some(dtype) };
+        return in_chunks(run, MOST_BLOCKS, |first, rows| {
+            let arguments = Arguments::new().words(&words(products, first)).address(of_x + at(first, 4));
+            cuda.kernels.launch(kernel, (blocks(products, 4), rows), 128, 0, arguments)
+        });
+    }
+    in_chunks(run, few(dtype), |first, rows| {
+        let arguments =
+            Arguments::new().words(&words(products, first)).address(of_x + at(first, 4)).int(rows);
+        let name = match rows {
+            1 => "matvec_1",
+            2 => "matvec_2",
+            3 | 4 => "matvec_4",
+            5..=8 => "matvec_8",
+            _ => "matvec_16",
+        };
+        let kernel = Kernel { file: matvec_file(rows), name, weight: Some(dtype) };
+        cuda.kernels.launch(kernel, (blocks(products, 8), 1), 128, 0, arguments)
+    })
+}
+
+/// What multiplies so many rows of bfloat16 values.
+fn few_bf16(rows: usize) -> Kernel {
+    let name = if rows <= 8 { "matvec_bf16_8" } else { "matvec_bf16_16" };
+    Kernel { file: "matvec_bf16", name, weight: None }
+}
+
+/// Blocks of `matvec_bf16.cu` that a multiprocessor has room for.
+const BLOCKS_OF_EACH: usize = 2;
+
+/// Launches a kernel whose blocks make the norm of a row of `width` values once, each for all of its tiles.
+fn by_blocks_that_stay(
+    cuda: &Cuda,
+    kernel: Kernel,
+    tiles: usize,
+    width: usize,
+    arguments: Arguments,
+) -> Result<()> {
+    let room = BLOCKS_OF_EACH * cuda.queue.device().about().multiprocessors as usize;
+    let shared = 16 * width.div_ceil(8) + norm::shared(width);
+    cuda.kernels.launch(kernel, (tiles.min(room), 1), 256, shared, arguments)
+}
+
+/// Has the product that was asked for last add `to` to what it gives and write the sum, where it still waits, gives these
+/// `count` values at `out`, and can; whether it does.
+pub(super) fn add_to_last(
+    cuda: &Cuda,
+    (out, count): (Address, usize),
+    to: Address,
+    sum: Address,
+) -> Result<bool> {
+    Ok(cuda.kernels.change_recent(|kernel, last| {
+        let words = last.arguments.all_mut();
+        let Some((rows, at)) = added(kernel, words) else { return Change::Cannot };
+        let outputs = words[3] as u32 as usize;
+        let single = words[MOST_PRODUCTS * PRODUCT_WORDS] == 1;
+        let can = single && words[PRODUCT_WORDS - 1] == out && outputs * rows == count && words[at + 1] == 0;
+        if can {
+            words[at..at + 2].copy_from_slice(&[to, sum]);
+        }
+        if can { Change::Did } else { Change::Cannot }
+    }))
+}
+
+/// Of a kernel that can add something to its only product: how many rows it has, and the first word of `struct Added`.
+fn added(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
+    const ROWS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 2;
+    match kernel.file {
+        "matvec_bf16" if [few_bf16(1), few_bf16(FEW)].contains(&kernel) => {
+            Some((words[ROWS] as usize, ROWS + 1))
+        }
+        _ => streams::added(kernel, words),
+    }
+}
+
+/// Whether tensor cores multiply weights of this type, where the matrix is fast.
+fn by_tensor_cores(cuda: &Cuda, dtype: Dtype) -> bool {
+    cuda.precision == Precision::Bf16 && dtype == Dtype::BF16
+}
+
+/// In whole numbers, whose order is the same however many rows there are.
+fn whole_numbers(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: usize) -> Result<()> {
+    if streams::multiply(cuda, x, products, group)? {
+        return Ok(());
+    }
+    let [values, scales] = x.whole(cuda, group)?;
+    let groups = x.width.div_ceil(group);
+    let at = |first: usize| (values + (first * x.width) as u64, scales + (first * groups * 4) as u64);
+    let dtype = products[0].matrix.dtype();
+    let fits = |product: &Asked<'_>| match dtype {
+        Dtype::I8 => {
+            let (own, first) = (product.matrix.group(), product.matrix.first());
+            own == group
+                && group.is_multiple_of(16)
+                && x.width.is_multiple_of(group)
+                && first.is_multiple_of(group)
+        }
+        _ => true,
+    };
+    let all = Run { first: 0, rows: x.rows, many: false };
+    if !products.iter().all(fits) {
+        let kernel = Kernel { file: "matvec_q8", name: "matvec_q8_plain", weight: Some(dtype) };
+        return in_chunks(all, MOST_BLOCKS, |first, rows| {
+            let (values, scales) = at(first);
+            let arguments = Arguments::new().words(&words(products, first)).address(values).address(scales);
+            cuda.kernels.launch(kernel, (blocks(products, 4), rows), 128, 0, arguments.int(group))
+        });
+    }
+    if x.rows > FEW && whole::takes(dtype, group) {
+        return products.iter().try_for_each(|product| whole::multiply(cuda, x, product, group));
+    }
+    in_chunks(all, FEW_OF_BLOCKS, |first, rows| {
+        let name = match rows {
+            1 => "matvec_q8_1",
+            2 => "matvec_q8_2",
+            3 | 4 => "matvec_q8_4",
+            _ => "matvec_q8_8",
+        };
+        let kernel = Kernel { file: "matvec_q8", name, weight: Some(dtype) };
+        let (values, scales) = at(first);
+        let arguments = Arguments::new().words(&words(products, first)).address(values).address(scales);
+        cuda.kernels.launch(kernel, (blocks(products, 8), 1), 128, 0, arguments.int(group).int(rows))
+    })
+}
+
+/// The gate, its SiLU, up and their product in one kernel, where it takes these matrices and rows; whether it did.
+pub(super) fn gated(
+    cuda: &Cuda,
+    x: &Input,
+    gate: Asked<'_>,
+    up: Asked<'_>,
+    (silu, hidden): (&Buffer, &Buffer),
+) -> Result<bool> {
+    let (dtype, outputs) = (gate.matrix.dtype(), gate.matrix.outputs());
+    let fast = gate.matrix.is_fast() && up.matrix.is_fast() && dtype == up.matrix.dtype();
+    for out in [gate.out, up.out, silu, hidden] {
+        out.holds(x.rows * outputs);
+    }
+    if let Some(group) = cuda.precision.group() {
+        return streams::gated(cuda, x, gate, up, (silu, hidden), group);
+    }
+    if !fast {
+        return Ok(false);
+    }
+    if let [run @ Run { many: true, .. }] = x.runs[..]
+        && by_tensor_cores(cuda, dtype)
+        && outputs.is_multiple_of(2)
+    {
+        let tiles = suited(cuda, run.rows, |of_both| outputs.div_ceil(of_both / 2));
+        return all_gated_in_tiles(cuda, x, gate, up, (silu, hidden), tiles).map(|()| true);
+    }
+    if let [run @ Run { many: true, .. }] = x.runs[..]
+        && unpacked::takes(cuda, &[gate, up])
+        && outputs.is_multiple_of(2)
+    {
+        let tiles = suited(cuda, run.rows, |of_both| outputs.div_ceil(of_both / 2));
+        return unpacked::in_bf16(cuda, &[gate, up], |both| {
+            all_gated_in_tiles(cuda, x, both[0], both[1], (silu, hidden), tiles).map(|()| true)
+        });
+    }
+    if x.many() {
+        return Ok(false);
+    }
+    if by_tensor_cores(cuda, dtype) {
+        if let Some(norm) = x.norm(cuda)? {
+            let (kernel, tiles) =
+                (Kernel { file: "matvec_bf16", name: "swiglu_bf16_norm", weight: None }, outputs.div_ceil(8));
+            let arguments = Arguments::new().words(&norm.words()).int(tiles);
+            let arguments = arguments.words(&gated_words(gate, up, (silu, hidden), 0));
+            let arguments = arguments.narrow_too(hidden.at(0), outputs, 4);
+            return by_blocks_that_stay(cuda, kernel, tiles, x.width, arguments).map(|()| true);
+        }
+        let narrow = x.narrow(cuda)?;
+        return x
+            .runs
+            .iter()
+            .try_for_each(|run| {
+                in_chunks(*run, FEW, |first, rows| {
+                    let at = narrow + (first * x.width * size_of::<u16>()) as u64;
+                    let arguments = Arguments::new().address(at).int(rows);
+                    let arguments = arguments.words(&gated_words(gate, up, (silu, hidden), first));
+                    // Of several launches each writes its own rows.
+                    let count = if rows == x.rows { rows * outputs } else { 0 };
+                    let arguments = arguments.narrow_too(hidden.at(0), count, 4);
+                    let name = if rows <= 8 { "swiglu_bf16_8" } else { "swiglu_bf16_16" };
+                    let kernel = Kernel { file: "matvec_bf16", name, weight: None };
+                    cuda.kernels.launch(kernel, (outputs.div_ceil(8), 1), 256, 0, arguments)
+                })
+            })
+            .map(|()| true);
+    }
+    let of_x = x.wide(cuda)?;
+    for run in &x.runs {
+        in_chunks(*run, few(dtype), |first, rows| {
+            let x = of_x + (first * x.width * 4) as u64;
+            let arguments = Arguments::new().words(&gated_words(gate, up, (silu, hidden), first));
+            let arguments = arguments.address(x).int(rows);
+            let name = match rows {
+                1 => "swiglu_1",
+                2 => "swiglu_2",
+                3 | 4 => "swiglu_4",
+                5..=8 => "swiglu_8",
+                _ => "swiglu_16",
+            };
+            let kernel = Kernel { file: matvec_file(rows), name, weight: Some(dtype) };
+            cuda.kernels.launch(kernel, (outputs.div_ceil(4), 1), 128, 0, arguments)
+        })?;
+    }
+    Ok(true)
+}
+
+/// `struct Gated` of the kernels, for the rows from `first` on.
+fn gated_words(
+    gate: Asked<'_>,
+    up: Asked<'_>,
+    (silu, hidden): (&Buffer, &Buffer),
+    first: usize,
+) -> [u64; 16] {
+    let mut words = [0; 16];
+    words[..5].copy_from_slice(&gate.matrix.words());
+    words[5..10].copy_from_slice(&up.matrix.words());
+    words[10] = gate.bias.map_or(0, Vector::at);
+    words[11] = up.bias.map_or(0, Vector::at);
+    let outs = [gate.out, silu, up.out, hidden].map(|out| out.at(first * gate.matrix.outputs()));
+    words[12..].copy_from_slice(&outs);
+    words
+}
+
+/// `struct Products` of the kernels.
+fn words(products: &[Asked<'_>], first: usize) -> [u64; MOST_PRODUCTS * PRODUCT_WORDS + 1] {
+    let mut words = [0; MOST_PRODUCTS * PRODUCT_WORDS + 1];
+    for (product, words) in products.iter().zip(words.chunks_exact_mut(PRODUCT_WORDS)) {
+        words.copy_from_slice(&product.words(first));
+    }
+    words[MOST_PRODUCTS * PRODUCT_WORDS] = products.len() as u64;
+    words
+}
+
+/// Blocks that have `outputs` outputs each.
+fn blocks(products: &[Asked<'_>], outputs: usize) -> usize {
+    products.iter().map(|product| product.matrix.outputs().div_ceil(outputs)).sum()
+}
+
+/// Calls `launch` for up to `most` rows of the run at a time: with the first and how many.
+fn in_chunks(run: Run, most: usize, mut launch: impl FnMut(usize, usize) -> Result<()>) -> Result<()> {
+    let end = run.first + run.rows;
+    (run.first..end).step_by(most).try_for_each(|first| launch(first, most.min(end - first)))
+}

@@ -1,0 +1,307 @@
+//! Products in whole numbers of up to 16 rows, whose weights go through shared memory: of one row (`stream_q8.cu`), and of
+//! several by tensor cores (`stream_q8_16.cu`).
+//!
+//! Of one row, as a decode pass has it, the launch also makes what it reads and what becomes of it: the norm and the int8 values of
+//! its input, RoPE and the cache of queries and keys, the residual. What somebody wants to look at in between is a launch of its
+//! own, with the same bits.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Asked, Input, MOST_PRODUCTS, PRODUCT_WORDS, Run, gated_words, in_chunks, words};
+use crate::Cuda;
+use crate::driver::{Address, Arguments};
+use crate::kernels::Kernel;
+use crate::matrix::Matrix;
+use crate::memory::Buffer;
+use crate::norm;
+use crate::queue::Change;
+use llama_trace_core::config::CacheDtype;
+use llama_trace_core::error::Result;
+use llama_trace_formats::checkpoint::Dtype;
+
+/// Activations that share a scale.
+pub(super) const GROUP: usize = 32;
+
+/// Rows at most.
+const MOST: usize = 16;
+
+/// The file and the name of what multiplies one row. Arguments: `struct Products`, `struct Source`, units, `struct Added`, the
+/// cache's number type, and `struct Turns`.
+const OF_ONE_ROW: (&str, &str) = ("stream_q8", "stream_q8_1");
+
+/// Words of `struct Products`, of `struct Source` and of `struct Gated`.
+const PRODUCTS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 1;
+const SOURCE: usize = 2 + norm::WORDS;
+const GATED: usize = 16;
+
+/// The first word of `struct Added`, of one row and of several; and that with the number of several rows.
+const ADDED: [usize; 2] = [PRODUCTS + SOURCE + 1, PRODUCTS + 4];
+const ROWS: usize = PRODUCTS + 2;
+
+/// Blocks of 256 threads that a multiprocessor has work for, where it has room. What is left is for the first blocks of the kernel
+/// after this one.
+const BLOCKS_OF_EACH: usize = 2;
+
+/// Warps of a block.
+const WARPS: usize = 8;
+
+/// Groups of a piece of weights.
+const PIECE: usize = 32;
+
+/// For several rows of x: the rows of weights of a block, and pieces of each that are in shared memory.
+const OUTPUTS: usize = 16;
+const PLACES: usize = 4;
+
+/// For one row of x: pieces of each row of weights that are in shared memory.
+fn stages(dtype: Dtype) -> usize {
+    if 4 * WARPS * of_warp(dtype) * piece(dtype) <= 80 << 10 { 4 } else { 3 }
+}
+
+/// The rows of weights of a warp for one row of x: where two groups lie in the same bytes, fewer lanes have one.
+fn of_warp(dtype: Dtype) -> usize {
+    match dtype {
+        Dtype::Q2K | Dtype::Q3K | Dtype::Q4K | Dtype::Q5K | Dtype::Q6K => 4,
+        _ => 2,
+    }
+}
+
+/// Outputs of a block of the gated kernels.
+const TILE: usize = 32;
+
+/// Bytes of shared memory that the kernels name themselves, at most, with those that the device keeps for each block: of one row,
+/// and of several.
+const OWN_SHARED: [usize; 2] = [2 << 10, 22 << 10];
+
+fn up(count: usize, to: usize) -> usize {
+    count.next_multiple_of(to)
+}
+
+/// Bytes of a piece of a row of weights (`struct Ring` of `stream.cuh`).
+fn piece(dtype: Dtype) -> usize {
+    let bytes = PIECE * GROUP / dtype.block() * dtype.block_bytes();
+    match dtype {
+        Dtype::I8 => bytes + up(4 * PIECE + 12, 16),
+        _ if dtype.block_bytes().is_multiple_of(16) => up(bytes, 16),
+        _ => up(bytes + 15, 16),
+    }
+}
+
+/// Sums of each group of x that a product with a format with minima wants.
+fn sums(dtype: Dtype) -> usize {
+    match dtype {
+        Dtype::Q2K => 2,
+        Dtype::Q4_1 | Dtype::Q5_1 | Dtype::Q4K | Dtype::Q5K => 1,
+        _ => 0,
+    }
+}
+
+/// Bytes of shared memory of the kernels of one row (`struct Prepared`), beside those of a norm.
+fn shared_of_one(dtype: Dtype, width: usize) -> usize {
+    let groups = width / GROUP;
+    // Of formats with an offset these are wanted too.
+    let sums = match dtype {
+        Dtype::Q3K | Dtype::Q6K => 2,
+        Dtype::Q4_0 | Dtype::Q5_0 => 1,
+        _ => sums(dtype),
+    };
+    let x = GROUP * groups + 4 * up(groups, 4) + 4 * up(sums * groups, 4);
+    WARPS * stages(dtype) * of_warp(dtype) * piece(dtype) + x
+}
+
+/// Those of the kernels of 8 or 16 rows (`struct Tiles`).
+fn shared_of_some(dtype: Dtype, rows: usize, width: usize) -> usize {
+    // Rows of weights lie in different banks.
+    let row = (piece(dtype) / 16) | 1;
+    PLACES * OUTPUTS * 16 * row + rows * (width / GROUP) * (GROUP + 4 + 4 * sums(dtype))
+}
+
+/// Rows that are multiplied at once of so many: none where they have no room.
+fn at_once(cuda: &Cuda, dtype: Dtype, width: usize, rows: usize) -> Option<usize> {
+    let room = |shared: usize, of: usize| shared + OWN_SHARED[of] <= cuda.queue.device().about().shared;
+    match rows {
+        1 => room(shared_of_one(dtype, width) + norm::shared(width), 0).then_some(1),
+        _ => [16, 8].into_iter().find(|rows| room(shared_of_some(dtype, *rows, width), 1)),
+    }
+}
+
+/// Whether these matrices can be multiplied so, by `x`.
+fn takes<'a>(cuda: &Cuda, x: &Input, matrices: impl IntoIterator<Item = &'a Matrix>, group: usize) -> bool {
+    let fits = |matrix: &Matrix| match matrix.dtype() {
+        Dtype::I8 => matrix.group() == GROUP && matrix.first().is_multiple_of(GROUP),
+        dtype => dtype.is_blocks(),
+    };
+    cuda.streams.load(Relaxed)
+        && group == GROUP
+        && x.width.is_multiple_of(GROUP)
+        && (1..=MOST).contains(&x.rows)
+        && matrices.into_iter().all(fits)
+}
+
+/// One kernel over up to `blocks` blocks, as many as there is room for: of one row or of several, with so much shared memory.
+fn launch(
+    cuda: &Cuda,
+    kernel: Kernel,
+    blocks: usize,
+    (shared, of): (usize, usize),
+    arguments: Arguments,
+) -> Result<()> {
+    let fitting = (cuda.queue.device().about().shared / (shared + OWN_SHARED[of])).clamp(1, BLOCKS_OF_EACH);
+    let room = fitting * cuda.queue.device().about().multiprocessors as usize;
+    cuda.kernels.launch(kernel, (blocks.min(room), 1), 256, shared, arguments)
+}
+
+/// What the kernels of one row read: `struct Source`, and the bytes of shared memory.
+fn source(cuda: &Cuda, x: &Input, dtype: Dtype) -> Result<([u64; SOURCE], usize)> {
+    let mut words = [0; SOURCE];
+    let shared = shared_of_one(dtype, x.width);
+    if !x.is_whole() {
+        if let Some(norm) = x.norm(cuda)? {
+            words[2..].copy_from_slice(&norm.words());
+            return Ok((words, shared + norm::shared(x.width)));
+        }
+        // Every block reads all of them: of more it is sooner done once. A gate that waits does it too.
+        if x.width <= norm::KEPT && !is_gate(cuda, x) {
+            words[2] = x.x();
+            return Ok((words, shared));
+        }
+    }
+    words[..2].copy_from_slice(&x.whole(cuda, GROUP)?);
+    Ok((words, shared))
+}
+
+/// Multiplies where these matrices and rows can be multiplied so; whether it did.
+pub(super) fn multiply(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: usize) -> Result<bool> {
+    let dtype = products[0].matrix.dtype();
+    let Some(at_once) = at_once(cuda, dtype, x.width, x.rows) else { return Ok(false) };
+    if !takes(cuda, x, products.iter().map(|product| product.matrix), group) {
+        return Ok(false);
+    }
+    if x.rows == 1 {
+        let (source, shared) = source(cuda, x, dtype)?;
+        let units = super::blocks(products, of_warp(dtype));
+        let arguments = Arguments::new().words(&words(products, 0)).words(&source).int(units);
+        let arguments =
+            arguments.words(&[0; 2]).int(number_of(cuda.cache_dtype)).words(&[0; super::TURNS_WORDS]);
+        let kernel = Kernel { file: OF_ONE_ROW.0, name: OF_ONE_ROW.1, weight: Some(dtype) };
+        launch(cuda, kernel, units.div_ceil(WARPS), (shared, 0), arguments)?;
+        return Ok(true);
+    }
+    let whole = x.whole(cuda, GROUP)?;
+    in_chunks(Run { first: 0, rows: x.rows, many: false }, at_once, |first, rows| {
+        let (name, room) = if rows <= 8 { ("stream_q8_8", 8) } else { ("stream_q8_16", 16) };
+        let tiles = super::blocks(products, OUTPUTS);
+        let arguments = Arguments::new().words(&words(products, first)).words(&from(whole, x.width, first));
+        let arguments = arguments.int(rows).int(tiles).words(&[0; 2]);
+        let kernel = Kernel { file: "stream_q8_16", name, weight: Some(dtype) };
+        launch(cuda, kernel, tiles, (shared_of_some(dtype, room, x.width), 1), arguments)
+    })?;
+    Ok(true)
+}
+
+/// The number of the cache's number type in the kernel.
+fn number_of(dtype: CacheDtype) -> usize {
+    match dtype {
+        CacheDtype::F32 => 0,
+        CacheDtype::F16 => 1,
+        CacheDtype::Bf16 => 2,
+    }
+}
+
+/// Values and scales from row `first` on.
+fn from([values, scales]: [Address; 2], width: usize, first: usize) -> [Address; 2] {
+    [values + (first * width) as u64, scales + (first * width / GROUP * 4) as u64]
+}
+
+/// The gate, its SiLU, up and their product, where these matrices and rows can be multiplied so; whether it did.
+pub(super) fn gated(
+    cuda: &Cuda,
+    x: &Input,
+    gate: Asked<'_>,
+    up: Asked<'_>,
+    outs: (&Buffer, &Buffer),
+    group: usize,
+) -> Result<bool> {
+    let (dtype, tiles) = (gate.matrix.dtype(), gate.matrix.outputs().div_ceil(TILE));
+    let Some(at_once) = at_once(cuda, dtype, x.width, x.rows) else { return Ok(false) };
+    if dtype != up.matrix.dtype() || !takes(cuda, x, [gate.matrix, up.matrix], group) {
+        return Ok(false);
+    }
+    if x.rows == 1 {
+        let (source, shared) = source(cuda, x, dtype)?;
+        let arguments = Arguments::new().words(&gated_words(gate, up, outs, 0)).words(&source).words(&[0; 2]);
+        let kernel = Kernel { file: "stream_q8", name: "stream_gated_q8_1", weight: Some(dtype) };
+        launch(cuda, kernel, tiles, (shared, 0), arguments)?;
+        return Ok(true);
+    }
+    let whole = x.whole(cuda, GROUP)?;
+    in_chunks(Run { first: 0, rows: x.rows, many: false }, at_once, |first, rows| {
+        let (name, room) = if rows <= 8 { ("stream_gated_q8_8", 8) } else { ("stream_gated_q8_16", 16) };
+        let arguments = Arguments::new().words(&gated_words(gate, up, outs, first));
+        let arguments = arguments.words(&from(whole, x.width, first)).int(rows).words(&[0; 2]);
+        let kernel = Kernel { file: "stream_q8_16", name, weight: Some(dtype) };
+        launch(cuda, kernel, tiles, (shared_of_some(dtype, room, x.width), 1), arguments)
+    })?;
+    Ok(true)
+}
+
+/// Of a launch of the gated kernels: how many rows it has, and the first word of where its result goes in int8.
+fn of_gated(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
+    match (kernel.file, kernel.name) {
+        ("stream_q8", "stream_gated_q8_1") => Some((1, GATED + SOURCE)),
+        ("stream_q8_16", name) if name.starts_with("stream_gated") => {
+            Some((words[GATED + 2] as usize, GATED + 3))
+        }
+        _ => None,
+    }
+}
+
+/// Whether `kernel` makes these rows of `width` values at `out`, of which nothing is quantised yet; and where it says where to.
+fn makes(kernel: Kernel, words: &[u64], (out, rows, width): (Address, usize, usize)) -> Option<usize> {
+    let (own, at) = of_gated(kernel, words)?;
+    let can = width.is_multiple_of(TILE)
+        && own == rows
+        && words[GATED - 1] == out
+        && words[3] as u32 as usize == width
+        && words[at] == 0;
+    can.then_some(at)
+}
+
+fn is_gate(cuda: &Cuda, x: &Input) -> bool {
+    let made = (x.x(), x.rows, x.width);
+    // Nothing is changed.
+    let mut is = false;
+    cuda.kernels.change_recent(|kernel, last| {
+        is = makes(kernel, last.arguments.all(), made).is_some();
+        Change::Cannot
+    });
+    is
+}
+
+/// Has the gate that was asked for last quantise these rows, which it writes to `out`, where it still waits: to these values and
+/// scales; whether it does.
+pub(super) fn quantize_too(cuda: &Cuda, made: (Address, usize, usize), to: [Address; 2]) -> bool {
+    cuda.kernels.change_recent(|kernel, last| {
+        let words = last.arguments.all_mut();
+        let Some(at) = makes(kernel, words, made) else { return Change::Cannot };
+        // What it reads itself stays as it is.
+        if words[GATED] == to[0] {
+            return Change::Cannot;
+        }
+        words[at..at + 2].copy_from_slice(&to);
+        Change::Did
+    })
+}
+
+/// The first word of `struct Turns`, of a kernel that has it: after those of what is added and the cache's number type.
+pub(super) fn turns_of(kernel: Kernel) -> Option<usize> {
+    ((kernel.file, kernel.name) == OF_ONE_ROW).then_some(ADDED[0] + 3)
+}
+
+/// Of a kernel that can add something to its only product: how many rows it has, and the first word of `struct Added`.
+pub(super) fn added(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
+    match (kernel.file, kernel.name) {
+        OF_ONE_ROW => Some((1, ADDED[0])),
+        ("stream_q8_16", name) if !name.starts_with("stream_gated") => Some((words[ROWS] as usize, ADDED[1])),
+        _ => None,
+    }
+}

@@ -1,0 +1,120 @@
+//! Products of many rows in bfloat16, in tiles: which kernels there are, and which suits how many rows.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Asked, Input, Run, blocks, gated_words, words};
+use crate::Cuda;
+use crate::driver::Arguments;
+use crate::kernels::{Kernel, Kernels};
+use crate::matrix::Matrix;
+use crate::memory::Buffer;
+use llama_trace_core::error::Result;
+
+/// A kernel that multiplies many rows in bfloat16. Those of a file give the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tiles {
+    file: &'static str,
+    /// The kernel for up to three products, and that for the gated half of the feed-forward network.
+    matmul: &'static str,
+    swiglu: &'static str,
+    /// Rows and outputs of a tile.
+    sides: (usize, usize),
+    /// Blocks that stay on a multiprocessor for one tile after the other; none where each tile is a block of its own.
+    stay: Option<usize>,
+    threads: u32,
+    /// Bytes of shared memory.
+    shared: usize,
+}
+
+/// Large and small ones that every device has.
+pub(crate) const OF_WARPS: [Tiles; 2] = [
+    Tiles { shared: 98_304, ..large("matmul_bf16", "matmul_bf16_256", "swiglu_bf16_256") },
+    Tiles { shared: 32_768, ..small("matmul_bf16", "matmul_bf16_64", "swiglu_bf16_64") },
+];
+
+/// Those that groups of four warps compute together, faster, where the device has that.
+pub(crate) const OF_WARPGROUPS: [Tiles; 3] = [
+    Tiles {
+        sides: (192, 256),
+        stay: Some(1),
+        threads: 384,
+        shared: 230_400,
+        ..large("matmul_wgmma", "matmul_wgmma_192", "swiglu_wgmma_192")
+    },
+    Tiles { stay: Some(1), shared: 197_632, ..large("matmul_wgmma", "matmul_wgmma_256", "swiglu_wgmma_256") },
+    Tiles { stay: Some(3), shared: 66_560, ..small("matmul_wgmma", "matmul_wgmma_64", "swiglu_wgmma_64") },
+];
+
+const fn large(file: &'static str, matmul: &'static str, swiglu: &'static str) -> Tiles {
+    Tiles { file, matmul, swiglu, sides: (128, 256), stay: None, threads: 256, shared: 0 }
+}
+
+const fn small(file: &'static str, matmul: &'static str, swiglu: &'static str) -> Tiles {
+    Tiles { file, matmul, swiglu, sides: (64, 64), stay: None, threads: 128, shared: 0 }
+}
+
+impl Tiles {
+    /// Launches one of the two kernels for so many tiles of products with these matrices.
+    fn launch(
+        &self,
+        cuda: &Cuda,
+        name: &'static str,
+        (matrices, count): (&[&Matrix], usize),
+        arguments: Arguments,
+    ) -> Result<()> {
+        let room = self.stay.map(|stay| stay * cuda.queue.device().about().multiprocessors as usize);
+        let blocks = room.map_or(count, |room| room.min(count));
+        let kernel = Kernel { file: self.file, name, weight: None };
+        // They begin to read their weights before the kernel before them has ended.
+        let made = matrices.iter().any(|matrix| matrix.is_made());
+        let launch = if made { Kernels::launch_late } else { Kernels::launch };
+        launch(&cuda.kernels, kernel, (blocks, 1), self.threads, self.shared, arguments)
+    }
+}
+
+/// The tiles for `rows` rows, where `across` says how many blocks there are of so many outputs. Time goes by the bytes that the
+/// multiprocessor with the most blocks reads: large tiles read each value less often, small ones leave none idle.
+pub(super) fn suited(cuda: &Cuda, rows: usize, across: impl Fn(usize) -> usize) -> Tiles {
+    let all: &[Tiles] = if cuda.warpgroups.load(Relaxed) { &OF_WARPGROUPS } else { &OF_WARPS };
+    let multiprocessors = cuda.queue.device().about().multiprocessors as usize;
+    let time = |tiles: &&Tiles| {
+        let (of_rows, outputs) = tiles.sides;
+        let count = rows.div_ceil(of_rows) * across(outputs);
+        count.div_ceil(multiprocessors) * (of_rows + outputs)
+    };
+    // Of two that take as long the first, which is larger.
+    all.iter().min_by_key(time).copied().unwrap_or(OF_WARPS[0])
+}
+
+/// In bfloat16: `run` of the rows in these tiles.
+pub(super) fn in_tiles(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run, tiles: Tiles) -> Result<()> {
+    let Tiles { matmul, sides: (rows, outputs), .. } = tiles;
+    let narrow = x.narrow(cuda)? + (run.first * x.width * size_of::<u16>()) as u64;
+    let arguments = Arguments::new().words(&words(products, run.first)).address(narrow).int(run.rows);
+    let matrices: Vec<_> = products.iter().map(|product| product.matrix).collect();
+    let count = run.rows.div_ceil(rows) * blocks(products, outputs);
+    tiles.launch(cuda, matmul, (&matrices, count), arguments)
+}
+
+/// Computes products of one input in these tiles, whatever suits the device.
+pub(crate) fn all_in_tiles(cuda: &Cuda, x: &Input, products: &[Asked<'_>], tiles: Tiles) -> Result<()> {
+    x.runs.iter().try_for_each(|run| in_tiles(cuda, x, products, *run, tiles))
+}
+
+/// [`super::gated`] in these tiles, of all rows, which are many, and an even number of outputs.
+pub(crate) fn all_gated_in_tiles(
+    cuda: &Cuda,
+    x: &Input,
+    gate: Asked<'_>,
+    up: Asked<'_>,
+    (silu, hidden): (&Buffer, &Buffer),
+    tiles: Tiles,
+) -> Result<()> {
+    let Tiles { swiglu, sides: (rows, of_both), .. } = tiles;
+    let outputs = gate.matrix.outputs();
+    let arguments = Arguments::new().address(x.narrow(cuda)?).int(x.rows);
+    let arguments = arguments.words(&gated_words(gate, up, (silu, hidden), 0));
+    let arguments = arguments.narrow_too(hidden.at(0), x.rows * outputs, 4);
+    let count = x.rows.div_ceil(rows) * outputs.div_ceil(of_both / 2);
+    tiles.launch(cuda, swiglu, (&[gate.matrix, up.matrix], count), arguments)
+}

@@ -1,0 +1,55 @@
+//! In bfloat16, products of many rows with weights that are stored as blocks or int8: the weights are first
+//! written in bfloat16, which is what they are multiplied as, and then multiplied like others.
+
+use super::Asked;
+use crate::Cuda;
+use crate::driver::Arguments;
+use crate::kernels::Kernel;
+use crate::matrix::Matrix;
+use llama_trace_core::config::Precision;
+use llama_trace_core::error::Result;
+use llama_trace_formats::checkpoint::Dtype;
+
+/// Values of the matrices that are widened together, at most: 256 MiB.
+const MOST_VALUES: usize = 128 << 20;
+
+/// Whether the matrices of these products are multiplied so.
+pub(super) fn takes(cuda: &Cuda, products: &[Asked<'_>]) -> bool {
+    let matrices = || products.iter().map(|product| product.matrix);
+    cuda.precision == Precision::Bf16
+        && matrices().all(|matrix| matrix.is_fast() && !matrix.dtype().is_float())
+        && matrices().map(|matrix| matrix.outputs() * matrix.inputs()).sum::<usize>() <= MOST_VALUES
+}
+
+/// Calls `multiply` with the same products, whose weights are bfloat16.
+pub(super) fn in_bf16<T>(
+    cuda: &Cuda,
+    products: &[Asked<'_>],
+    multiply: impl FnOnce(&[Asked<'_>]) -> Result<T>,
+) -> Result<T> {
+    let widened: Vec<Matrix> = products
+        .iter()
+        .enumerate()
+        .map(|(i, product)| widen(cuda, product.matrix, i))
+        .collect::<Result<_>>()?;
+    let products: Vec<_> =
+        products.iter().zip(&widened).map(|(product, matrix)| Asked { matrix, ..*product }).collect();
+    multiply(&products)
+}
+
+/// The matrix in bfloat16, in the place for number `i` of those that are multiplied together.
+fn widen(cuda: &Cuda, matrix: &Matrix, i: usize) -> Result<Matrix> {
+    let (outputs, inputs) = (matrix.outputs(), matrix.inputs());
+    let memory = {
+        let mut scratch = cuda.scratch();
+        scratch.widened[i].room(&cuda.queue, outputs * inputs * size_of::<u16>(), false)?;
+        scratch.widened[i].memory().cloned()
+    };
+    let memory = memory.unwrap_or_else(|| unreachable!("there is room now"));
+    // Values that a thread takes at once.
+    let unit = if matrix.dtype() == Dtype::I8 { 16 } else { 32 };
+    let kernel = Kernel { file: "unpack", name: "unpack_bf16", weight: Some(matrix.dtype()) };
+    let arguments = Arguments::new().words(&matrix.words()).address(memory.at());
+    cuda.kernels.launch(kernel, ((outputs * inputs / unit).div_ceil(256), 1), 256, 0, arguments)?;
+    Ok(Matrix::over(memory, Dtype::BF16, outputs, inputs))
+}

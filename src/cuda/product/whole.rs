@@ -1,0 +1,160 @@
+//! Products in whole numbers of many rows, by tensor cores: activations and weights are packed as these read them
+//! (`kernels/packed.cuh`), activations once for all products, weights a part of a matrix at a time.
+
+use super::{Asked, Input};
+use crate::Cuda;
+use crate::driver::Arguments;
+use crate::kernels::Kernel;
+use crate::memory::{Growing, Vector};
+use llama_trace_core::error::Result;
+use llama_trace_formats::checkpoint::Dtype;
+
+/// Values of a row that are packed together.
+const UNIT: usize = 32;
+
+/// Numbers that a row of activations has for a unit: its scale and three sums (`ALL_OF_ROWS` of the kernels).
+const OF_ROWS: usize = 4;
+
+/// Outputs and rows that are packed together; those that a tile has no use for repeat the last.
+const OUTPUTS: usize = 128;
+const ROWS: usize = 192;
+
+/// A kernel that multiplies what is packed. All give the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tile {
+    name: &'static str,
+    outputs: usize,
+    /// Rows of a tile, and of one for a format with two runs in a unit.
+    rows: [usize; 2],
+}
+
+/// The large one, and one for devices with less shared memory.
+pub(crate) const TILES: [Tile; 2] = [
+    Tile { name: "matmul_q8_128", outputs: 128, rows: [96, 64] },
+    Tile { name: "matmul_q8_64", outputs: 64, rows: [64, 64] },
+];
+
+/// Units of each row of a tile that are in shared memory at a time.
+const UNITS_AT_ONCE: usize = 8;
+
+impl Tile {
+    fn rows(&self, dtype: Dtype) -> usize {
+        self.rows[runs(dtype) - 1]
+    }
+
+    /// Threads of a block: a warp for 32 outputs and 32 rows.
+    fn threads(&self, dtype: Dtype) -> u32 {
+        (self.outputs * self.rows(dtype) / 32) as u32
+    }
+
+    /// Bytes of shared memory: units with their numbers, and partial sums of three levels.
+    fn shared(&self, dtype: Dtype) -> usize {
+        let (outputs, rows) = (self.outputs, self.rows(dtype));
+        let of_rows = if has_minima(dtype) { 1 + runs(dtype) } else { 1 };
+        let unit = (outputs + rows) * UNIT + (outputs * of_weights(dtype) + rows * of_rows) * 4;
+        UNITS_AT_ONCE * unit + 3 * outputs * rows * 4
+    }
+}
+
+/// Weights that are packed at once, at most: what a second-level cache holds.
+const VALUES_AT_ONCE: usize = 32 << 20;
+
+/// Packed activations.
+#[derive(Default)]
+pub(super) struct Packed {
+    values: Growing,
+    numbers: Growing,
+    odd: Growing,
+    /// Whether they are those of the rows that the input has now.
+    there: bool,
+}
+
+impl Packed {
+    /// Other rows are there.
+    pub(super) fn clear(&mut self) {
+        self.there = false;
+    }
+}
+
+/// Whether rows in groups of `group` values are multiplied so with weights of `dtype`.
+pub(super) fn takes(dtype: Dtype, group: usize) -> bool {
+    dtype != Dtype::I8 || group.is_multiple_of(UNIT)
+}
+
+/// Numbers that a row of weights has for a unit: scales and minima of its runs (`OF_WEIGHTS` of the kernel).
+fn of_weights(dtype: Dtype) -> usize {
+    match dtype {
+        Dtype::Q4_1 | Dtype::Q5_1 | Dtype::Q4K | Dtype::Q5K | Dtype::Q3K | Dtype::Q6K => 2,
+        Dtype::Q2K => 4,
+        _ => 1,
+    }
+}
+
+/// Computes `product` of all rows of `x`, which is quantised in groups of `group` values.
+pub(super) fn multiply(cuda: &Cuda, x: &Input, product: &Asked<'_>, group: usize) -> Result<()> {
+    let room = cuda.queue.device().about().shared;
+    let fits = |tile: &&Tile| tile.shared(product.matrix.dtype()) <= room;
+    multiply_in(cuda, x, product, group, *TILES.iter().find(fits).unwrap_or(&TILES[1]))
+}
+
+/// The same in these tiles, whether the device has room for them or not.
+pub(crate) fn multiply_in(
+    cuda: &Cuda,
+    x: &Input,
+    product: &Asked<'_>,
+    group: usize,
+    tile: Tile,
+) -> Result<()> {
+    let (dtype, outputs, units) = (product.matrix.dtype(), product.matrix.outputs(), x.width / UNIT);
+    let at = |growing: &Growing| growing.memory().map_or(0, |memory| memory.at());
+    let mut packed = x.packed();
+    if !packed.there {
+        let rows = x.rows.next_multiple_of(ROWS);
+        let values = packed.values.room(&cuda.queue, rows * x.width, false)?;
+        let numbers = packed.numbers.room(&cuda.queue, rows * units * OF_ROWS * 4, false)?;
+        let odd = packed.odd.room(&cuda.queue, size_of::<u32>(), false)?;
+        let [of_values, of_scales] = x.whole(cuda, group)?;
+        let kernel = |name| Kernel { file: "pack", name, weight: None };
+        cuda.kernels.launch(kernel("begin_packing"), (1, 1), 32, 0, Arguments::new().address(odd))?;
+        let arguments = Arguments::new().address(of_values).address(of_scales).int(x.rows);
+        let arguments = arguments.int(x.width).int(group).address(values).address(numbers);
+        let arguments = arguments.address(odd);
+        cuda.kernels.launch(kernel("pack_rows"), (rows / 16, units.div_ceil(16)), 128, 0, arguments)?;
+        packed.there = true;
+    }
+    let odd = at(&packed.odd);
+    let of_rows = [at(&packed.values), at(&packed.numbers)];
+    let of_weights = of_weights(dtype);
+    let at_once = (VALUES_AT_ONCE / x.width / OUTPUTS).max(1) * OUTPUTS;
+    let bias = product.bias.map_or(0, Vector::at);
+    for first in (0..outputs).step_by(at_once) {
+        let count = at_once.min(outputs - first);
+        let padded = count.next_multiple_of(OUTPUTS);
+        let (values, numbers) = {
+            let mut scratch = cuda.scratch();
+            let [values, numbers] = &mut scratch.weights;
+            let of_values = values.room(&cuda.queue, padded * x.width, false)?;
+            (of_values, numbers.room(&cuda.queue, padded * units * of_weights * 4, false)?)
+        };
+        let kernel = |name| Kernel { file: "matmul_q8", name, weight: Some(dtype) };
+        let arguments = Arguments::new().words(&product.matrix.words()).int(first).int(count).int(group);
+        let arguments = arguments.address(values).address(numbers).address(odd);
+        cuda.kernels.launch(kernel("pack_weights"), (padded / 16, units.div_ceil(16)), 128, 0, arguments)?;
+        let arguments = Arguments::new().words(&[values, numbers]).words(&of_rows).address(odd);
+        let arguments = arguments.address(bias).address(product.out.at(0)).int(outputs).int(first);
+        let arguments = arguments.int(count).int(x.rows).int(units).int(group / UNIT);
+        let grid = (x.rows.div_ceil(tile.rows(dtype)), count.div_ceil(tile.outputs));
+        cuda.kernels.launch(kernel(tile.name), grid, tile.threads(dtype), tile.shared(dtype), arguments)?;
+    }
+    Ok(())
+}
+
+/// Runs of a unit, each with a scale of its own.
+fn runs(dtype: Dtype) -> usize {
+    1 + usize::from(matches!(dtype, Dtype::Q2K | Dtype::Q3K | Dtype::Q6K))
+}
+
+/// Whether runs of the format have minima.
+fn has_minima(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::Q4_1 | Dtype::Q5_1 | Dtype::Q2K | Dtype::Q4K | Dtype::Q5K)
+}

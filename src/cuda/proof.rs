@@ -1,0 +1,646 @@
+//! Whether a device's kernels compute what they should: one of each kind on a few numbers, beside the processor, before a
+//! model runs by them. A device that no test has seen so says no rather than something wrong.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::product::{self, Asked, Tiles};
+use super::{Cuda, attention, failed};
+use llama_trace_core::config::{DEFAULT_GROUP, Pairing, Precision};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_engine::backend::cpu::Cpu;
+use llama_trace_engine::backend::{
+    AttentionShape, Backend, Draw, Drawn, Nobody, PassRows, Product, Span, Swiglu,
+};
+use llama_trace_formats::checkpoint::{Checkpoint, Dtype, Tensor, random};
+use llama_trace_formats::files::Bytes;
+
+/// What a model uses of a device, and so what is proved before it runs.
+#[derive(Clone, Debug)]
+pub struct Uses {
+    /// The number types of its matrices.
+    weights: Vec<Dtype>,
+    /// Two of its groups of query heads.
+    heads: AttentionShape,
+}
+
+impl Uses {
+    /// What the model in `checkpoint` uses.
+    pub fn of(checkpoint: &Checkpoint) -> Self {
+        let config = &checkpoint.config;
+        let matrices =
+            checkpoint.tensors().map(|(_, tensor)| tensor).filter(|tensor| tensor.shape().len() == 2);
+        let weights: BTreeSet<_> = matrices.map(Tensor::dtype).collect();
+        let (kv_heads, head_dim) = (config.kv_heads.min(2), config.head_dim);
+        let heads = config.heads / config.kv_heads * kv_heads;
+        let heads = AttentionShape { heads, kv_heads, head_dim, window: None };
+        Self { weights: weights.into_iter().collect(), heads }
+    }
+}
+
+/// Inputs and outputs of the products: whole blocks of every number type, and part of a tile; and what the gate gives.
+const INPUTS: usize = 256;
+const OUTPUTS: usize = 40;
+const HIDDEN: usize = 512;
+const LONG: usize = 4096;
+
+/// Tokens that are multiplied by kernels of their own.
+const TOKENS: [(&str, usize); 3] =
+    [("multiply one row", 1), ("multiply a few rows", 9), ("multiply many rows", MANY)];
+const MANY: usize = 20;
+
+/// What the kernels of attention for several tokens do.
+const MANY_TOKENS: &str = "attend from many tokens";
+
+/// How far results may be apart whose sums have another order: the relative L2 distance.
+fn orders_apart(precision: Precision) -> f64 {
+    if precision == Precision::Bf16 { 2e-2 } else { 1e-5 }
+}
+
+/// What some kernels made.
+struct Made {
+    /// What they are for.
+    what: &'static str,
+    /// The most by which it may differ from the processor's.
+    bound: f64,
+    values: Vec<f32>,
+}
+
+/// Values that every number type has, and of which no sum of products here is rounded, whatever its order: but for a last
+/// one to bfloat16, which is everywhere the same.
+fn exact(count: usize, seed: usize) -> Vec<f32> {
+    (0..count).map(|i| ((i * 7919 + seed * 104_729) % 127 / 32) as f32 - 2.0).collect()
+}
+
+/// Values from -1 to 1.
+fn any(count: usize, seed: usize) -> Vec<f32> {
+    (0..count).map(|i| ((i * 7919 + seed * 104_729) % 257) as f32 / 128.0 - 1.0).collect()
+}
+
+/// A tensor of these values, which are as many as its shape says.
+fn tensor(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Tensor {
+    let tensor = Tensor::new(dtype, shape, Bytes::owned(bytes));
+    tensor.unwrap_or_else(|| unreachable!("the values are as many as the shape says"))
+}
+
+/// The weights of a product: such values as floats, and any as whole numbers, of which int8 ones share a scale `group` by
+/// `group`.
+fn weights(dtype: Dtype, outputs: usize, inputs: usize, group: usize, seed: usize) -> Tensor {
+    let values = || exact(outputs * inputs, seed).into_iter();
+    let bytes = match dtype {
+        Dtype::F32 => values().flat_map(f32::to_le_bytes).collect(),
+        Dtype::F16 => values().flat_map(|x| half::f16::from_f32(x).to_le_bytes()).collect(),
+        Dtype::BF16 => values().flat_map(|x| half::bf16::from_f32(x).to_le_bytes()).collect(),
+        whole => return random::tensor(whole, &[outputs, inputs], group, &mut (seed as u64)),
+    };
+    tensor(dtype, vec![outputs, inputs], bytes)
+}
+
+fn buffer<B: Backend>(backend: &B, values: &[f32]) -> Result<B::Buffer> {
+    let mut buffer = backend.buffer(values.len())?;
+    backend.write(values, &mut buffer)?;
+    Ok(buffer)
+}
+
+fn values<B: Backend>(backend: &B, buffer: &B::Buffer, count: usize) -> Result<Vec<f32>> {
+    let mut all = Vec::with_capacity(count);
+    backend.read(buffer, 0..count, &mut |values| {
+        all.extend_from_slice(values);
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+/// A pass over `tokens` tokens of one sequence from position `start` on.
+fn pass<B: Backend>(backend: &B, start: usize, tokens: usize) -> Result<B::Pass> {
+    let mut pass = backend.new_pass()?;
+    backend.begin_pass(&vec![0; tokens], &[Span { sequence: 0, start, tokens }], &[], &mut pass)?;
+    Ok(pass)
+}
+
+/// The input of a product of so many tokens.
+fn input<B: Backend>(backend: &B, tokens: usize, inputs: usize) -> Result<B::Input> {
+    let (x, mut input) = (buffer(backend, &exact(tokens * inputs, 2))?, backend.input());
+    backend.prepare(&x, inputs, &pass(backend, 0, tokens)?, &PassRows::All, &mut input)?;
+    Ok(input)
+}
+
+/// The gated half of a feed-forward network of so many tokens: hidden.
+fn gated<B: Backend>(
+    backend: &B,
+    input: &B::Input,
+    [gate, up]: [&B::Matrix; 2],
+    count: usize,
+) -> Result<B::Buffer> {
+    let [mut of_gate, mut silu, mut of_up, mut hidden] =
+        [backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?];
+    let outputs = Swiglu {
+        gate: Product { matrix: gate, bias: None, out: &mut of_gate },
+        silu: &mut silu,
+        up: Product { matrix: up, bias: None, out: &mut of_up },
+        hidden: &mut hidden,
+    };
+    backend.swiglu(input, count, outputs, &mut |_, _| Ok(()))?;
+    Ok(hidden)
+}
+
+/// Tokens, outputs and inputs of products in tiles: parts of a tile in each direction, and places that are used again.
+const OF_TILES: [usize; 3] = [70, 264, 328];
+
+/// Tokens that are drawn from, and the likeliest of them: far apart, so that many blocks have a part.
+const VOCAB: usize = 3001;
+const LIKELIEST: [usize; 4] = [13, 1203, 1900, 2999];
+
+/// The one of them that is likelier than the others where it is drawn at temperature 0.
+const GREEDY: usize = LIKELIEST[2];
+
+/// What a backend makes by each kind of kernel.
+fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
+    let mut all = Vec::new();
+    let mut add = |what, bound, values| all.push(Made { what, bound, values });
+
+    let (x, weight) = (buffer(backend, &any(3 * INPUTS, 3))?, any(INPUTS, 4));
+    let bytes = weight.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let weight = backend.vector(&tensor(Dtype::F32, vec![INPUTS], bytes))?;
+    let mut normed = backend.buffer(3 * INPUTS)?;
+    backend.rms_norm(&x, &weight, 1e-5, 3, &mut normed)?;
+    add("normalise", 0.0, values(backend, &normed, 3 * INPUTS)?);
+
+    let (x, mut normed) = (buffer(backend, &any(MANY * INPUTS, 10))?, backend.buffer(MANY * INPUTS)?);
+    for &dtype in &uses.weights {
+        let group = backend.precision().group();
+        let matrix = |outputs, inputs, seed| {
+            backend.matrix(&weights(dtype, outputs, inputs, group.unwrap_or(DEFAULT_GROUP), seed))
+        };
+        // Sums of whole numbers have one order, and those of exact floats need none.
+        let apart = orders_apart(backend.precision());
+        let bound = if group.is_some() || dtype.is_float() { 0.0 } else { apart };
+        let of_rows = matrix(OUTPUTS, INPUTS, 1)?;
+        for (what, tokens) in TOKENS {
+            let mut out = backend.buffer(tokens * OUTPUTS)?;
+            backend.matmul(&input(backend, tokens, INPUTS)?, &of_rows, None, &mut out)?;
+            add(what, bound, values(backend, &out, tokens * OUTPUTS)?);
+        }
+
+        if group.is_some() {
+            // So many that each of the sixteen sums of an output has several groups.
+            let mut out = backend.buffer(MANY * OUTPUTS)?;
+            let of_many = input(backend, MANY, LONG)?;
+            backend.matmul(&of_many, &matrix(OUTPUTS, LONG, 10)?, None, &mut out)?;
+            add("multiply many long rows", bound, values(backend, &out, MANY * OUTPUTS)?);
+        }
+
+        let (gate, up) = (matrix(HIDDEN, INPUTS, 1)?, matrix(HIDDEN, INPUTS, 8)?);
+        let (count, of_many) = (MANY * HIDDEN, input(backend, MANY, INPUTS)?);
+        let hidden = gated(backend, &of_many, [&gate, &up], count)?;
+        add("gate many rows", bound, values(backend, &hidden, count)?);
+
+        // From one to the next with nobody who looks in between, as in a layer: a norm, the gate, a product.
+        let down = matrix(OUTPUTS, HIDDEN, 9)?;
+        let (pass_of_many, mut first, mut second) =
+            (pass(backend, 0, MANY)?, backend.input(), backend.input());
+        let mut out = backend.buffer(MANY * OUTPUTS)?;
+        backend.rms_norm(&x, &weight, 1e-5, MANY, &mut normed)?;
+        backend.prepare(&normed, INPUTS, &pass_of_many, &PassRows::All, &mut first)?;
+        let hidden = gated(backend, &first, [&gate, &up], count)?;
+        backend.prepare(&hidden, HIDDEN, &pass_of_many, &PassRows::All, &mut second)?;
+        backend.matmul(&second, &down, None, &mut out)?;
+        add("go from one to the next", apart, values(backend, &out, MANY * OUTPUTS)?);
+    }
+
+    // A prompt, and a token after it.
+    let AttentionShape { heads, kv_heads, head_dim, .. } = uses.heads;
+    let (width, of_keys, tokens) = (heads * head_dim, kv_heads * head_dim, 70);
+    let [mut keys, mut cached] = [backend.new_cache(100 * of_keys)?, backend.new_cache(100 * of_keys)?];
+    for (what, start, tokens) in [(MANY_TOKENS, 0, tokens), ("attend from one token", tokens, 1)] {
+        let pass = pass(backend, start, tokens)?;
+        let [q, k, v] = [(width, 5), (of_keys, 6), (of_keys, 7)]
+            .map(|(width, seed)| buffer(backend, &any(tokens * width, seed + start)));
+        let (q, k, v, mut out) = (q?, k?, v?, backend.buffer(tokens * width)?);
+        backend.cache(&k, of_keys, &pass, 0, &mut keys)?;
+        backend.cache(&v, of_keys, &pass, 0, &mut cached)?;
+        backend.attention(uses.heads, &q, &pass, 0, &keys, &cached, &mut out, &mut Nobody)?;
+        add(what, orders_apart(backend.precision()), values(backend, &out, tokens * width)?);
+    }
+    Ok(all)
+}
+
+/// The relative L2 distance.
+fn distance(found: &[f32], expected: &[f32]) -> f64 {
+    let square = |x: f64| x * x;
+    let apart: f64 = found.iter().zip(expected).map(|(a, b)| square(f64::from(*a) - f64::from(*b))).sum();
+    let size: f64 = expected.iter().map(|b| square(f64::from(*b))).sum();
+    if found == expected { 0.0 } else { (apart / size).sqrt() }
+}
+
+fn compare(found: &Made, expected: &[f32]) -> Result<()> {
+    let apart = distance(&found.values, expected);
+    // Of what is not a number too.
+    if apart <= found.bound {
+        return Ok(());
+    }
+    let bound = found.bound;
+    Err(failed(
+        &format!("{} as the processor does", found.what),
+        format!(
+            "results whose relative L2 distance from the processor's is {apart:.1e}, not up to {bound:.0e}"
+        ),
+    ))
+}
+
+/// Holds what the device makes against the processor's, unless this very program did so before. Gives why what is faster is left
+/// out, where that was seen now.
+///
+/// # Errors
+/// Where a kernel cannot be had or run, or gives something else.
+pub(super) fn prove(cuda: &Cuda, uses: &Uses) -> Result<Option<Error>> {
+    let device = cuda.queue.device();
+    let what = format!("{uses:?} {:?} {:?}", cuda.precision, cuda.cache_dtype);
+    let (faster, why_not) = match device.remembered(&what) {
+        Some(faster) => (faster, None),
+        None => {
+            let (faster, why_not) = proved(cuda, uses)?;
+            device.remember(&what, faster);
+            (faster, why_not)
+        }
+    };
+    if has_tiles(cuda) {
+        cuda.warpgroups.store(faster, Relaxed);
+    }
+    if has_streams(cuda) {
+        cuda.streams.store(faster, Relaxed);
+    }
+    Ok(why_not)
+}
+
+/// Whether what is faster and not needed is there and multiplies right: groups of four warps in bfloat16, weights through shared
+/// memory in whole numbers; and what it did where it does not. All else is right.
+fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
+    // Sums that are exact in every number type.
+    let numbers = [1.0_f32, -2.5, 96.0, 0.125];
+    let (x, mut sum) = (buffer(cuda, &numbers)?, cuda.buffer(numbers.len())?);
+    cuda.add(&x, &x, numbers.len(), &mut sum)?;
+    let found = values(cuda, &sum, numbers.len())?;
+    if found != numbers.map(|x| x + x) {
+        return Err(failed("add numbers", format!("{numbers:?} + {numbers:?} = {found:?}")));
+    }
+
+    let cpu = Cpu::default().with_precision(cuda.precision).with_cache_dtype(cuda.cache_dtype);
+    let expected = made(&cpu, uses)?;
+    let of_all = || {
+        made(cuda, uses)?.iter().zip(&expected).try_for_each(|(found, expected)| {
+            let compared = compare(found, &expected.values);
+            if found.what == MANY_TOKENS && attention::splits(cuda, uses.heads) {
+                let next = "leave them out: LLAMA_TRACE_CUDA_WITHOUT=split; or run with --device cpu";
+                return compared.map_err(|error| error.next(next));
+            }
+            compared
+        })
+    };
+    let of_streams = has_streams(cuda).then(|| {
+        cuda.streams.store(true, Relaxed);
+        let proved = of_all().and_then(|()| prove_streams(cuda, &cpu, uses));
+        cuda.streams.store(false, Relaxed);
+        proved
+    });
+    if !matches!(of_streams, Some(Ok(()))) {
+        of_all().map_err(|error| match of_streams {
+            // What the device does not survive, the others after it do not either.
+            Some(Err(ref first)) => first
+                .clone()
+                .next("leave them out: LLAMA_TRACE_CUDA_WITHOUT=streams; or run with --device cpu"),
+            _ => error,
+        })?;
+    }
+    compare_draws(&drawn(cuda)?, &[&LIKELIEST[..], &[GREEDY]].concat())?;
+    if !has_tiles(cuda) {
+        return Ok(whether(of_streams));
+    }
+    // The sizes above choose one kind of tiles; others get others. Those of groups of four warps are faster, and not needed. A
+    // device for which they were too much does not get through the others after them.
+    let expected = of_tiles(&cpu, |input, matrices, out| {
+        cpu.matmul(input, &matrices[0], None, out)?;
+        gated(&cpu, input, matrices.each_ref(), OF_TILES[0] * OF_TILES[1])
+    })?;
+    let prove = |all: &[Tiles]| {
+        all.iter().try_for_each(|&tiles| {
+            made_by_tiles(cuda, tiles)?.into_iter().zip(&expected).try_for_each(|(values, expected)| {
+                compare(&Made { what: "multiply in tiles", bound: 0.0, values }, expected)
+            })
+        })
+    };
+    let of_four = cuda.queue.device().has_warpgroups().then(|| prove(&product::OF_WARPGROUPS));
+    // What the device does not survive, the others after it do not either: then the first failed.
+    match (of_four, prove(&product::OF_WARPS)) {
+        (Some(Err(first)), Err(_)) => {
+            Err(first.next("leave them out: LLAMA_TRACE_CUDA_WITHOUT=wgmma; or run with --device cpu"))
+        }
+        (_, Err(error)) => Err(error),
+        (of_four, Ok(())) => Ok(whether(of_four)),
+    }
+}
+
+/// Of what is not on every device: whether it is there and was proved, and otherwise what it did.
+fn whether(proved: Option<Result<()>>) -> (bool, Option<Error>) {
+    (matches!(proved, Some(Ok(()))), proved.and_then(Result::err))
+}
+
+/// Runs all that is proved, whatever comes of it.
+pub(super) fn run(cuda: &Cuda, uses: &Uses) {
+    let _ = made(cuda, uses);
+    let _ = drawn(cuda);
+    if has_streams(cuda) {
+        for &dtype in &uses.weights {
+            for (width, rows) in
+                sizes_of_streams(dtype).1.into_iter().flat_map(|width| [1, 3, 16].map(|rows| (width, rows)))
+            {
+                let _ = layer(cuda, dtype, rows, width);
+            }
+        }
+    }
+    if has_tiles(cuda) {
+        let of_four: &[Tiles] =
+            if cuda.queue.device().has_warpgroups() { &product::OF_WARPGROUPS } else { &[] };
+        for tiles in of_four.iter().chain(&product::OF_WARPS) {
+            let _ = made_by_tiles(cuda, *tiles);
+        }
+    }
+}
+
+/// The heads of a layer whose products go through shared memory.
+const OF_STREAMS: AttentionShape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 16, window: None };
+
+/// Values between the norms of such a layer, and widths of which the second is more than one piece.
+fn sizes_of_streams(dtype: Dtype) -> (usize, [usize; 2]) {
+    if dtype.block() > 32 { (256, [256, 1280]) } else { (96, [64, 1120]) }
+}
+
+/// What a layer makes of `rows` rows of `width` values without attention, one text each: with nobody who looks in between, so that
+/// kernels go together as they do when a model runs. Queries, keys, values, hidden, and the residual after it.
+fn layer<B: Backend>(backend: &B, dtype: Dtype, rows: usize, width: usize) -> Result<Vec<f32>> {
+    let (shape, (hidden, _)) = (OF_STREAMS, sizes_of_streams(dtype));
+    let group = backend.precision().group().unwrap_or(DEFAULT_GROUP);
+    let [of_q, of_k] = [shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim];
+    let matrix = |outputs, inputs, seed| backend.matrix(&weights(dtype, outputs, inputs, group, seed));
+    let (q, k, v) = (matrix(of_q, width, 21)?, matrix(of_k, width, 22)?, matrix(of_k, width, 23)?);
+    let (gate, up, down) =
+        (matrix(hidden, width, 24)?, matrix(hidden, width, 25)?, matrix(width, hidden, 26)?);
+    let norm: Vec<u8> = any(width, 27).iter().flat_map(|x| x.to_le_bytes()).collect();
+    let norm = backend.vector(&tensor(Dtype::F32, vec![width], norm))?;
+    let x = buffer(backend, &any(rows * width, 28))?;
+    let pairs = rows * shape.head_dim / 2;
+    let (cos, sin) = (buffer(backend, &any(pairs, 29))?, buffer(backend, &any(pairs, 30))?);
+    let spans: Vec<_> = (0..rows).map(|sequence| Span { sequence, start: 3, tokens: 1 }).collect();
+    let mut pass = backend.new_pass()?;
+    backend.begin_pass(&vec![0; rows], &spans, &[], &mut pass)?;
+
+    let (mut normed, mut input) = (backend.buffer(rows * width)?, backend.input());
+    let (mut out_q, mut turned_q) = (backend.buffer(rows * of_q)?, backend.buffer(rows * of_q)?);
+    let (mut out_k, mut turned_k) = (backend.buffer(rows * of_k)?, backend.buffer(rows * of_k)?);
+    let mut out_v = backend.buffer(rows * of_k)?;
+    let mut caches = Vec::new();
+    for _ in 0..rows {
+        caches.push([backend.new_cache(4 * of_k)?, backend.new_cache(4 * of_k)?]);
+    }
+    backend.rms_norm(&x, &norm, 1e-5, rows, &mut normed)?;
+    backend.prepare(&normed, width, &pass, &PassRows::All, &mut input)?;
+    let mut products = [
+        Product { matrix: &q, bias: None, out: &mut out_q },
+        Product { matrix: &k, bias: None, out: &mut out_k },
+        Product { matrix: &v, bias: None, out: &mut out_v },
+    ];
+    backend.matmuls(&input, &mut products, &mut |_, _| Ok(()))?;
+    let (pairing, dim) = (Pairing::Halves, shape.head_dim);
+    backend.rope(&out_q, &cos, &sin, pairing, shape.heads, dim, rows, &mut turned_q)?;
+    backend.rope(&out_k, &cos, &sin, pairing, shape.kv_heads, dim, rows, &mut turned_k)?;
+    for (span, [keys, values]) in caches.iter_mut().enumerate() {
+        backend.cache(&turned_k, of_k, &pass, span, keys)?;
+        backend.cache(&out_v, of_k, &pass, span, values)?;
+    }
+    let made = gated(backend, &input, [&gate, &up], rows * hidden)?;
+    backend.prepare(&made, hidden, &pass, &PassRows::All, &mut input)?;
+    let (mut of_down, mut sum) = (backend.buffer(rows * width)?, backend.buffer(rows * width)?);
+    backend.matmul(&input, &down, None, &mut of_down)?;
+    backend.add(&x, &of_down, rows * width, &mut sum)?;
+
+    let mut all = values(backend, &turned_q, rows * of_q)?;
+    for cache in caches.iter().flatten() {
+        let mut see = |values: &[f32]| {
+            all.extend_from_slice(&values[3 * of_k..]);
+            Ok(())
+        };
+        backend.read_cache(cache, 4 * of_k, &mut see)?;
+    }
+    all.extend(values(backend, &made, rows * hidden)?);
+    all.extend(values(backend, &sum, rows * width)?);
+    Ok(all)
+}
+
+/// Holds layers of one row and of some against the processor's, to the bit.
+fn prove_streams(cuda: &Cuda, cpu: &Cpu, uses: &Uses) -> Result<()> {
+    for &dtype in &uses.weights {
+        for width in sizes_of_streams(dtype).1 {
+            for rows in [1, 3, 16] {
+                let (values, expected) = (layer(cuda, dtype, rows, width)?, layer(cpu, dtype, rows, width)?);
+                compare(&Made { what: "multiply whole numbers", bound: 0.0, values }, &expected)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether it multiplies whole numbers whose weights go through shared memory, where they come out right.
+fn has_streams(cuda: &Cuda) -> bool {
+    cuda.precision.group().is_some() && cuda.queue.device().streams()
+}
+
+/// Whether it multiplies in tiles of bfloat16.
+fn has_tiles(cuda: &Cuda) -> bool {
+    cuda.precision == Precision::Bf16
+}
+
+/// The tokens that the device draws. Of the logits four are the largest, all alike, and
+/// two come next; with them top-k stops, and with the four top-p. So each of the four has a quarter, in the order of ids. At
+/// temperature 0 one of them alone is larger.
+fn drawn(cuda: &Cuda) -> Result<Vec<Drawn>> {
+    let mut logits: Vec<f32> = any(VOCAB, 11);
+    LIKELIEST.into_iter().for_each(|id| logits[id] = 4.0);
+    [500, 2500].into_iter().for_each(|id| logits[id] = 3.0);
+    let draw = Draw { temperature: 0.5, top_k: 6, top_p: 0.8, random: 0.0 };
+    let draws: Vec<Draw> = [0.1, 0.4, 0.6, 0.9].map(|random| Draw { random, ..draw }).into();
+    let draws = [draws, vec![Draw { temperature: 0.0, ..draw }]].concat();
+    let mut rows = logits.repeat(draws.len());
+    rows[(draws.len() - 1) * VOCAB + GREEDY] = 5.0;
+
+    let spans: Vec<_> = (0..draws.len()).map(|sequence| Span { sequence, start: 0, tokens: 1 }).collect();
+    let mut pass = cuda.new_pass()?;
+    cuda.begin_pass(&vec![0; draws.len()], &spans, &draws, &mut pass)?;
+    cuda.draw(&buffer(cuda, &rows)?, VOCAB, &pass)?;
+    let drawn = cuda.drawn(&pass)?;
+    // The model's draws make a room of their own size.
+    cuda.scratch().draw = None;
+    Ok(drawn)
+}
+
+fn compare_draws(found: &[Drawn], expected: &[usize]) -> Result<()> {
+    let expected: Vec<_> = expected.iter().map(|id| Drawn { id: *id as u32, not_a_number: false }).collect();
+    if found == expected {
+        return Ok(());
+    }
+    let word = |drawn: &Drawn| format!("{}{}", drawn.id, if drawn.not_a_number { " of NaN" } else { "" });
+    let words = |drawn: &[Drawn]| drawn.iter().map(word).collect::<Vec<_>>().join(", ");
+    let why = format!("tokens {}, not {}", words(found), words(&expected));
+    Err(failed("draw tokens as the processor does", why))
+}
+
+/// What `run` makes of two matrices: the product with the first of them, and hidden of both.
+fn of_tiles<B: Backend>(
+    backend: &B,
+    run: impl FnOnce(&B::Input, [B::Matrix; 2], &mut B::Buffer) -> Result<B::Buffer>,
+) -> Result<[Vec<f32>; 2]> {
+    let [tokens, outputs, inputs] = OF_TILES;
+    let [gate, up] =
+        [1, 8].map(|seed| backend.matrix(&weights(Dtype::BF16, outputs, inputs, DEFAULT_GROUP, seed)));
+    let mut out = backend.buffer(tokens * outputs)?;
+    let hidden = run(&input(backend, tokens, inputs)?, [gate?, up?], &mut out)?;
+    Ok([values(backend, &out, tokens * outputs)?, values(backend, &hidden, tokens * outputs)?])
+}
+
+/// What these tiles make.
+fn made_by_tiles(cuda: &Cuda, tiles: Tiles) -> Result<[Vec<f32>; 2]> {
+    of_tiles(cuda, |input, [gate, up], out| {
+        let [of_gate, silu, of_up, hidden] = [0; 4].map(|_| cuda.buffer(OF_TILES[0] * OF_TILES[1]));
+        let (of_gate, silu, of_up, hidden) = (of_gate?, silu?, of_up?, hidden?);
+        let asked = |matrix, out| Asked { matrix, bias: None, out };
+        product::all_in_tiles(cuda, input, &[asked(&gate, out)], tiles)?;
+        let (gate, up) = (asked(&gate, &of_gate), asked(&up, &of_up));
+        product::all_gated_in_tiles(cuda, input, gate, up, (&silu, &hidden), tiles)?;
+        Ok(hidden)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::emulated::Asked;
+    use super::*;
+
+    #[test]
+    fn a_wrong_value_and_none_at_all_are_told_from_the_right_ones() {
+        let made = |bound, values: &[f32]| Made { what: "add", bound, values: values.to_vec() };
+        assert!(compare(&made(0.0, &[1.0, 2.0]), &[1.0, 2.0]).is_ok());
+        assert!(compare(&made(1e-3, &[1.0, 2.001]), &[1.0, 2.0]).is_ok());
+        for wrong in [[1.0, 2.1], [1.0, f32::NAN], [f32::INFINITY, 2.0]] {
+            let error = compare(&made(1e-3, &wrong), &[1.0, 2.0]).unwrap_err();
+            assert!(error.to_string().contains("cannot add as the processor does"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_token_and_a_logit_that_is_not_a_number_are_told() {
+        let drawn = |id, not_a_number| Drawn { id, not_a_number };
+        assert!(compare_draws(&[drawn(13, false), drawn(7, false)], &[13, 7]).is_ok());
+        for (second, told) in
+            [(drawn(8, false), "tokens 13, 8, not 13, 7"), (drawn(7, true), "7 of NaN, not")]
+        {
+            let error = compare_draws(&[drawn(13, false), second], &[13, 7]).unwrap_err().to_string();
+            assert!(error.contains("cannot draw tokens") && error.contains(told), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_sum_of_the_products_is_rounded() {
+        let (x, w) = (exact(20 * OF_TILES[2], 2), exact(OUTPUTS * OF_TILES[2], 1));
+        assert!(x.iter().chain(&w).all(|x| half::bf16::from_f32(*x).to_f32() == *x));
+        let dot =
+            |row: &[f32], w: &[f32]| -> i64 { row.iter().zip(w).map(|(a, b)| (a * b).abs() as i64).sum() };
+        let most =
+            x.chunks(OF_TILES[2]).flat_map(|x| w.chunks(OF_TILES[2]).map(move |w| dot(x, w))).max().unwrap();
+        assert!(most > 0 && most < 1 << 23, "{most}");
+    }
+
+    #[test]
+    fn the_emulated_device_passes_in_every_precision() {
+        for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
+            for weights in [vec![Dtype::BF16], vec![Dtype::I8, Dtype::F32], vec![Dtype::Q4K, Dtype::Q6K]] {
+                let Some(cuda) = Cuda::of_tests(1 << 30) else { return };
+                passes(cuda, precision, &weights);
+            }
+        }
+    }
+
+    /// A device that does not survive the products of four warps is lost for those after them too.
+    #[test]
+    fn who_loses_the_device_to_the_products_of_four_warps_is_told_how_to_leave_them_out() {
+        let Some((cuda, log)) = Cuda::logged(1 << 30) else { return };
+        if !cuda.queue.device().has_warpgroups() {
+            return;
+        }
+        prove(&cuda.with_precision(Precision::Bf16), &uses(vec![Dtype::BF16])).unwrap();
+        let launches = |asked: &Asked| if let Asked::Launches(count) = asked { *count } else { 0 };
+        let all: usize = log.lock().unwrap().iter().map(launches).sum();
+        let told = |launches: usize| {
+            let cuda = Cuda::lost_after(1 << 30, launches).unwrap().with_precision(Precision::Bf16);
+            let error = prove(&cuda, &uses(vec![Dtype::BF16])).unwrap_err();
+            error.to_string().contains("LLAMA_TRACE_CUDA_WITHOUT=wgmma")
+        };
+        // The last launches are those of single warps, right before them are those of four; nothing is said of them where
+        // the device is lost earlier.
+        assert!(!told(all - 1) && !told(3), "of {all}");
+        assert!((all - 12..all - 1).any(told), "of {all}");
+    }
+
+    #[test]
+    fn what_was_proved_is_not_run_again_for_the_same_uses_and_is_for_others() {
+        let Some((cuda, log)) = Cuda::logged(1 << 30) else { return };
+        let launches = |precision, weights| {
+            log.lock().unwrap().clear();
+            let cuda = cuda.clone().with_precision(precision);
+            assert!(!cuda.is_proved());
+            cuda.prove(&uses(weights)).unwrap();
+            assert!(cuda.is_proved());
+            log.lock().unwrap().iter().any(|asked| matches!(asked, Asked::Launches(_)))
+        };
+        let (f32, bf16) = (Precision::F32, Precision::Bf16);
+        assert!(launches(f32, vec![Dtype::Q4K]) && !launches(f32, vec![Dtype::Q4K]));
+        assert!(launches(f32, vec![Dtype::Q6K]) && launches(bf16, vec![Dtype::BF16]));
+        assert_eq!(cuda.kernel_name(), "sm_90a");
+        cuda.warpgroups.store(false, Relaxed);
+        assert!(!launches(bf16, vec![Dtype::BF16]));
+        assert_eq!(cuda.kernel_name(), "sm_90a", "that groups of four warps were proved too");
+    }
+
+    /// Instruction by instruction: needs no compiler.
+    #[test]
+    fn the_ptx_that_the_program_carries_passes_in_every_precision() {
+        for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
+            passes(Cuda::of_ptx(1 << 30), precision, &[Dtype::BF16]);
+        }
+    }
+
+    fn uses(weights: Vec<Dtype>) -> Uses {
+        Uses { weights, heads: AttentionShape { heads: 8, kv_heads: 2, head_dim: 64, window: None } }
+    }
+
+    fn passes(cuda: Cuda, precision: Precision, weights: &[Dtype]) {
+        let cuda = cuda.with_precision(precision);
+        let faster = has_streams(&cuda) || has_tiles(&cuda) && cuda.queue.device().has_warpgroups();
+        // What an earlier process saw does not count.
+        let (proved, why_not) = proved(&cuda, &uses(weights.to_vec())).unwrap();
+        assert!(proved == faster && why_not.is_none(), "{precision:?} {weights:?}: {why_not:?}");
+    }
+
+    #[test]
+    fn what_is_faster_and_does_not_run_is_left_out_and_the_reason_is_told_once() {
+        for (kernels, precision) in
+            [("stream_", Precision::Q8 { group: 32 }), ("matmul_wgmma", Precision::Bf16)]
+        {
+            let Some(cuda) = Cuda::refusing(1 << 30, kernels) else { return };
+            let cuda = cuda.with_precision(precision);
+            let prove = || prove(&cuda, &uses(vec![Dtype::Q4K])).unwrap();
+            let why_not = prove().map(|why| why.to_string()).unwrap_or_default();
+            assert!(why_not.contains("CUDA_ERROR_INVALID_VALUE"), "{why_not}");
+            assert!(!cuda.streams.load(Relaxed) && !cuda.warpgroups.load(Relaxed));
+            assert!(prove().is_none(), "what is remembered is not told again");
+        }
+    }
+}

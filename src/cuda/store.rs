@@ -1,0 +1,211 @@
+//! Compiled kernels on disk, so that a device's are compiled once.
+//!
+//! A file is named by what it was made of: the sources, what was defined for them, the options, the architecture and
+//! the compiler's version. It holds the SHA-256 of the code, then the code. One that is cut off or changed is made anew;
+//! a folder that cannot be written to only costs time.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use ring::digest::{Context, SHA256, SHA256_OUTPUT_LEN, digest};
+
+use super::nvrtc::{OPTIONS, Source, Version};
+use super::sources;
+use llama_trace_core::error::Result;
+
+/// Bytes of the largest code that is read: more than any kernel has.
+const MOST: u64 = 64 << 20;
+
+/// A folder of compiled kernels.
+pub(super) struct Store {
+    folder: Option<PathBuf>,
+}
+
+impl Store {
+    /// The user's, where they have one.
+    pub(super) fn of_user() -> Self {
+        let cache = std::env::var_os("XDG_CACHE_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let cache = cache.or_else(|| Some(std::env::home_dir()?.join(".cache")));
+        Self { folder: cache.map(|cache| cache.join("llama-trace/kernels")) }
+    }
+
+    /// The code of the kernel `kernel` of `source` for `architecture`, as the compiler of version `compiler` makes it: from the
+    /// folder, or from `compile`, and then the folder has it.
+    ///
+    /// # Errors
+    /// Those of `compile`.
+    pub(super) fn code(
+        &self,
+        (source, kernel): (Source<'_>, &str),
+        architecture: Version,
+        compiler: Version,
+        compile: impl FnOnce() -> Result<Vec<u8>>,
+    ) -> Result<Vec<u8>> {
+        let path =
+            self.folder.as_ref().map(|folder| folder.join(name(source, kernel, architecture, compiler)));
+        if let Some(code) = path.as_deref().and_then(read) {
+            return Ok(code);
+        }
+        let code = compile()?;
+        // The run goes on without it.
+        let _ = path.map(|path| write(&path, &code));
+        Ok(code)
+    }
+}
+
+impl Store {
+    /// What was remembered of `what`.
+    pub(super) fn remembered(&self, what: &str) -> Option<bool> {
+        match read(&self.place(what)?)?[..] {
+            [answer] => Some(answer == 1),
+            _ => None,
+        }
+    }
+
+    /// Remembers it, where the folder can be written to.
+    pub(super) fn remember(&self, what: &str, answer: bool) {
+        let _ = self.place(what).map(|path| write(&path, &[u8::from(answer)]));
+    }
+
+    fn place(&self, what: &str) -> Option<PathBuf> {
+        let hash = hex(&digest(&SHA256, [what, &sources::digest()].concat().as_bytes()).as_ref()[..16]);
+        self.folder.as_ref().map(|folder| folder.join(format!("proof-{hash}")))
+    }
+}
+
+/// The name of the file.
+fn name(source: Source<'_>, kernel: &str, architecture: Version, compiler: Version) -> String {
+    let mut all = Context::new(&SHA256);
+    let mut add = |part: &[u8]| {
+        // Lengths keep the parts apart.
+        all.update(&(part.len() as u64).to_le_bytes());
+        all.update(part);
+    };
+    let numbers = [architecture.0, architecture.1, compiler.0, compiler.1];
+    numbers.iter().for_each(|number| add(&number.to_le_bytes()));
+    for (name, text) in source.headers.iter().chain([&(source.name, source.text)]) {
+        add(name.as_bytes());
+        add(text.as_bytes());
+    }
+    OPTIONS.iter().for_each(|option| add(option.as_bytes()));
+    source.defines.iter().for_each(|define| add(define.as_bytes()));
+    add(kernel.as_bytes());
+    let hash = hex(&all.finish().as_ref()[..16]);
+    format!("{kernel}-sm_{}{}-{hash}.cubin", architecture.0, architecture.1)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // A string takes all that is written.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The bytes in a file that is whole.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    if fs::metadata(path).ok()?.len() > MOST {
+        return None;
+    }
+    let bytes = fs::read(path).ok()?;
+    let (sum, code) = bytes.split_at_checked(SHA256_OUTPUT_LEN)?;
+    (digest(&SHA256, code).as_ref() == sum).then(|| code.to_vec())
+}
+
+/// Writes a file beside its place, and puts it there whole.
+fn write(path: &Path, code: &[u8]) -> std::io::Result<()> {
+    let folder = path.parent().unwrap_or(path);
+    fs::create_dir_all(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(digest(&SHA256, code).as_ref())?;
+    file.write_all(code)?;
+    file.persist(path)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use llama_trace_core::error::Error;
+
+    const SOURCE: Source<'static> =
+        Source { name: "add", text: "text", headers: &[("common.cuh", "header")], defines: &[] };
+
+    #[test]
+    fn what_was_compiled_is_not_compiled_again_unless_the_file_is_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store { folder: Some(folder.path().join("not/there/yet")) };
+        let compiled = Cell::new(0);
+        let code = || {
+            store.code((SOURCE, "add"), (9, 0), (12, 8), || {
+                compiled.set(compiled.get() + 1);
+                Ok(b"code".to_vec())
+            })
+        };
+        assert_eq!(
+            (code().unwrap(), code().unwrap(), compiled.get()),
+            (b"code".to_vec(), b"code".to_vec(), 1)
+        );
+        let path = folder.path().join("not/there/yet").join(name(SOURCE, "add", (9, 0), (12, 8)));
+        let whole = fs::read(&path).unwrap();
+        let changed = [&whole[..whole.len() - 1], b"?"].concat();
+        for damaged in [&whole[..whole.len() - 1], &whole[..5], &[], &changed] {
+            fs::write(&path, damaged).unwrap();
+            let before = compiled.get();
+            assert_eq!(code().unwrap(), b"code");
+            assert_eq!(compiled.get(), before + 1, "{} bytes", damaged.len());
+            assert_eq!(fs::read(&path).unwrap(), whole, "it is whole again");
+        }
+        let left = fs::read_dir(path.parent().unwrap()).unwrap().count();
+        assert_eq!(left, 1, "nothing half written stays");
+    }
+
+    #[test]
+    fn other_sources_defines_devices_and_compilers_have_other_files() {
+        let defines = ["WEIGHT=F32".to_owned()];
+        let other = [
+            Source { text: "other", ..SOURCE },
+            Source { headers: &[("common.cuh", "other")], ..SOURCE },
+            Source { headers: &[], ..SOURCE },
+            Source { defines: &defines, ..SOURCE },
+        ];
+        let mut names: Vec<_> = other.iter().map(|source| name(*source, "add", (9, 0), (12, 8))).collect();
+        names.extend(
+            [((9, 0), (12, 8)), ((8, 0), (12, 8)), ((9, 0), (13, 0))].map(|(a, c)| name(SOURCE, "add", a, c)),
+        );
+        names.push(name(SOURCE, "mul", (9, 0), (12, 8)));
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn an_answer_is_remembered_for_the_same_question_unless_the_file_is_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store { folder: Some(folder.path().to_owned()) };
+        assert_eq!(store.remembered("a"), None);
+        store.remember("a", true);
+        store.remember("b", false);
+        assert_eq!(["a", "b", "c"].map(|what| store.remembered(what)), [Some(true), Some(false), None]);
+        let path = store.place("a").unwrap();
+        let whole = fs::read(&path).unwrap();
+        for damaged in [&whole[..whole.len() - 1], &[&whole[..], &[1]].concat(), &[]] {
+            fs::write(&path, damaged).unwrap();
+            assert_eq!(store.remembered("a"), None, "{} bytes", damaged.len());
+        }
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_to_and_a_compiler_that_refuses() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let store = Store { folder: Some(file.path().to_owned()) };
+        assert_eq!(store.code((SOURCE, "add"), (8, 0), (12, 0), || Ok(vec![7])).unwrap(), [7]);
+        let refused = store.code((SOURCE, "add"), (8, 0), (12, 0), || Err(Error::usage("no")));
+        assert!(refused.is_err());
+    }
+}

@@ -1,0 +1,66 @@
+//! What a user leaves out of the device's work, where a driver does not do it well, or to find what does not.
+
+use llama_trace_core::error::{Error, Result};
+
+/// The variable that names it: some of the words below, with commas between them.
+pub(super) const VARIABLE: &str = "LLAMA_TRACE_CUDA_WITHOUT";
+
+/// What is left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Without {
+    /// `early`: kernels that begin before the one before them has ended.
+    pub(super) early: bool,
+    /// `graphs`: passes that are repeated as one.
+    pub(super) graphs: bool,
+    /// `split`: attention in float32 by tensor cores, its operands split in two float16 values each.
+    pub(super) split: bool,
+    /// `streams`: products in whole numbers whose weights go through shared memory.
+    pub(super) streams: bool,
+    /// `wgmma`: products by groups of four warps.
+    pub(super) wgmma: bool,
+}
+
+impl Without {
+    /// What the environment says.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a word that is none of them.
+    pub(super) fn of_environment() -> Result<Self> {
+        Self::of(&std::env::var_os(VARIABLE).unwrap_or_default().to_string_lossy())
+    }
+
+    fn of(words: &str) -> Result<Self> {
+        let mut all = Self::default();
+        for word in words.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            match word {
+                "early" => all.early = true,
+                "graphs" => all.graphs = true,
+                "split" => all.split = true,
+                "streams" => all.streams = true,
+                "wgmma" => all.wgmma = true,
+                other => {
+                    return Err(Error::usage(format!("{VARIABLE} names what a device cannot be without"))
+                        .expected("early, graphs, split, streams, wgmma, or some of them with commas between")
+                        .found(format!("`{other}`"))
+                        .next("name one of these, or unset the variable"));
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_taken_and_others_are_refused() {
+        assert_eq!(Without::of("").unwrap(), Without::default());
+        let some = Without { early: true, split: true, wgmma: true, ..Without::default() };
+        assert_eq!(Without::of("early, wgmma,split").unwrap(), some);
+        let error = Without::of("graphs,pdl").unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("`pdl`"), "{error}");
+    }
+}

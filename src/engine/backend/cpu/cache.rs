@@ -1,0 +1,156 @@
+//! The keys or the values of one layer, in the number type of the cache.
+
+use std::ops::Range;
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use super::{Kernel, memory};
+use llama_trace_core::config::CacheDtype;
+use llama_trace_core::error::Result;
+
+/// Values (capacity, G, C), as many as were written so far: the room for the others is reserved, and the system gives
+/// the memory when they are. What is written is rounded to the number type; what is read is float32 again.
+#[derive(Debug)]
+pub enum Cache {
+    /// float32.
+    F32(Vec<f32>),
+    /// float16.
+    F16(Vec<f16>),
+    /// bfloat16.
+    Bf16(Vec<bf16>),
+}
+
+impl Cache {
+    /// A cache with room for `count` values.
+    pub(super) fn new(dtype: CacheDtype, count: usize) -> Result<Self> {
+        Ok(match dtype {
+            CacheDtype::F32 => Self::F32(memory::reserved(count)?),
+            CacheDtype::F16 => Self::F16(memory::reserved(count)?),
+            CacheDtype::Bf16 => Self::Bf16(memory::reserved(count)?),
+        })
+    }
+
+    /// Writes `x` from value `at` on, for which there is room.
+    pub(super) fn write(&mut self, at: usize, x: &[f32]) {
+        let range = at..at + x.len();
+        match self {
+            Self::F32(values) => room(values, range, 0.0).copy_from_slice(x),
+            Self::F16(values) => room(values, range, f16::ZERO).convert_from_f32_slice(x),
+            Self::Bf16(values) => room(values, range, bf16::ZERO).convert_from_f32_slice(x),
+        }
+    }
+
+    /// The values in `range` as float32, in `scratch` where they are not that already.
+    pub(super) fn read<'a>(&'a self, range: Range<usize>, scratch: &'a mut Vec<f32>) -> &'a [f32] {
+        match self {
+            Self::F32(values) => return &values[range],
+            Self::F16(values) => {
+                scratch.resize(range.len(), 0.0);
+                values[range].convert_to_f32_slice(scratch);
+            }
+            Self::Bf16(values) => {
+                scratch.resize(range.len(), 0.0);
+                values[range].convert_to_f32_slice(scratch);
+            }
+        }
+        scratch
+    }
+
+    /// The values in `range`.
+    pub(super) fn part(&self, range: Range<usize>) -> Result<Self> {
+        fn copy<T: Copy>(values: &[T]) -> Result<Vec<T>> {
+            let mut part = memory::reserved(values.len())?;
+            part.extend_from_slice(values);
+            Ok(part)
+        }
+        Ok(match self {
+            Self::F32(values) => Self::F32(copy(&values[range])?),
+            Self::F16(values) => Self::F16(copy(&values[range])?),
+            Self::Bf16(values) => Self::Bf16(copy(&values[range])?),
+        })
+    }
+
+    /// Writes what `from` holds from value `at` on, for which there is room.
+    pub(super) fn put(&mut self, at: usize, from: &Self) {
+        match (self, from) {
+            (Self::F32(values), Self::F32(from)) => {
+                room(values, at..at + from.len(), 0.0).copy_from_slice(from);
+            }
+            (Self::F16(values), Self::F16(from)) => {
+                room(values, at..at + from.len(), f16::ZERO).copy_from_slice(from);
+            }
+            (Self::Bf16(values), Self::Bf16(from)) => {
+                room(values, at..at + from.len(), bf16::ZERO).copy_from_slice(from);
+            }
+            _ => unreachable!("the caches of a model are in one number type"),
+        }
+    }
+
+    /// Rows `rows` of `head`, (rows, C), and how far apart they begin: in place where they are float32 already.
+    pub(super) fn rows<'a>(
+        &'a self,
+        kernel: Kernel,
+        rows: Range<usize>,
+        head: Head,
+        scratch: &'a mut Vec<f32>,
+    ) -> (&'a [f32], usize) {
+        let Head { stride, at, width } = head;
+        if let Self::F32(values) = self {
+            return (&values[rows.start * stride + at..(rows.end - 1) * stride + at + width], stride);
+        }
+        scratch.resize(rows.len() * width, 0.0);
+        for (row, out) in rows.zip(scratch.chunks_exact_mut(width)) {
+            let range = row * stride + at..row * stride + at + width;
+            match self {
+                Self::F32(_) => {}
+                Self::F16(values) => kernel.widen_f16(&values[range], out),
+                Self::Bf16(values) => kernel.widen_bf16(&values[range], out),
+            }
+        }
+        (scratch, width)
+    }
+}
+
+/// The values in `range`, which may be new.
+fn room<T: Copy>(values: &mut Vec<T>, range: Range<usize>, zero: T) -> &mut [T] {
+    debug_assert!(range.end <= values.capacity(), "a cache is not written beyond its room");
+    if values.len() < range.end {
+        values.resize(range.end, zero);
+    }
+    &mut values[range]
+}
+
+/// Where the rows of one kv head are.
+#[derive(Clone, Copy)]
+pub(super) struct Head {
+    /// G·C: from one position to the next.
+    pub(super) stride: usize,
+    /// Where the head begins in a position's row.
+    pub(super) at: usize,
+    /// C.
+    pub(super) width: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_is_what_was_written_rounded() {
+        let head = Head { stride: 4, at: 2, width: 2 };
+        for (dtype, third) in [
+            (CacheDtype::F32, 1.0 / 3.0),
+            (CacheDtype::F16, f16::from_f32(1.0 / 3.0).to_f32()),
+            (CacheDtype::Bf16, bf16::from_f32(1.0 / 3.0).to_f32()),
+        ] {
+            let mut cache = Cache::new(dtype, 16).unwrap();
+            cache.write(4, &[0.0, 1.0, 2.0, 1.0 / 3.0]);
+            cache.write(8, &[5.0; 4]);
+            let (rows, stride) = (&mut Vec::new(), &mut Vec::new());
+            let (found, width) = cache.rows(Kernel::available()[0], 1..2, head, rows);
+            assert_eq!((found, width >= 2), (&[2.0, third][..], true));
+            assert_eq!(cache.read(5..8, stride), [1.0, 2.0, third]);
+        }
+    }
+}

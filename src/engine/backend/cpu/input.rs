@@ -1,0 +1,141 @@
+//! Activations as the matrix products read them.
+
+use super::Cpu;
+use super::kernel::gemm::Packed;
+use super::kernel::q8::Quantized;
+use super::kernel::{Aligned, Kernel, Spaced};
+#[cfg(target_arch = "x86_64")]
+use super::kernel::{bf16_packed, bf16_unit};
+use super::memory;
+use llama_trace_core::config::Precision;
+use llama_trace_core::error::Result;
+use llama_trace_core::stop::Stop;
+
+/// Activations, made ready once for all the products that share them.
+#[derive(Debug, Default)]
+pub struct Input {
+    pub(super) rows: usize,
+    pub(super) width: usize,
+    /// The rows that are summed in the plain order, and those that a unit sums in its own, where both are there;
+    /// otherwise the first has all of them.
+    pub(super) groups: [Group; 2],
+    /// The group of each row, where there are two.
+    group_of: Vec<usize>,
+    /// All rows, in int8 precision.
+    pub(super) quantized: Quantized,
+    /// Rows that were put side by side.
+    gathered: Vec<f32>,
+}
+
+/// Rows that are multiplied in one order.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    pub(super) rows: usize,
+    /// A few rows, [`Spaced`].
+    pub(super) values: Vec<Aligned>,
+    /// Many rows, in the order in which a tile reads them.
+    pub(super) packed: Packed,
+    /// The same in bfloat16, for the unit that multiplies it, where one does.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) bf16: bf16_packed::Packed,
+    #[cfg(target_arch = "x86_64")]
+    pub(super) unit: Option<bf16_unit::Unit>,
+}
+
+/// Rows of activations, and tokens of a span, from which packing them, and the weights, for tiles pays. Fewer rows
+/// are multiplied row by row while a weight is at hand.
+pub(super) const MIN_PACKED: usize = 16;
+
+/// The same in int8, where packing costs less.
+const MIN_TILES_Q8: usize = 4;
+
+impl Input {
+    /// Takes `x` (rows, width), every row. `orders` says of how many tokens the order of how many rows is: a unit's
+    /// sums have an order of their own, so whether it multiplies a row depends on the row's own span, and neither on
+    /// the others of the pass nor on how many rows are multiplied (of the head those that somebody looks at).
+    pub(super) fn prepare(
+        &mut self,
+        cpu: &Cpu,
+        x: &[f32],
+        width: usize,
+        orders: impl Iterator<Item = (usize, usize)> + Clone,
+    ) -> Result<()> {
+        let Cpu { kernel, precision, ref stop, .. } = *cpu;
+        let rows = x.len() / width;
+        (self.rows, self.width) = (rows, width);
+        self.group_of.clear();
+        let [plain, own] = &mut self.groups;
+        (plain.rows, own.rows) = (rows, 0);
+        if let Precision::Q8 { group } = precision {
+            let tiles = kernel.tiles_q8().filter(|_| rows >= MIN_TILES_Q8);
+            let quantize =
+                |x: &[f32], group, values: &mut _, scales: &mut _| kernel.quantize(x, group, values, scales);
+            return self.quantized.fill(quantize, x, width, group, tiles, stop);
+        }
+        let has_unit = has_unit(kernel, precision, width);
+        let takes = |tokens: usize| has_unit && tokens >= MIN_PACKED;
+        let of_unit: usize =
+            orders.clone().filter(|&(_, tokens)| takes(tokens)).map(|(count, _)| count).sum();
+        if of_unit == 0 || of_unit == rows {
+            return plain.fill(cpu, x, width, of_unit > 0, stop);
+        }
+        for (count, tokens) in orders {
+            self.group_of.extend(std::iter::repeat_n(usize::from(takes(tokens)), count));
+        }
+        for (number, group) in self.groups.iter_mut().enumerate() {
+            self.gathered.clear();
+            memory::grow(&mut self.gathered, x.len())?;
+            let all = x.chunks_exact(width).zip(&self.group_of);
+            all.filter(|(_, of)| **of == number).for_each(|(row, _)| self.gathered.extend_from_slice(row));
+            group.rows = self.gathered.len() / width;
+            group.fill(cpu, &self.gathered, width, number == 1, stop)?;
+        }
+        Ok(())
+    }
+
+    /// The group that multiplies row `row`.
+    pub(super) fn group_of(&self, row: usize) -> usize {
+        self.group_of.get(row).copied().unwrap_or(0)
+    }
+
+    /// The int8 values (rows, width) and their scales (rows, groups); empty in other precisions.
+    pub(super) fn quantized(&self) -> (&[i8], &[f32]) {
+        self.quantized.all()
+    }
+}
+
+/// Whether many rows of `width` values are multiplied by a unit with an order of its own.
+fn has_unit(kernel: Kernel, precision: Precision, width: usize) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return kernel.bf16_unit(precision, width).is_some();
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (kernel, precision, width);
+        false
+    }
+}
+
+impl Group {
+    /// Takes the rows of `x`, for a unit where one is to multiply them.
+    fn fill(&mut self, cpu: &Cpu, x: &[f32], width: usize, by_unit: bool, stop: &Stop) -> Result<()> {
+        let Cpu { kernel, precision, .. } = *cpu;
+        #[cfg(target_arch = "x86_64")]
+        {
+            self.unit = kernel.bf16_unit(precision, width).filter(|_| by_unit);
+            if let Some(unit) = self.unit {
+                self.bf16.pack(unit, precision, x, width, stop)?;
+                if precision == Precision::Bf16 {
+                    return Ok(());
+                }
+                // In float32 it is for each matrix to say: others than bfloat16's are multiplied in float32.
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (precision, by_unit);
+        if self.rows >= MIN_PACKED {
+            self.packed.pack(x, width, kernel.tile_tokens(), stop)
+        } else {
+            Spaced::fill(x, width, &mut self.values)
+        }
+    }
+}

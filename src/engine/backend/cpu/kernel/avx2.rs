@@ -1,0 +1,134 @@
+//! The inner loops for AVX2 with FMA and F16C: two vectors hold the 16 partial sums of an output. Where the processor has
+//! AVX-VNNI beside them, int8 values are multiplied by it.
+#![allow(unsafe_code)]
+
+mod attention;
+mod dots;
+mod exp;
+mod floats;
+mod int8;
+mod products;
+mod source;
+mod tile;
+mod tiles;
+mod unpack;
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+pub(super) use dots::dots;
+pub(super) use floats::dots_of_floats;
+use half::bf16;
+pub(super) use int8::{Activations, add_chunk, multiply as multiply_int8, prefetch, q8};
+pub(super) use source::{Int8, Padding, Part, Row, Source};
+pub(super) use tile::Tile;
+pub(super) use tiles::TOKENS;
+pub(super) use unpack::{Chunk, GROUPS, words};
+
+use super::compiled::{compiled, row_operations};
+use super::limits::CHAINS;
+use super::q8::Quantized;
+use super::{Aligned, Rows, Spaced, portable};
+use llama_trace_core::config::{Pairing, Precision};
+use llama_trace_core::ops;
+
+row_operations!("avx2,fma,f16c", "AVX2");
+compiled! {
+    "avx2,fma,f16c", "AVX2":
+    qk, attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]);
+    pack_keys, attention::pack_keys, (keys: &[f32], stride: usize, count: usize, width: usize, packed: &mut Vec<Aligned>);
+    qk_packed, attention::qk_packed, (queries: &[f32], width: usize, packed: &[Aligned], part: &Range<usize>, out: (&mut [f32], usize));
+    mix, attention::mix, (weights: &[f32], of_row: (usize, usize), values: &[f32], stride: usize, width: usize, out: &mut [f32]);
+    softmax, exp::softmax, (row: &mut [f32]);
+    silu, exp::silu, (gate: &[f32], out: &mut [f32]);
+    q8_of_odd_groups, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]);
+}
+
+/// The sum of the partial sums, of which the first eight and the last were added, in the order of
+/// [`ops::matmul::reduce`].
+#[target_feature(enable = "avx2")]
+#[inline]
+fn reduce(eight: __m256) -> f32 {
+    let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+}
+
+/// [`reduce`] of eight.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn reduce_8(v: [__m256; 8]) -> __m256 {
+    // Each step adds the upper half of every sum's lanes to the lower, for two vectors in one.
+    let four: [_; 4] = std::array::from_fn(|i| {
+        let (a, b) = (v[i], v[i + 4]);
+        _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b))
+    });
+    let two: [_; 2] = std::array::from_fn(|i| {
+        let (a, b) = (_mm256_castps_pd(four[2 * i]), _mm256_castps_pd(four[2 * i + 1]));
+        _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)))
+    });
+    let [a, b] = two;
+    _mm256_add_ps(_mm256_shuffle_ps::<0b10_00_10_00>(a, b), _mm256_shuffle_ps::<0b11_01_11_01>(a, b))
+}
+
+/// The columns of eight rows of eight values.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn transpose(rows: [__m256; 8]) -> [__m256; 8] {
+    // Within each 128 bits: columns of four neighbouring rows.
+    let zero = _mm256_setzero_ps();
+    let mut fours = [zero; 8];
+    for i in [0, 4] {
+        let pair = |a: __m256, b: __m256| {
+            let (low, high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+            (_mm256_castps_pd(low), _mm256_castps_pd(high))
+        };
+        let ((low, high), (low_2, high_2)) = (pair(rows[i], rows[i + 1]), pair(rows[i + 2], rows[i + 3]));
+        fours[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(low, low_2));
+        fours[i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(low, low_2));
+        fours[i + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(high, high_2));
+        fours[i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(high, high_2));
+    }
+    let mut columns = [zero; 8];
+    for c in 0..4 {
+        columns[c] = _mm256_permute2f128_ps::<0x20>(fours[c], fours[4 + c]);
+        columns[4 + c] = _mm256_permute2f128_ps::<0x31>(fours[c], fours[4 + c]);
+    }
+    columns
+}
+
+/// See [`super::Kernel::read_limit`]: the exclusive or of every whole 128 bytes.
+pub(super) fn read(bytes: &[u8]) -> u64 {
+    #[target_feature(enable = "avx2")]
+    fn inner(bytes: &[u8]) -> u64 {
+        let mut sums = [_mm256_setzero_si256(); 4];
+        for chunk in bytes.as_chunks::<128>().0 {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: the chunk has 128 bytes, four vectors of 32.
+                let vector = unsafe { _mm256_loadu_si256(chunk.as_ptr().add(32 * i).cast()) };
+                *sum = _mm256_xor_si256(*sum, vector);
+            }
+        }
+        let all = _mm256_xor_si256(_mm256_xor_si256(sums[0], sums[1]), _mm256_xor_si256(sums[2], sums[3]));
+        (_mm256_extract_epi64::<0>(all) ^ _mm256_extract_epi64::<3>(all)).cast_unsigned()
+    }
+    // SAFETY: a `Kernel` for AVX2 exists only where the processor has these features.
+    unsafe { inner(bytes) }
+}
+
+/// See [`super::Kernel::multiply_limit`]: two vectors of 8 for each 16 values.
+pub(super) fn multiply(rounds: usize, factor: f32) -> f32 {
+    #[target_feature(enable = "avx2,fma")]
+    fn inner(rounds: usize, factor: f32) -> f32 {
+        let (x, y) = (_mm256_set1_ps(factor), _mm256_set1_ps(1.0 - factor));
+        let mut sums = [_mm256_set1_ps(1.0); CHAINS];
+        for _ in 0..2 * rounds {
+            for sum in &mut sums {
+                *sum = _mm256_fmadd_ps(*sum, x, y);
+            }
+        }
+        sums.into_iter().map(|sum| _mm256_cvtss_f32(sum)).sum()
+    }
+    // SAFETY: a `Kernel` for AVX2 exists only where the processor has these features.
+    unsafe { inner(rounds, factor) }
+}

@@ -1,0 +1,247 @@
+//! Products in int8 for AVX2: 32 values a vector; a few tokens with a row of weights at a time, eight groups side by side.
+//! Where the processor has AVX-VNNI too, one instruction does what takes three without it.
+
+use std::arch::x86_64::*;
+
+use super::products::add_products;
+use super::source::{Int8, Padding, Row, Source};
+use super::unpack::{Chunk, GROUPS, VALUES};
+use super::{reduce, tiles};
+use crate::backend::cpu::kernel::Rows;
+use crate::backend::cpu::kernel::limits::CHAINS;
+use crate::backend::cpu::kernel::q8::{Padded, Quantized};
+use crate::backend::cpu::kernel::rows::with_format;
+use llama_trace_core::ops::blocks::GROUP;
+use llama_trace_formats::checkpoint::Dtype;
+
+/// Rows of activations at a time: for more, tiles are laid out.
+const TOKENS: usize = 3;
+
+/// Bytes by which weights are asked for before they are needed.
+const AHEAD: usize = 6144;
+
+/// See [`super::super::Kernel::q8`]; VNNI where the processor has AVX-VNNI.
+pub(in crate::backend::cpu::kernel) fn q8<const VNNI: bool>(
+    x: &Quantized,
+    w: Rows<'_>,
+    out: &mut [&mut [f32]],
+) {
+    if w.dtype != Dtype::I8 {
+        with_format!(w.dtype, F => product::<F, VNNI>(x, w, out));
+    } else if x.is_regular() && w.scales.is_some_and(|scales| scales.group == GROUP) {
+        product::<Int8, VNNI>(x, w, out);
+    } else {
+        super::q8_of_odd_groups(x, w, out);
+    }
+}
+
+fn product<S: Source, const VNNI: bool>(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
+    // SAFETY: a `Kernel` for AVX2 or more exists only where the processor has these features, and VNNI is its AVX-VNNI.
+    unsafe {
+        match x.tiles() {
+            Some(x_tiles) => tiles::panels::<S, VNNI>(x_tiles, x.inputs / GROUP, w, out),
+            None => rows::<S, VNNI>(x, w, out),
+        }
+    }
+}
+
+/// A few rows of activations with every row of `w`.
+///
+/// # Safety
+/// As for [`add_products`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn rows<S: Source, const VNNI: bool>(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
+    for (i, out) in out.chunks_mut(TOKENS).enumerate() {
+        let first = i * TOKENS;
+        // SAFETY: as the caller says.
+        unsafe {
+            match out.len() {
+                1 => rows_of_tokens::<S, VNNI, 1>(x, first, w, out),
+                2 => rows_of_tokens::<S, VNNI, 2>(x, first, w, out),
+                _ => rows_of_tokens::<S, VNNI, TOKENS>(x, first, w, out),
+            }
+        }
+    }
+}
+
+/// [`rows`] of T tokens from `first` on, whose sums are in registers.
+///
+/// # Safety
+/// As for [`add_products`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn rows_of_tokens<S: Source, const VNNI: bool, const T: usize>(
+    x: &Quantized,
+    first: usize,
+    w: Rows<'_>,
+    out: &mut [&mut [f32]],
+) {
+    let chunks = x.inputs.div_ceil(VALUES);
+    let tokens: [_; T] = std::array::from_fn(|token| Activations::of(&x.padded, first + token, chunks));
+    let mut padding = Padding::new();
+    for number in 0..w.count() {
+        let row = Row::of(w, number);
+        // The next chunk's, and those of the one after it.
+        let mut sums = [[_mm256_setzero_ps(); 2]; T];
+        for chunk in 0..chunks {
+            prefetch(row.bytes, chunk * S::BYTES, S::BYTES);
+            let mut w = Chunk::zeros();
+            // SAFETY: the features are those of this function.
+            unsafe { S::take(row.part(chunk, S::BYTES, S::SCALES, &mut padding), &mut w) };
+            for t in 0..T {
+                // SAFETY: `x` lives, each token has `chunks` chunks, and as the caller says.
+                let sum = unsafe { add_chunk::<S, VNNI>(&tokens[t], chunk, &w, sums[t][0]) };
+                sums[t] = [sums[t][1], sum];
+            }
+        }
+        for t in 0..T {
+            out[t][number] = reduce(_mm256_add_ps(sums[t][0], sums[t][1]));
+        }
+    }
+}
+
+/// A row of activations: of each chunk the values, in order and crossed, the scales of its groups, and their sums.
+pub(in crate::backend::cpu::kernel) struct Activations {
+    pub(in crate::backend::cpu::kernel) values: *const [i8; VALUES],
+    pub(in crate::backend::cpu::kernel) crossed: *const [i8; VALUES],
+    pub(in crate::backend::cpu::kernel) scales: *const [f32; GROUPS],
+    pub(in crate::backend::cpu::kernel) half_sums: [*const [i32; GROUPS]; 2],
+    pub(in crate::backend::cpu::kernel) sums: *const [f32; GROUPS],
+}
+
+impl Activations {
+    /// The first `chunks` of row `row`: as long as `x` lives, each pointer is at so many of them.
+    pub(in crate::backend::cpu::kernel) fn of(x: &Padded, row: usize, chunks: usize) -> Self {
+        let x = x.row(row);
+        let values = |values: &[[i8; GROUP]]| values.as_flattened().as_chunks().0[..chunks].as_ptr();
+        let half = |half: usize| x.half_sums[half].as_chunks().0[..chunks].as_ptr();
+        Self {
+            values: values(x.values),
+            crossed: values(x.crossed),
+            scales: x.scales.as_chunks().0[..chunks].as_ptr(),
+            half_sums: [half(0), half(1)],
+            sums: x.sums.as_chunks().0[..chunks].as_ptr(),
+        }
+    }
+}
+
+/// Asks for what comes [`AHEAD`] after the `bytes` bytes of `row` from `at` on: the rows of a matrix follow one another.
+#[target_feature(enable = "sse")]
+#[inline]
+pub(in crate::backend::cpu::kernel) fn prefetch(row: &[u8], at: usize, bytes: usize) {
+    for line in (at..at + bytes).step_by(64) {
+        // An address that is no memory of ours is ignored. In the second-level cache: the first level has few places for
+        // what comes from memory.
+        _mm_prefetch::<_MM_HINT_T1>(row.as_ptr().wrapping_add(line + AHEAD).cast());
+    }
+}
+
+/// See [`super::super::Kernel::multiply_limit`]: twice 32 products of int8 values for each 16 values.
+pub(in crate::backend::cpu::kernel) fn multiply<const VNNI: bool>(rounds: usize, factor: i32) -> f32 {
+    #[target_feature(enable = "avx2")]
+    fn inner<const VNNI: bool>(rounds: usize, factor: i32) -> i32 {
+        let x = _mm256_set1_epi32(factor);
+        let mut sums = [_mm256_setzero_si256(); CHAINS];
+        for _ in 0..2 * rounds {
+            for sum in &mut sums {
+                *sum = match VNNI {
+                    // SAFETY: as below.
+                    true => unsafe { add_products(*sum, x, x) },
+                    false => _mm256_add_epi16(*sum, _mm256_maddubs_epi16(*sum, x)),
+                };
+            }
+        }
+        sums.into_iter().fold(0, |all, sum| all ^ _mm256_extract_epi32::<0>(sum))
+    }
+    // SAFETY: a `Kernel` for AVX2 or more exists only where the processor has these features, and VNNI is its AVX-VNNI.
+    unsafe { inner::<VNNI>(rounds, factor) as f32 }
+}
+
+/// sums + the products of a chunk of weights with chunk number `chunk` of the activations, one group a lane.
+///
+/// # Safety
+/// The activations live and have the chunk; and as for [`add_products`], where VNNI.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(in crate::backend::cpu::kernel) unsafe fn add_chunk<S: Source, const VNNI: bool>(
+    x: &Activations,
+    chunk: usize,
+    w: &Chunk,
+    sums: __m256,
+) -> __m256 {
+    // SAFETY of their uses: as the caller says, there are eight values; no load needs alignment.
+    let floats = |values: *const [f32; GROUPS]| unsafe { _mm256_loadu_ps(values.add(chunk).cast()) };
+    let whole = |values: *const [i32; GROUPS]| unsafe { _mm256_loadu_si256(values.add(chunk).cast()) };
+    let x_scale = floats(x.scales);
+    // Two bytes' products have room in 16 bits up to 2 · 128 · 127: past 127 q is taken with its sign.
+    let signed = S::OFFSET == 128 && !VNNI;
+    let mut products = [_mm256_setzero_si256(); GROUPS];
+    for (group, product) in products.iter_mut().enumerate() {
+        let q = w.quants[group];
+        // SAFETY: as the caller says, there are the values of eight vectors.
+        let x = unsafe { _mm256_loadu_si256(x.values.add(chunk).cast::<__m256i>().add(group)) };
+        *product = if VNNI {
+            // SAFETY: as the caller says.
+            unsafe { add_products(*product, q, x) }
+        } else if signed {
+            let q = _mm256_xor_si256(q, _mm256_set1_epi8(-128));
+            _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(x, q))
+        } else {
+            _mm256_maddubs_epi16(q, x)
+        };
+    }
+    let mut halves = half_sums::<S, VNNI>(products);
+    if S::OFFSET != 0 && !signed {
+        for (half, sum) in halves.iter_mut().enumerate() {
+            // OFFSET is a power of two.
+            let x_sum = whole(x.half_sums[half]);
+            let offset = _mm256_sll_epi32(x_sum, _mm_cvtsi32_si128(S::OFFSET.trailing_zeros() as i32));
+            *sum = _mm256_sub_epi32(*sum, offset);
+        }
+    }
+    let float = |whole| _mm256_cvtepi32_ps(whole);
+    let mut term;
+    if S::SCALES_APART {
+        let whole = float(_mm256_add_epi32(halves[0], halves[1]));
+        return _mm256_fmadd_ps(whole, _mm256_mul_ps(x_scale, w.scales[0]), sums);
+    }
+    if S::RUN == GROUP {
+        term = _mm256_mul_ps(w.scales[0], float(_mm256_add_epi32(halves[0], halves[1])));
+        if S::MINIMA {
+            term = _mm256_fmadd_ps(w.minima[0], floats(x.sums), term);
+        }
+    } else {
+        term = _mm256_mul_ps(w.scales[0], float(halves[0]));
+        term = _mm256_fmadd_ps(w.scales[1], float(halves[1]), term);
+        if S::MINIMA {
+            let x_sums = x.half_sums.map(|sums| float(whole(sums)));
+            term = _mm256_fmadd_ps(w.minima[0], x_sums[0], term);
+            term = _mm256_fmadd_ps(w.minima[1], x_sums[1], term);
+        }
+    }
+    _mm256_fmadd_ps(x_scale, term, sums)
+}
+
+/// The sums of the first 16 values of each of eight groups, and of the second, one group a lane. `products` has a vector for
+/// each group: sums of two neighbours' products in 16 bits, or of four in 32 where VNNI.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn half_sums<S: Source, const VNNI: bool>(products: [__m256i; GROUPS]) -> [__m256i; 2] {
+    let widened = |pairs| _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    // Where two such sums have room in 16 bits, they are added before they are widened.
+    let early = 4 * 127 * S::MOST as usize <= i16::MAX as usize;
+    let two = |i: usize| {
+        let [a, b] = match VNNI || early {
+            true => [products[2 * i], products[2 * i + 1]],
+            false => [widened(products[2 * i]), widened(products[2 * i + 1])],
+        };
+        let (low, high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+        match early && !VNNI {
+            true => widened(_mm256_add_epi16(low, high)),
+            false => _mm256_add_epi32(low, high),
+        }
+    };
+    // Every 128 bits, which are halves of the groups, end with the sums of four of them.
+    let four = |a, b| _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+    let (low, high) = (four(two(0), two(1)), four(two(2), two(3)));
+    [_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high)]
+}

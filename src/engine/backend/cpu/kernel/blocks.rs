@@ -1,0 +1,30 @@
+//! Products of quantised activations with rows of blocks ([`llama_trace_core::ops::blocks`]), read where they lie in the file: a
+//! row at a time is spread out for the vector units, used for all tokens, and forgotten.
+
+use super::Rows;
+use super::q8::Quantized;
+use super::rows::with_format;
+use llama_trace_core::ops::blocks::{self, Format};
+
+/// See [`super::Kernel::q8`].
+pub(super) fn portable(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
+    with_format!(w.dtype, F => {
+        for row in 0..w.count() {
+            for (token, out) in out.iter_mut().enumerate() {
+                let (values, scales) = x.row(token);
+                out[row] = blocks::dot::<F>(values, scales, w.row(row));
+            }
+        }
+    });
+}
+
+/// The scales of the runs of some blocks, and their minima.
+#[inline(always)]
+pub(super) fn numbers<F: Format, const RUNS: usize>(blocks: &[u8]) -> [[f32; RUNS]; 2] {
+    let (mut scales, mut minima) = ([0.0; RUNS], [0.0; RUNS]);
+    for (i, block) in blocks.chunks_exact(F::BYTES).enumerate() {
+        let run = i * F::VALUES / F::RUN;
+        F::scales(block, &mut scales[run..], &mut minima[run..]);
+    }
+    [scales, minima]
+}

@@ -1,0 +1,113 @@
+//! The plain operations, for any processor; the other instruction sets compile some of them for
+//! themselves.
+
+use std::ops::Range;
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use super::limits::CHAINS;
+use super::q8::Quantized;
+use super::{Rows, Spaced, gemm};
+use llama_trace_core::ops;
+use llama_trace_core::ops::matmul::LANES;
+
+/// See [`super::Kernel::dots`].
+#[inline(always)]
+pub(super) fn dots(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>) {
+    scratch.resize(w.inputs, 0.0);
+    for row in 0..w.count() {
+        w.widen(row, 0..w.inputs, scratch);
+        for (out, x) in out.iter_mut().zip(x.rows()) {
+            out[row] = ops::matmul::dot(x, scratch);
+        }
+    }
+}
+
+/// See [`super::Kernel::q8`].
+#[inline(always)]
+pub(super) fn q8(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
+    for row in 0..w.count() {
+        let Some(weights) = w.quantized(row) else { unreachable!("{} has no int8 values", w.dtype) };
+        for (token, out) in out.iter_mut().enumerate() {
+            let (values, scales) = x.row(token);
+            out[row] = ops::quantize::dot(values, scales, x.group, weights);
+        }
+    }
+}
+
+/// See [`super::Kernel::widen_f16`].
+pub(super) fn widen_f16(values: &[f16], out: &mut [f32]) {
+    values.convert_to_f32_slice(out);
+}
+
+/// See [`super::Kernel::widen_bf16`].
+#[inline(always)]
+pub(super) fn widen_bf16(values: &[bf16], out: &mut [f32]) {
+    for (out, value) in out.iter_mut().zip(values) {
+        *out = f32::from_bits(u32::from(value.to_bits()) << 16);
+    }
+}
+
+/// See [`super::Kernel::read_limit`]: the exclusive or of every whole 8 bytes.
+pub(super) fn read(bytes: &[u8]) -> u64 {
+    let words = bytes.as_chunks::<8>().0.iter();
+    words.fold(0, |all, word| all ^ u64::from_ne_bytes(*word))
+}
+
+/// See [`super::Kernel::multiply_limit`].
+pub(super) fn multiply(rounds: usize, factor: f32) -> f32 {
+    let mut sums = [1.0_f32; CHAINS * LANES];
+    for _ in 0..rounds {
+        for sum in &mut sums {
+            *sum = sum.mul_add(factor, 1.0 - factor);
+        }
+    }
+    sums.iter().sum()
+}
+
+/// See [`gemm::Tile::sum`], for tiles of R weight rows and T tokens.
+#[inline(always)]
+pub(super) fn sum<const R: usize, const T: usize>(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
+    let (x, w) = (x.as_chunks::<T>().0, w.as_chunks::<R>().0);
+    let sums = &mut sums.as_chunks_mut::<R>().0[..T];
+    let mut tile = [[0.0_f32; R]; T];
+    for (x, w) in x.iter().zip(w) {
+        for token in 0..T {
+            for row in 0..R {
+                tile[token][row] = x[token].mul_add(w[row], tile[token][row]);
+            }
+        }
+    }
+    for earlier in earlier.as_chunks::<R>().0.chunks_exact(T) {
+        for (sums, earlier) in tile.iter_mut().zip(earlier) {
+            for (sum, earlier) in sums.iter_mut().zip(earlier) {
+                *sum += *earlier;
+            }
+        }
+    }
+    sums.copy_from_slice(&tile);
+}
+
+/// 8 weight rows × 4 tokens.
+pub(super) struct Tile;
+
+impl gemm::Tile for Tile {
+    const ROWS: usize = 8;
+    const TOKENS: usize = 4;
+
+    fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
+        gemm::pack::<8>(w, first, inputs, scratch, panel);
+    }
+
+    fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
+        match sums.len() / 8 {
+            1 => sum::<8, 1>(x, w, earlier, sums),
+            2 => sum::<8, 2>(x, w, earlier, sums),
+            3 => sum::<8, 3>(x, w, earlier, sums),
+            _ => sum::<8, 4>(x, w, earlier, sums),
+        }
+    }
+
+    fn prefetch(_: *const u8) {}
+}

@@ -1,0 +1,56 @@
+//! The orders in which a kernel can read weights, and the line of the table of processors that says which one it takes.
+
+#[cfg(target_arch = "x86_64")]
+use super::Isa;
+use super::Kernel;
+#[cfg(target_arch = "x86_64")]
+use super::bf16_unit;
+use super::processor::Processor;
+#[cfg(target_arch = "x86_64")]
+use super::processor::Reading;
+use llama_trace_core::config::Precision;
+
+impl Kernel {
+    /// The same kernel with every order in which it can read weights for products in `precision`: with the same bits.
+    pub(in crate::backend::cpu) fn readings(self, precision: Precision) -> Vec<Self> {
+        #[cfg(target_arch = "x86_64")]
+        if precision.group().is_none() && self.isa != Isa::Portable {
+            use bf16_unit::Unit;
+            let streams: &[usize] = match self.isa {
+                Isa::Avx2 | Isa::AvxVnni => &[1, 4],
+                _ => &[1, 4, 8],
+            };
+            let of_vectors =
+                precision == Precision::Bf16 && matches!(self.bf16, Some(Unit::Avx512Bf16 { .. }));
+            let places: &[bool] = if of_vectors { &[false, true] } else { &[self.reading.in_place] };
+            let with = |streams: usize, in_place: bool| Self {
+                reading: Reading { streams, in_place },
+                bf16: self.bf16.map(|unit| if of_vectors { Unit::Avx512Bf16 { in_place } } else { unit }),
+                ..self
+            };
+            let all =
+                streams.iter().flat_map(|&streams| places.iter().map(move |&place| with(streams, place)));
+            return all.collect();
+        }
+        let _ = precision;
+        vec![self]
+    }
+
+    /// The kind of processor that this is, and the line of the table of processors that makes this kernel the default on it.
+    pub(in crate::backend::cpu) fn table_line(self) -> Option<(String, String)> {
+        let processor = Processor::here()?;
+        Some((processor.to_string(), processor.line(self.name(), self.reading)))
+    }
+
+    /// How it reads weights, in words.
+    pub(in crate::backend::cpu) fn reading(self) -> String {
+        let copied = "";
+        #[cfg(target_arch = "x86_64")]
+        let copied = match self.bf16 {
+            Some(bf16_unit::Unit::Avx512Bf16 { in_place: true }) => ", in place",
+            Some(bf16_unit::Unit::Avx512Bf16 { in_place: false }) => ", copied",
+            _ => copied,
+        };
+        format!("{} at once{copied}", self.reading.streams)
+    }
+}

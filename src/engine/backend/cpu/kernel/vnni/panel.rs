@@ -1,0 +1,67 @@
+//! Weights as tiles of many tokens read them: 16 rows side by side.
+
+use std::arch::x86_64::*;
+use std::cell::RefCell;
+use std::ops::Range;
+
+use llama_trace_core::ops::matmul::LANES;
+
+thread_local! {
+    pub(super) static PANELS: RefCell<Vec<Panel>> = RefCell::default();
+}
+
+/// The first of the thread's panels.
+pub(super) fn first(panels: &mut Vec<Panel>) -> &mut Panel {
+    if panels.is_empty() {
+        panels.push(Panel::default());
+    }
+    &mut panels[0]
+}
+
+/// As many of the thread's panels as `rows` rows take, each made by `fill` of so many rows from one on.
+pub(super) fn fill_all(
+    panels: &mut Vec<Panel>,
+    rows: usize,
+    fill: impl Fn(&mut Panel, usize, usize),
+) -> &[Panel] {
+    let count = rows.div_ceil(LANES);
+    panels.resize_with(panels.len().max(count), Panel::default);
+    for (i, panel) in panels[..count].iter_mut().enumerate() {
+        fill(panel, i * LANES, LANES.min(rows - i * LANES));
+    }
+    &panels[..count]
+}
+
+/// 16 rows of weights, one a lane.
+#[derive(Default)]
+pub(super) struct Panel {
+    /// (group, quad): four neighbouring values, with 128 added to what they are where VNNI reads them.
+    pub(super) quads: Vec<__m512i>,
+    /// (group) of the first run and of the second.
+    pub(super) scales: [Vec<__m512>; 2],
+    pub(super) minima: [Vec<__m512>; 2],
+}
+
+/// Adds up the partial sums (partial sum, token) of 16 rows, by halves, and writes those that there are to the `columns`
+/// of each token.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn add_up<const T: usize>(
+    sums: &mut [[__m512; T]; LANES],
+    columns: &Range<usize>,
+    out: &mut [&mut [f32]],
+) {
+    for (t, out) in out.iter_mut().enumerate() {
+        let mut width = LANES / 2;
+        while width > 0 {
+            for lane in 0..width {
+                sums[lane][t] = _mm512_add_ps(sums[lane][t], sums[lane + width][t]);
+            }
+            width /= 2;
+        }
+        let out = &mut out[columns.clone()];
+        let mask = ((1_u32 << out.len().min(LANES)) - 1) as u16;
+        // SAFETY: the mask keeps the store to the columns.
+        unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), mask, sums[0][t]) };
+    }
+}

@@ -1,0 +1,86 @@
+//! Products of many tokens where AMX multiplies int8 values: tiles of 16 tokens with panels of 16 weight rows. The sums
+//! of a group are whole numbers, so they are those of VNNI; the float32 that is made of them comes in the same order.
+
+use std::arch::x86_64::*;
+
+use bytemuck::Zeroable;
+
+use super::panel::{Panel, add_up};
+use crate::backend::cpu::kernel::amx::{self, AT_ONCE, Configured, Whole};
+use crate::backend::cpu::kernel::q8::{GROUP, QUADS, Tiles, places};
+use llama_trace_core::ops::matmul::LANES;
+
+/// What the panels hold, and so how whole sums become terms.
+pub(super) trait Weights {
+    /// Whether a group is two runs, each with sums of its own.
+    const HALVES: bool;
+
+    /// sums (token) += the terms of the group at `place` of `panel`, which is number `at` of the tiles, by its whole sums:
+    /// of one run or of both.
+    ///
+    /// # Safety
+    /// The processor has the features of the kernel.
+    unsafe fn add(
+        panel: &Panel,
+        place: usize,
+        x: &Tiles,
+        at: usize,
+        whole: &[Whole],
+        sums: &mut [__m512; LANES],
+    );
+}
+
+/// Values of the groups that one call of [`amx::int8`] may read past the last.
+pub(super) const PADDING: usize = AT_ONCE * LANES * GROUP;
+
+/// out (token)(row) = the products of the tokens with the rows of `panels`, as many as `out` has.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+pub(super) fn tiles<W: Weights>(x: &Tiles, groups: usize, panels: &[Panel], out: &mut [&mut [f32]]) {
+    let runs = 1 + usize::from(W::HALVES);
+    let _configured = Configured::for_int8(GROUP / runs);
+    // The groups of each partial sum, a few at a time, and whether the sum is then whole.
+    let mut batches = Vec::with_capacity(groups);
+    for places in (0..LANES).map(|lane| places(groups, lane)) {
+        for first in places.clone().step_by(AT_ONCE / runs) {
+            let end = places.end.min(first + AT_ONCE / runs);
+            batches.push((first, end, end == places.end));
+        }
+    }
+    let zero = [_mm512_setzero_ps(); LANES];
+    let (mut whole, mut all) = ([[Whole::zeroed(); AT_ONCE]; 2], [zero; LANES]);
+    for (tile, out) in out.chunks_mut(LANES).enumerate() {
+        let lines = &x.lines[tile * groups * LANES * GROUP..];
+        for (number, panel) in panels.iter().enumerate() {
+            let (mut lane, mut sums) = (0, zero);
+            for i in 0..=batches.len() {
+                // The next sums are made while those before become float32.
+                if let Some(&(first, ..)) = batches.get(i) {
+                    let (lines, quads) = (&lines[first * LANES * GROUP..], &panel.quads[first * QUADS..]);
+                    amx::int8(lines, quads, W::HALVES, &mut whole[i % 2]);
+                }
+                let Some(&(first, end, last)) = i.checked_sub(1).and_then(|i| batches.get(i)) else {
+                    continue;
+                };
+                for (place, whole) in (first..end).zip(whole[(i + 1) % 2].chunks_exact(runs)) {
+                    // SAFETY: this function has these features.
+                    unsafe { W::add(panel, place, x, tile * groups + place, whole, &mut sums) };
+                }
+                if last {
+                    all[lane] = sums;
+                    (lane, sums) = (lane + 1, zero);
+                }
+            }
+            let first = number * LANES;
+            let end = out.first().map_or(0, |out| out.len()).min(first + LANES);
+            add_up(&mut all, &(first..end), out);
+        }
+    }
+}
+
+/// The sums of token `t` as float32.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn float(whole: &Whole, t: usize) -> __m512 {
+    // SAFETY: 16 values.
+    unsafe { _mm512_cvtepi32_ps(_mm512_load_si512(whole.0[t * LANES..][..LANES].as_ptr().cast())) }
+}

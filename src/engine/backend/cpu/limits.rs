@@ -1,0 +1,117 @@
+//! What this machine can do at most: bytes read and numbers multiplied in a second, on all threads.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use rayon::prelude::*;
+
+use super::kernel::{Kernel, Multiplied};
+use super::memory::grow;
+use crate::backend::Limits;
+use llama_trace_core::error::Result;
+use llama_trace_core::stop;
+
+/// Bytes that are read to measure the bandwidth, at least: several times the last-level cache of common machines.
+const READ_BYTES: usize = 512 << 20;
+
+/// Bytes that are read for each byte of the last-level cache, at least, so that little of them is found there again.
+const READ_FOR_CACHED: usize = 4;
+
+/// Times that each loop runs; the best counts, since a limit is what can be reached.
+const TRIES: usize = 3;
+
+/// Rounds of the multiply loop of one thread and try.
+const ROUNDS: usize = 4 << 20;
+
+/// Rounds, and bytes that are read, between two looks at the request to stop.
+const FEW_ROUNDS: usize = 1 << 16;
+const PIECE: usize = 16 << 20;
+
+/// Measures with the loops of `kernel`, for products made of `multiplied`. Reads `mapped`, the weights where they
+/// lie in a mapped file, if there are enough of them, and otherwise ordinary memory, of which it takes `most` bytes at
+/// most.
+///
+/// # Errors
+/// [`llama_trace_core::error::Error::Interrupted`] where the process was asked to stop, and where there is no memory.
+pub(super) fn measure(
+    kernel: Kernel,
+    multiplied: Multiplied,
+    mapped: &[&[u8]],
+    most: usize,
+) -> Result<Limits> {
+    let threads = rayon::current_num_threads();
+    let enough = READ_BYTES.max(READ_FOR_CACHED * last_level_cache().unwrap_or(0));
+    let mut ordinary = Vec::new();
+    let (memory, name): (&[&[u8]], _) = if mapped.iter().map(|part| part.len()).sum::<usize>() >= enough {
+        (mapped, "the mapped file")
+    } else {
+        // The system finds its memory page by page, which takes longer than to read it.
+        let taken = enough.min(most);
+        grow(&mut ordinary, taken).map_err(|error| {
+            error
+                .at("the memory whose speed is measured")
+                .next("raise the limit on memory (ulimit -v), or end other programs")
+        })?;
+        while ordinary.len() < taken {
+            stop::check()?;
+            ordinary.resize(taken.min(ordinary.len() + PIECE), 1_u8);
+        }
+        (&[&ordinary], if taken < enough { "memory that a cache may hold" } else { "ordinary memory" })
+    };
+    let bytes: usize = memory.iter().map(|part| part.len()).sum();
+    let best = |work: &(dyn Fn() -> Result<()> + Sync)| {
+        let mut best = f64::INFINITY;
+        for _ in 0..TRIES {
+            let started = Instant::now();
+            work()?;
+            best = best.min(started.elapsed().as_secs_f64());
+        }
+        Result::Ok(best)
+    };
+    // Long runs for each thread let the prefetcher work; short parts let a fast thread help a slow one. Which
+    // width and which help to the prefetcher read fastest is the machine's to say.
+    let mut read_time = f64::INFINITY;
+    let mut all = Kernel::available();
+    all.dedup_by_key(|kernel| kernel.read_width());
+    for loops in all {
+        for ahead in [false, true] {
+            for parts in [threads, 4 * threads, 16 * threads] {
+                read_time = read_time.min(best(&|| {
+                    let parts = memory.par_iter().flat_map(|memory| memory.par_chunks(bytes.div_ceil(parts)));
+                    parts.try_for_each(|part| {
+                        for piece in part.chunks(PIECE) {
+                            stop::check()?;
+                            black_box(loops.read_limit(piece, ahead));
+                        }
+                        Ok(())
+                    })
+                })?);
+            }
+        }
+    }
+    let multiply_time = best(&|| {
+        (0..threads).into_par_iter().try_for_each(|_| {
+            for _ in 0..ROUNDS / FEW_ROUNDS {
+                stop::check()?;
+                black_box(kernel.multiply_limit(multiplied, FEW_ROUNDS));
+            }
+            Ok(())
+        })
+    })?;
+    Ok(Limits {
+        multiplied: multiplied.to_string(),
+        read_bandwidth: bytes as f64 / read_time,
+        memory: name,
+        multiply_rate: (ROUNDS * threads) as f64 * kernel.multiply_round(multiplied) / multiply_time,
+    })
+}
+
+/// Bytes of the first processor's last-level cache, where the system says so.
+fn last_level_cache() -> Option<usize> {
+    let sizes = (0..8).filter_map(|level| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{level}/size");
+        let size = std::fs::read_to_string(path).ok()?;
+        size.trim().strip_suffix('K')?.parse::<usize>().ok()
+    });
+    sizes.max().map(|kibibytes| kibibytes << 10)
+}

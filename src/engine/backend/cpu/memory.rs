@@ -1,0 +1,36 @@
+//! Memory that may not be there: what is made returns an error instead of ending the process.
+
+use std::fs;
+
+pub(super) use llama_trace_core::memory::{filled, grow, reserved};
+
+/// Bytes that programs may still take, by the whole system's count and by that of the container.
+pub fn free() -> Option<usize> {
+    let system = field("/proc/meminfo", "MemAvailable:").map(|kibibytes| kibibytes.saturating_mul(1024));
+    let container = || {
+        let number =
+            |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse().ok();
+        let (most, used): (usize, usize) = (number("memory.max")?, number("memory.current")?);
+        // Pages of files are given back where they stand in the way.
+        let files = field("/sys/fs/cgroup/memory.stat", "file ").unwrap_or(0);
+        Some(most.saturating_sub(used.saturating_sub(files)))
+    };
+    system.into_iter().chain(container()).min()
+}
+
+/// The number after `name` at the beginning of a line.
+fn field(path: &str, name: &str) -> Option<usize> {
+    let text = fs::read_to_string(path).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_system_says_how_much_is_free() {
+        assert!(free().is_some_and(|bytes| bytes > 1 << 20));
+    }
+}

@@ -1,0 +1,243 @@
+//! Several texts and the model that runs them, a token of each in every pass: the weights, which take longest to read,
+//! are then read once for all.
+
+use std::collections::VecDeque;
+
+use crate::backend::Backend;
+use crate::model::{Activations, KvCache, Model, buffer_bytes, kv_cache};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::{PassDims, Probe};
+
+use super::sampler::Sampler;
+use super::sequence::{self, Ended, Sequence};
+
+/// What a batch runs.
+#[derive(Clone, Debug)]
+pub struct Prompts {
+    /// The ids of each prompt; its place here is the sequence's number.
+    pub ids: Vec<Vec<u32>>,
+    /// Tokens that end a text.
+    pub ends: Vec<u32>,
+    /// The most tokens that are drawn for each.
+    pub draws: usize,
+    /// Tokens that each cache is reserved for: those of the prompt and the draws, where nobody says.
+    pub context: Option<usize>,
+    /// Tokens of a prompt that a pass reads at most; none for all of them.
+    pub chunk: Option<usize>,
+    /// Bytes that are free for caches and buffers; none where nobody counts.
+    pub memory: Option<usize>,
+}
+
+/// A token that was drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drawn {
+    /// Number of the sequence.
+    pub sequence: usize,
+    /// The token, or the next one of the prompt where a part of that is left.
+    pub id: u32,
+    /// Whether it is the prompt's.
+    pub given: bool,
+    /// Why no other follows, where none does.
+    pub ended: Option<Ended>,
+}
+
+/// What a pass reads of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read<'a> {
+    /// Number of the sequence.
+    pub sequence: usize,
+    /// Number of the pass, and what it reads and sees.
+    pub dims: PassDims,
+    /// The tokens.
+    pub ids: &'a [u32],
+}
+
+/// Texts that grow side by side. One that has ended leaves, and gives its memory to the next that waits. Passes are
+/// numbered for all of them together.
+///
+/// ```text
+/// while batch.ready()? {
+///     for Drawn { sequence, id, ended } in batch.pass(&mut probe)? { … }
+/// }
+/// ```
+pub struct Batch<'m, B: Backend> {
+    model: &'m Model<B>,
+    work: Activations<B>,
+    passes: usize,
+    /// In the order of their numbers.
+    running: Vec<Sequence<B>>,
+    /// Numbers and ids of those that have not begun.
+    waiting: VecDeque<(usize, Vec<u32>)>,
+    /// Everything about the prompts but their ids.
+    plan: Prompts,
+    sampler: Sampler,
+    not_a_number: bool,
+}
+
+/// The part of the free memory that a batch takes, where it has more than one sequence.
+const SHARE: usize = 2;
+
+/// Rows of prompts from which a pass takes no further one up. More rows at once are not faster, and their buffers take
+/// memory that caches can use.
+const PROMPT_ROWS: usize = 2048;
+
+impl<'m, B: Backend> Batch<'m, B> {
+    /// A batch that has run nothing. Sequence i draws from the stream of random numbers that is i after `sampler`'s.
+    ///
+    /// # Errors
+    /// [`Error::Prompt`] where a prompt cannot be run, or there is no memory even for it alone; `place` says which of
+    /// them that is, where it is to be said.
+    pub fn new(
+        model: &'m Model<B>,
+        sampler: Sampler,
+        prompts: Prompts,
+        place: impl Fn(usize) -> Option<String>,
+    ) -> Result<Self> {
+        let mut plan = prompts;
+        let ids = std::mem::take(&mut plan.ids);
+        let work = Activations::new(model)?;
+        let (running, waiting) = (Vec::new(), ids.into_iter().enumerate().collect());
+        let mut batch = Self { model, work, passes: 0, running, waiting, plan, sampler, not_a_number: false };
+        for (number, ids) in &batch.waiting {
+            batch.check(ids).map_err(|error| match place(*number) {
+                Some(place) => error.at(place),
+                None => error,
+            })?;
+        }
+        if batch.plan.draws == 0 {
+            batch.waiting.clear();
+        }
+        Ok(batch)
+    }
+
+    /// Checks that a prompt can be run, if it is run alone.
+    fn check(&self, ids: &[u32]) -> Result<()> {
+        sequence::check(&self.model.config, 0, ids)?;
+        let capacity = self.capacity(ids);
+        kv_cache::check(ids.len(), capacity)?;
+        let bytes = self.cache_bytes(capacity).saturating_add(self.buffer_bytes(ids.len(), 1));
+        match self.plan.memory {
+            Some(free) if bytes > free => Err(Error::prompt("there is not enough memory")
+                .expected(format!(
+                    "room for {bytes} bytes: the KV cache for {capacity} tokens, and the buffers of a pass over {}",
+                    ids.len()
+                ))
+                .found(format!("{free} bytes"))
+                .next("use a shorter prompt, draw fewer tokens (-n), or end other programs")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The tokens that the cache of a sequence that begins with `ids` is made for.
+    fn capacity(&self, ids: &[u32]) -> usize {
+        let tokens = self.plan.context.unwrap_or(ids.len().saturating_add(self.plan.draws));
+        tokens.min(self.model.config.context)
+    }
+
+    fn cache_bytes(&self, tokens: usize) -> usize {
+        kv_cache::bytes(&self.model.config, self.model.backend.cache_dtype(), tokens)
+    }
+
+    fn buffer_bytes(&self, rows: usize, sequences: usize) -> usize {
+        buffer_bytes(&self.model.config, rows.max(self.work.rows()), sequences)
+    }
+
+    /// Whether caches of so many `bytes` and a pass over `rows` rows of `sequences` have room beside one another.
+    fn fits(&self, bytes: usize, rows: usize, sequences: usize) -> bool {
+        let bytes = bytes.saturating_add(self.buffer_bytes(rows, sequences));
+        self.plan.memory.is_none_or(|free| bytes <= free / SHARE)
+    }
+
+    /// Whether everything that waits would be taken up by one pass.
+    pub fn at_once(&self) -> bool {
+        let (rows, count) = (self.waiting.iter().map(|(_, ids)| ids.len()).sum(), self.waiting.len());
+        let bytes = self.waiting.iter().map(|(_, ids)| self.cache_bytes(self.capacity(ids)));
+        count < 2 || rows <= PROMPT_ROWS && self.fits(bytes.fold(0, usize::saturating_add), rows, count)
+    }
+
+    /// Makes the next pass ready: takes up as many of those that wait as there is room for. False where all have ended.
+    ///
+    /// # Errors
+    /// [`Error::Prompt`] where the system has no memory for one sequence alone.
+    pub fn ready(&mut self) -> Result<bool> {
+        let before = self.running.len();
+        let mut bytes: usize =
+            self.running.iter().map(|sequence| self.cache_bytes(sequence.cache.capacity())).sum();
+        // One token of each that runs, and the prompts.
+        let mut rows: usize = before;
+        while let Some((number, ids)) = self.waiting.front() {
+            let capacity = self.capacity(ids);
+            let with_it = bytes.saturating_add(self.cache_bytes(capacity));
+            let count = self.running.len();
+            let full = count > before && rows - before + ids.len() > PROMPT_ROWS;
+            if full || count > 0 && !self.fits(with_it, rows + ids.len(), count + 1) {
+                break;
+            }
+            let cache = match KvCache::with_capacity(&self.model.config, &self.model.backend, capacity) {
+                // The system counts in another way; what ends makes room.
+                Err(_) if count > 0 => break,
+                cache => cache?,
+            };
+            let sampler = self.sampler.after(*number as u64);
+            let mut sequence = Sequence::new(*number, &self.model.config, cache, sampler);
+            (bytes, rows) = (with_it, rows + ids.len());
+            if let Some((_, ids)) = self.waiting.pop_front() {
+                let chunk = self.plan.chunk.unwrap_or(ids.len());
+                sequence.begin_in_chunks(&ids, chunk, &self.plan.ends, self.plan.draws);
+            }
+            self.running.push(sequence);
+        }
+        while let Err(error) = self.work.reserve(self.model, rows, self.running.len()) {
+            if self.running.len() <= before.max(1) {
+                return Err(error);
+            }
+            if let Some(mut last) = self.running.pop() {
+                let ids = last.take_all();
+                rows -= ids.len();
+                self.waiting.push_front((last.number, ids));
+            }
+        }
+        Ok(!self.running.is_empty())
+    }
+
+    /// What the next pass reads, sequence by sequence.
+    pub fn reads(&self) -> impl Iterator<Item = Read<'_>> {
+        self.running.iter().map(|sequence| {
+            let ids = sequence.waiting();
+            Read { sequence: sequence.number, dims: sequence.dims(self.passes, ids.len()), ids }
+        })
+    }
+
+    /// Runs the pass that [`Batch::ready`] made ready, and draws the token after each sequence, in the order of their
+    /// numbers. Those that have ended then leave.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] where the model's backend was asked to stop: all is then as it was before, and the same
+    /// pass can be run again.
+    pub fn pass<P: Probe>(&mut self, probe: &mut P) -> Result<Vec<Drawn>> {
+        let Self { model, work, passes, running, waiting, .. } = self;
+        let mut sequences: Vec<_> = running.iter_mut().collect();
+        let drawn = sequence::pass(model, work, *passes, &mut sequences, waiting.is_empty(), probe)?;
+        *passes += 1;
+        let drawn = running.iter().zip(drawn).map(|(sequence, id)| Drawn {
+            sequence: sequence.number,
+            id,
+            given: sequence.is_given(),
+            ended: sequence.ended(),
+        });
+        let drawn = drawn.collect();
+        self.not_a_number |= running.iter().any(Sequence::not_a_number);
+        running.retain(|sequence| sequence.ended().is_none());
+        Ok(drawn)
+    }
+
+    /// How many sequences run.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Whether some pass had logits that are not a number.
+    pub fn not_a_number(&self) -> bool {
+        self.not_a_number
+    }
+}

@@ -1,0 +1,207 @@
+//! Several turns with a model: what was said, the text that a template makes of it, and answers whose
+//! passes start from what the cache already holds.
+
+mod bounded;
+mod prompt;
+mod python;
+mod source;
+mod strings;
+mod template;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Ended, Next, Sampler, Session};
+use crate::backend::Backend;
+use llama_trace_core::error::Error;
+use llama_trace_core::stop;
+use llama_trace_core::trace::NoProbe;
+
+pub use prompt::prompt;
+pub use template::{LLAMA2, LLAMA3, Template};
+
+/// Tokens of a prompt that are run in one pass, so that a long one can be stopped on the way. Sums do not
+/// depend on how a prompt is cut, so neither does the answer.
+const PART: usize = 64;
+
+/// Who speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// What the model is told before the first turn.
+    System,
+    /// The one who asks.
+    User,
+    /// The model.
+    Assistant,
+}
+
+impl Role {
+    /// The name that templates know it by.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+        }
+    }
+}
+
+/// One message, as templates see it: `message['role']`, `message['content']`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Who speaks.
+    pub role: Role,
+    /// What is said.
+    pub content: String,
+}
+
+/// What was said so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conversation {
+    messages: Vec<Message>,
+}
+
+impl Conversation {
+    /// A conversation in which only `system` was said.
+    pub fn new(system: Option<String>) -> Self {
+        let mut conversation = Self::default();
+        conversation.set_system(system);
+        conversation
+    }
+
+    /// The messages, the system's first.
+    pub fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// The system message.
+    pub fn system(&self) -> Option<&str> {
+        self.messages.first().filter(|message| message.role == Role::System).map(|m| m.content.as_str())
+    }
+
+    /// Replaces the system message; none takes it away.
+    pub fn set_system(&mut self, system: Option<String>) {
+        self.messages.retain(|message| message.role != Role::System);
+        if let Some(content) = system {
+            self.messages.insert(0, Message { role: Role::System, content });
+        }
+    }
+
+    /// Forgets every turn, and keeps the system message.
+    pub fn reset(&mut self) {
+        self.messages.retain(|message| message.role == Role::System);
+    }
+
+    /// Adds a message.
+    pub fn push(&mut self, role: Role, content: impl Into<String>) {
+        self.messages.push(Message { role, content: content.into() });
+    }
+
+    /// Takes back the last message if it is of `role`.
+    pub fn pop(&mut self, role: Role) -> Option<Message> {
+        self.messages.pop_if(|message| message.role == role)
+    }
+}
+
+/// A session that answers prompt after prompt, each of which usually begins as the one before.
+pub struct Chat<'m, B: Backend> {
+    session: Session<'m, B>,
+}
+
+impl<'m, B: Backend> Chat<'m, B> {
+    /// A chat over a session that has run nothing.
+    pub fn new(session: Session<'m, B>) -> Self {
+        Self { session }
+    }
+
+    /// The tokens whose keys and values the cache holds: the last prompt and its answer.
+    pub fn ran(&self) -> &[u32] {
+        self.session.ran()
+    }
+
+    /// What drew the last token, as it was before: see [`Sampler::before_the_last`].
+    pub fn last_draw(&self) -> Sampler {
+        self.session.sequence.last_draw()
+    }
+
+    /// How many tokens there is room for: see [`Session::capacity`].
+    pub fn capacity(&self) -> usize {
+        self.session.capacity()
+    }
+
+    /// Whether some pass had logits that are not a number.
+    pub fn not_a_number(&self) -> bool {
+        self.session.not_a_number()
+    }
+
+    /// Runs what of `prompt` the cache does not hold already, and draws up to `limit` tokens until one of
+    /// `ends`, giving each to `sink`. Where the model's backend is asked to stop, the answer ends, and none is the
+    /// answer to why; what was whole until then stays.
+    ///
+    /// # Errors
+    /// [`Error::Prompt`] where the prompt cannot be run, being longer than the context for one;
+    /// [`Error::Interrupted`] where the whole process was asked to stop; and whatever `sink` returns.
+    pub fn answer<E: From<Error>>(
+        &mut self,
+        prompt: &[u32],
+        ends: &[u32],
+        limit: usize,
+        mut sink: impl FnMut(u32) -> Result<(), E>,
+    ) -> Result<Option<Ended>, E> {
+        let rest = self.rewind(prompt).to_vec();
+        self.session.begin(rest, ends, limit)?;
+        while self.session.waiting().len() > PART {
+            if let Err(error) = self.session.read_some(PART, &mut NoProbe) {
+                return stopped(error);
+            }
+        }
+        loop {
+            if let Next::Ended(ended) = self.session.next() {
+                return Ok(Some(ended));
+            }
+            let id = match self.session.pass(&mut NoProbe) {
+                Err(error) => return stopped(error),
+                Ok(id) => id,
+            };
+            if self.session.next() != Next::Ended(Ended::Text) {
+                sink(id)?;
+            }
+        }
+    }
+
+    /// Goes back to where `prompt` and what was run part, and returns the rest of the prompt: at least its
+    /// last token, whose pass the first draw is made from.
+    fn rewind<'p>(&mut self, prompt: &'p [u32]) -> &'p [u32] {
+        let same = self.session.ran().iter().zip(prompt).take_while(|(ran, new)| ran == new).count();
+        let same = same.min(prompt.len().saturating_sub(1));
+        self.session.rewind(same);
+        &prompt[same..]
+    }
+}
+
+/// The end of an answer whose pass failed: stopped, where only this answer was to.
+fn stopped<E: From<Error>>(error: Error) -> Result<Option<Ended>, E> {
+    match error {
+        Error::Interrupted(_) if !stop::process().asked() => Ok(None),
+        error => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_message_is_first_and_stays() {
+        let mut conversation = Conversation::new(Some("be brief".into()));
+        conversation.push(Role::User, "hi");
+        conversation.push(Role::Assistant, "hello");
+        assert_eq!(conversation.pop(Role::User), None);
+        assert_eq!(conversation.pop(Role::Assistant).map(|message| message.content), Some("hello".into()));
+        conversation.set_system(Some("be long".into()));
+        assert_eq!(conversation.messages().len(), 2);
+        conversation.reset();
+        assert_eq!((conversation.messages().len(), conversation.system()), (1, Some("be long")));
+        conversation.set_system(None);
+        assert!(conversation.messages().is_empty());
+    }
+}

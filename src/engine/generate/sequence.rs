@@ -1,0 +1,410 @@
+//! One text under way: its cache, the tokens so far, what draws the next one, and whether it goes on. And the pass over
+//! one or several of them, which is the same.
+
+use crate::backend::{Backend, Draw as Drawing, Drawn, Span};
+use crate::model::{Activations, KvCache, Model, ahead, forward};
+use llama_trace_core::config::ModelConfig;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::draw::{Draw, Sampling};
+use llama_trace_core::trace::{PassDims, Probe};
+
+use super::sampler::Sampler;
+
+/// Why no pass follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The model drew a token that ends a text.
+    Text,
+    /// As many tokens were drawn as were asked for.
+    Limit,
+    /// The model's context is full, or the cache that was reserved for a part of it.
+    Full,
+}
+
+/// A text that grows: first the prompt in one pass, then token by token.
+pub struct Sequence<B: Backend> {
+    /// Its number: that of its sites.
+    pub number: usize,
+    /// Keys and values of everything run so far.
+    pub cache: KvCache<B>,
+    text: Text,
+    /// The most tokens that there is room for.
+    capacity: usize,
+}
+
+/// What a text is beside its cache: its tokens, what draws the next one, and whether it goes on.
+#[derive(Clone, Debug)]
+pub struct Text {
+    sampler: Sampler,
+    not_a_number: bool,
+    /// The tokens whose keys and values the cache holds.
+    ran: Vec<u32>,
+    /// The tokens that the next pass reads.
+    waiting: Vec<u32>,
+    /// Tokens that end a text.
+    ends: Vec<u32>,
+    /// What passes read that come next whatever is drawn, the last of them first.
+    forced: Vec<Vec<u32>>,
+    /// Tokens that may still be drawn.
+    left: usize,
+    /// Whether one that ends the text was drawn last.
+    at_end: bool,
+    /// Whether the tokens that the next pass reads were given, and not drawn.
+    given: bool,
+}
+
+impl Text {
+    /// One that has run nothing yet.
+    fn new(sampler: Sampler) -> Self {
+        Self {
+            sampler,
+            not_a_number: false,
+            ran: Vec::new(),
+            waiting: Vec::new(),
+            ends: Vec::new(),
+            forced: Vec::new(),
+            left: 0,
+            at_end: false,
+            given: false,
+        }
+    }
+
+    /// Another text that begins with the first `len` tokens of this one, `draws` of them drawn, and goes on with `token`;
+    /// what follows is drawn in the same setting, or in another one from the same stream.
+    ///
+    /// # Errors
+    /// As [`Sampler::new`]'s.
+    pub fn parted(&self, len: usize, token: u32, draws: u64, setting: Option<Sampling>) -> Result<Self> {
+        let sampling = setting.unwrap_or_else(|| self.sampler.sampling());
+        Ok(Self {
+            sampler: self.sampler.before(draws, sampling)?,
+            not_a_number: false,
+            ran: self.ran.get(..len).unwrap_or(&self.ran).to_vec(),
+            waiting: vec![token],
+            ends: self.ends.clone(),
+            forced: Vec::new(),
+            left: self.left,
+            at_end: self.ends.contains(&token),
+            given: true,
+        })
+    }
+
+    /// How many of its tokens the cache holds.
+    pub fn len(&self) -> usize {
+        self.ran.len()
+    }
+
+    /// Whether it has run nothing yet.
+    pub fn is_empty(&self) -> bool {
+        self.ran.is_empty()
+    }
+}
+
+impl<B: Backend> Sequence<B> {
+    /// A text of a model of this configuration that has run nothing yet.
+    pub fn new(number: usize, config: &ModelConfig, cache: KvCache<B>, sampler: Sampler) -> Self {
+        let capacity = config.context.min(cache.capacity());
+        Self { number, cache, text: Text::new(sampler), capacity }
+    }
+
+    /// Has `ids` follow what was run before, and up to `draws` tokens follow those, until one of `ends` is drawn.
+    pub fn begin(&mut self, ids: Vec<u32>, ends: &[u32], draws: usize) {
+        let text = &mut self.text;
+        (text.waiting, text.ends, text.left) = (ids, ends.to_vec(), draws);
+        (text.at_end, text.given) = (false, true);
+    }
+
+    /// The same, with passes over `chunk` of the ids each, and fewer in the last. What is drawn before that one goes
+    /// nowhere.
+    pub fn begin_in_chunks(&mut self, ids: &[u32], chunk: usize, ends: &[u32], draws: usize) {
+        let mut chunks: Vec<_> = ids.chunks(chunk.max(1)).rev().map(<[u32]>::to_vec).collect();
+        let first = chunks.pop().unwrap_or_default();
+        self.begin(first, ends, draws.saturating_add(chunks.len()));
+        self.text.forced = chunks;
+    }
+
+    /// Why no pass follows, where none does.
+    pub fn ended(&self) -> Option<Ended> {
+        if self.text.at_end {
+            Some(Ended::Text)
+        } else if self.text.left == 0 || self.text.waiting.is_empty() {
+            Some(Ended::Limit)
+        } else if self.text.waiting.len() > self.room() {
+            Some(Ended::Full)
+        } else {
+            None
+        }
+    }
+
+    /// Has `ids` come next, one after each pass, whatever is drawn.
+    pub fn force(&mut self, ids: Vec<u32>) {
+        self.text.forced = ids.into_iter().rev().map(|id| vec![id]).collect();
+    }
+
+    /// The tokens that the next pass reads.
+    pub fn waiting(&self) -> &[u32] {
+        &self.text.waiting
+    }
+
+    /// The tokens whose keys and values the cache holds.
+    pub fn ran(&self) -> &[u32] {
+        &self.text.ran
+    }
+
+    /// How its tokens are drawn.
+    pub fn sampling(&self) -> Sampling {
+        self.text.sampler.sampling()
+    }
+
+    /// What draws its tokens, before the last that it has drawn: see [`Sampler::before_the_last`].
+    pub fn last_draw(&self) -> Sampler {
+        self.text.sampler.before_the_last()
+    }
+
+    /// The random number that draw number `draw` draws by: see [`Sampler::random`].
+    pub fn random(&self, draw: u64) -> f64 {
+        self.text.sampler.random(draw)
+    }
+
+    /// What draw number `draw` is from `logits` (V): see [`Sampler::look`].
+    ///
+    /// # Errors
+    /// As [`Sampler::look`]'s.
+    pub fn look(&self, logits: &[f32], draw: u64, setting: Option<Sampling>) -> Result<Draw> {
+        self.text.sampler.look(logits, draw, setting)
+    }
+
+    /// Pass number `pass`, if it reads `tokens` tokens of this text.
+    pub fn dims(&self, pass: usize, tokens: usize) -> PassDims {
+        PassDims { pass, start: self.cache.len(), tokens }
+    }
+
+    /// How many tokens the model's context and the cache have room for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// How many more fit there.
+    pub fn room(&self) -> usize {
+        self.capacity.saturating_sub(self.cache.len())
+    }
+
+    /// Whether some pass had logits that are not a number.
+    pub fn not_a_number(&self) -> bool {
+        self.text.not_a_number
+    }
+
+    /// Forgets what was run after the first `len` tokens; what is run next follows those.
+    pub fn rewind(&mut self, len: usize) {
+        self.cache.truncate(len);
+        self.text.ran.truncate(len);
+    }
+
+    /// The text.
+    pub fn text(&self) -> &Text {
+        &self.text
+    }
+
+    /// Goes on with another text, whose keys and values the cache holds; the answer is the one so far.
+    pub(super) fn exchange(&mut self, text: Text) -> Text {
+        debug_assert_eq!(text.len(), self.cache.len(), "the cache holds its tokens");
+        std::mem::replace(&mut self.text, text)
+    }
+
+    /// Takes the first `count` of the tokens that wait.
+    pub(super) fn take(&mut self, count: usize) -> Vec<u32> {
+        let rest = self.text.waiting.split_off(count.min(self.text.waiting.len()));
+        std::mem::replace(&mut self.text.waiting, rest)
+    }
+
+    /// Takes all that it has not run yet, and what was to come next whatever is drawn.
+    pub(super) fn take_all(&mut self) -> Vec<u32> {
+        let mut ids = self.take(usize::MAX);
+        while let Some(next) = self.text.forced.pop() {
+            ids.extend(next);
+        }
+        ids
+    }
+
+    /// Whether what the next pass reads was given, and not drawn.
+    pub(super) fn is_given(&self) -> bool {
+        self.text.given
+    }
+
+    /// Has `ids` wait again, before all others.
+    pub(super) fn give_back(&mut self, ids: Vec<u32>) {
+        self.text.waiting.splice(..0, ids);
+    }
+
+    /// Draws the token after span number `span` of pass number `pass`, whose logits were computed last, unless the device
+    /// has `drawn` it.
+    pub(super) fn draw<P: Probe>(
+        &mut self,
+        model: &Model<B>,
+        work: &Activations<B>,
+        (pass, span): (usize, usize),
+        drawn: &[Drawn],
+        probe: &mut P,
+    ) -> Result<u32> {
+        let Self { number, text: Text { sampler, not_a_number, .. }, .. } = self;
+        if let Some(drawn) = drawn.get(span)
+            && !Sampler::is_watched(probe, *number, pass)
+        {
+            sampler.skip();
+            *not_a_number |= drawn.not_a_number;
+            return Ok(drawn.id);
+        }
+        let mut drawn = 0;
+        forward::last_logits(model, work, span, |logits| {
+            *not_a_number |= logits.iter().any(|logit| logit.is_nan());
+            drawn = sampler.sample(logits, *number, pass, probe);
+            Ok(())
+        })?;
+        Ok(drawn)
+    }
+
+    /// Shows `probe` the probabilities of `pass`, which was the last, over this text alone. Draws nothing: the random
+    /// numbers stay where they are.
+    pub(super) fn show_draw<P: Probe>(
+        &self,
+        model: &Model<B>,
+        work: &Activations<B>,
+        pass: usize,
+        probe: &mut P,
+    ) -> Result<()> {
+        let mut sampler = self.text.sampler.clone();
+        forward::last_logits(model, work, 0, |logits| {
+            sampler.sample(logits, self.number, pass, probe);
+            Ok(())
+        })
+    }
+}
+
+/// How the device draws the tokens of `pass`: none where it does not, or where the sampler shows the probe each draw.
+pub(super) fn draws<B: Backend, P: Probe>(
+    model: &Model<B>,
+    pass: usize,
+    sequences: &[&mut Sequence<B>],
+    probe: &P,
+) -> Vec<Drawing> {
+    let watched = |sequence: &&mut Sequence<B>| Sampler::is_watched(probe, sequence.number, pass);
+    if !model.backend.draws() || sequences.iter().all(watched) {
+        return Vec::new();
+    }
+    sequences.iter().map(|sequence| sequence.text.sampler.coming_draw(0)).collect()
+}
+
+/// How the device draws the tokens of the pass after the next, which reads `ids`; none where a text ends before it, as far as
+/// is known now.
+fn draws_after<B: Backend>(sequences: &[&mut Sequence<B>], ids: &[Vec<u32>]) -> Vec<Drawing> {
+    let goes_on = |(sequence, ids): (&&mut Sequence<B>, &Vec<u32>)| {
+        sequence.text.left > 1 && sequence.text.forced.is_empty() && sequence.room() > ids.len()
+    };
+    if !sequences.iter().zip(ids).all(goes_on) {
+        return Vec::new();
+    }
+    sequences.iter().map(|sequence| sequence.text.sampler.coming_draw(1)).collect()
+}
+
+/// Runs pass number `pass` over `ids` of each of `sequences`; the device draws as `draws` say, and the answer is what it
+/// drew. The sequences know nothing of that yet. Where nobody looks on, the device has the pass after it meanwhile, if
+/// `next` says how tokens are drawn there.
+///
+/// # Errors
+/// As [`forward::forward_and_draw`]'s; the sequences are then as they were.
+pub(super) fn read<B: Backend, P: Probe>(
+    model: &Model<B>,
+    work: &mut Activations<B>,
+    pass: usize,
+    sequences: &mut [&mut Sequence<B>],
+    ids: &[impl AsRef<[u32]>],
+    (draws, next): (&[Drawing], &[Drawing]),
+    probe: &mut P,
+) -> Result<Vec<Drawn>> {
+    let span = |(sequence, ids): (&&mut Sequence<B>, &_)| Span {
+        sequence: sequence.number,
+        start: sequence.cache.len(),
+        tokens: AsRef::<[u32]>::as_ref(ids).len(),
+    };
+    let spans: Vec<Span> = sequences.iter().zip(ids).map(span).collect();
+    let all: Vec<u32> = ids.iter().flat_map(AsRef::as_ref).copied().collect();
+    let mut caches: Vec<_> = sequences.iter_mut().map(|sequence| &mut sequence.cache).collect();
+    let drawn = if P::ENABLED || draws.is_empty() {
+        forward::forward_and_draw(model, &mut caches, work, pass, &spans, (&all, draws), probe)?
+    } else {
+        ahead::pass_and_next(model, &mut caches, work, pass, &spans, (&all, draws), next)?
+    };
+    for (sequence, ids) in sequences.iter_mut().zip(ids) {
+        sequence.text.ran.extend_from_slice(ids.as_ref());
+    }
+    Ok(drawn)
+}
+
+/// Runs pass number `pass` over the tokens that wait of each of `sequences`, and draws the token after each; those wait
+/// then. `on`: whether the pass after it is over the same sequences, those apart that end.
+///
+/// # Errors
+/// As [`read`]'s.
+pub(super) fn pass<B: Backend, P: Probe>(
+    model: &Model<B>,
+    work: &mut Activations<B>,
+    pass: usize,
+    sequences: &mut [&mut Sequence<B>],
+    on: bool,
+    probe: &mut P,
+) -> Result<Vec<u32>> {
+    let waiting: Vec<_> = sequences.iter_mut().map(|sequence| sequence.take(usize::MAX)).collect();
+    let draws = draws(model, pass, sequences, probe);
+    let next = if on && !P::ENABLED { draws_after(sequences, &waiting) } else { Vec::new() };
+    let drawn = match read(model, work, pass, sequences, &waiting, (&draws, &next), probe) {
+        Ok(drawn) => drawn,
+        Err(error) => {
+            for (sequence, ids) in sequences.iter_mut().zip(waiting) {
+                sequence.give_back(ids);
+            }
+            return Err(error);
+        }
+    };
+    let draw = |(span, sequence): (usize, &mut &mut Sequence<B>)| {
+        let drawn = sequence.draw(model, work, (pass, span), &drawn, probe)?;
+        let (next, given) = match sequence.text.forced.pop() {
+            Some(forced) => (forced, true),
+            None => (vec![drawn], false),
+        };
+        let text = &mut sequence.text;
+        let first = next.first().copied().unwrap_or(drawn);
+        text.left = text.left.saturating_sub(1);
+        // A token that ends a text ends none where it is in the middle of a prompt.
+        text.at_end = !given && text.ends.contains(&first);
+        (text.waiting, text.given) = (next, given);
+        Ok(first)
+    };
+    sequences.iter_mut().enumerate().map(draw).collect()
+}
+
+/// Checks that a model of this configuration can run `ids` after `before` other tokens.
+///
+/// # Errors
+/// [`Error::Prompt`] where there are no ids, one is outside the vocabulary, or they are more than the context.
+pub fn check(config: &ModelConfig, before: usize, ids: &[u32]) -> Result<()> {
+    if ids.is_empty() {
+        return Err(Error::prompt("there are no tokens to run")
+            .expected("at least one token")
+            .next("give a prompt that is not empty"));
+    }
+    if let Some((position, id)) = ids.iter().enumerate().find(|(_, id)| **id as usize >= config.vocab) {
+        return Err(Error::prompt("an id is outside the model's vocabulary")
+            .at(format!("token {position} of the prompt"))
+            .expected(format!("ids from 0 to {}", config.vocab - 1))
+            .found(id)
+            .next("check that the ids, or the tokenizer, belong to this model"));
+    }
+    let tokens = before + ids.len();
+    if tokens > config.context {
+        return Err(Error::prompt("the text is longer than the model's context")
+            .expected(format!("at most {} tokens", config.context))
+            .found(format!("{tokens} tokens"))
+            .next("shorten the prompt"));
+    }
+    Ok(())
+}

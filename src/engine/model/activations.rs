@@ -1,0 +1,217 @@
+//! The buffers of a pass, kept from one to the next.
+
+use crate::backend::{Backend, PassRows, Span};
+use llama_trace_core::config::ModelConfig;
+use llama_trace_core::error::{Error, Result};
+
+use super::Model;
+use super::asked::Asked;
+use super::observe::Unseen;
+
+/// Logits that are computed at once: more rows go one block after the other.
+pub(super) const LOGITS_AT_ONCE: usize = 1 << 24;
+
+/// What a pass reads and the buffers that it writes, for `rows` rows: the tokens of all its spans, R in the shapes.
+/// Kept from pass to pass, so that a decode pass allocates nothing.
+pub struct Activations<B: Backend> {
+    /// Rows that the buffers have room for.
+    pub(super) rows: usize,
+    /// Number of the pass.
+    pub(super) number: usize,
+    /// What it reads of each sequence.
+    pub(super) spans: Vec<Span>,
+    /// Ids and positions (R), where the operations read them.
+    pub(super) pass: B::Pass,
+    /// (R, C/2)
+    pub(super) rope_cos: B::Buffer,
+    /// (R, C/2)
+    pub(super) rope_sin: B::Buffer,
+    /// (R, D): what enters a layer.
+    pub(super) x: B::Buffer,
+    /// (R, D)
+    pub(super) attn_norm: B::Buffer,
+    /// (R, H, C)
+    pub(super) xq: B::Buffer,
+    /// (R, G, C)
+    pub(super) xk: B::Buffer,
+    /// (R, G, C)
+    pub(super) xv: B::Buffer,
+    /// (R, H, C), or nothing where the family has no such norm
+    pub(super) xq_norm: B::Buffer,
+    /// (R, G, C), or nothing
+    pub(super) xk_norm: B::Buffer,
+    /// (R, H, C)
+    pub(super) xq_rope: B::Buffer,
+    /// (R, G, C)
+    pub(super) xk_rope: B::Buffer,
+    /// (R, H, C)
+    pub(super) attn_heads: B::Buffer,
+    /// (R, D)
+    pub(super) attn_output: B::Buffer,
+    /// (R, D)
+    pub(super) attn_residual: B::Buffer,
+    /// (R, D)
+    pub(super) ffn_norm: B::Buffer,
+    /// (R, F)
+    pub(super) ffn_gate: B::Buffer,
+    /// (R, F)
+    pub(super) ffn_silu: B::Buffer,
+    /// (R, F)
+    pub(super) ffn_up: B::Buffer,
+    /// (R, F)
+    pub(super) ffn_hidden: B::Buffer,
+    /// (R, D)
+    pub(super) ffn_down: B::Buffer,
+    /// (R, D): what leaves a layer; swapped with `x`.
+    pub(super) ffn_residual: B::Buffer,
+    /// (rows, D): the rows that the head reads at once.
+    pub(super) some: B::Buffer,
+    /// (rows, D)
+    pub(super) final_norm: B::Buffer,
+    /// (rows, V)
+    pub(super) logits: B::Buffer,
+    /// What the next matrix products read.
+    pub(super) input: B::Input,
+    /// Rows that the head's three buffers have room for.
+    pub(super) logit_rows: usize,
+    /// For each span the row of `logits` that was computed last.
+    pub(super) last_rows: Vec<usize>,
+    /// What the probe has still to be given.
+    pub(super) unseen: Unseen,
+    /// The pass that was asked for before it was known what it reads.
+    pub(super) ahead: Option<Asked>,
+}
+
+impl<B: Backend> Activations<B> {
+    /// No buffers yet; [`begin`](super::forward::begin) makes room.
+    ///
+    /// # Errors
+    /// Where the backend cannot even have those.
+    pub fn new(model: &Model<B>) -> Result<Self> {
+        Self::with_room(model, 0)
+    }
+
+    fn with_room(model: &Model<B>, rows: usize) -> Result<Self> {
+        let config = &model.config;
+        let buffer = |width: usize| model.backend.buffer(rows * width);
+        let (d, q, kv, f) = (config.dim, config.q_dim(), config.kv_dim(), config.ffn_dim);
+        Ok(Self {
+            rows,
+            number: 0,
+            spans: Vec::new(),
+            pass: model.backend.new_pass()?,
+            rope_cos: buffer(config.head_dim / 2)?,
+            rope_sin: buffer(config.head_dim / 2)?,
+            x: buffer(d)?,
+            attn_norm: buffer(d)?,
+            xq: buffer(q)?,
+            xk: buffer(kv)?,
+            xv: buffer(kv)?,
+            xq_norm: buffer(if config.qk_norm { q } else { 0 })?,
+            xk_norm: buffer(if config.qk_norm { kv } else { 0 })?,
+            xq_rope: buffer(q)?,
+            xk_rope: buffer(kv)?,
+            attn_heads: buffer(q)?,
+            attn_output: buffer(d)?,
+            attn_residual: buffer(d)?,
+            ffn_norm: buffer(d)?,
+            ffn_gate: buffer(f)?,
+            ffn_silu: buffer(f)?,
+            ffn_up: buffer(f)?,
+            ffn_hidden: buffer(f)?,
+            ffn_down: buffer(d)?,
+            ffn_residual: buffer(d)?,
+            some: model.backend.buffer(0)?,
+            final_norm: model.backend.buffer(0)?,
+            logits: model.backend.buffer(0)?,
+            input: model.backend.input(),
+            logit_rows: 0,
+            last_rows: Vec::new(),
+            unseen: Unseen::default(),
+            ahead: None,
+        })
+    }
+
+    /// Makes room for a pass over `tokens` tokens of `spans` sequences, so that no memory is wanted on the way.
+    ///
+    /// # Errors
+    /// [`Error::Prompt`] where there is none.
+    pub fn reserve(&mut self, model: &Model<B>, tokens: usize, spans: usize) -> Result<()> {
+        if self.rows < tokens {
+            *self = Self::with_room(model, tokens).map_err(|error| no_room(error, &model.config, tokens))?;
+        }
+        self.reserve_head(model, spans)
+    }
+
+    /// Makes room for the logits of `rows` rows.
+    pub(super) fn reserve_head(&mut self, model: &Model<B>, rows: usize) -> Result<()> {
+        if self.logit_rows < rows {
+            let config = &model.config;
+            let room = |width: usize| {
+                model.backend.buffer(rows * width).map_err(|error| no_room(error, config, rows))
+            };
+            (self.some, self.final_norm, self.logits) =
+                (room(config.dim)?, room(config.dim)?, room(config.vocab)?);
+            self.logit_rows = rows;
+        }
+        Ok(())
+    }
+
+    /// Rows that the buffers have room for.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Puts `x` (R, D) where [`layer`](super::forward::layer) and [`finish`](super::forward::finish) read their input.
+    ///
+    /// # Errors
+    /// Where the backend fails.
+    pub fn set_input(&mut self, model: &Model<B>, x: &[f32]) -> Result<()> {
+        model.backend.write(x, &mut self.x)
+    }
+
+    /// Forgets the pass that was asked for ahead, where there is one: caches are going to hold something else.
+    pub fn forget_ahead(&mut self) {
+        self.ahead = None;
+    }
+
+    /// Makes this pass number `pass` over `spans`.
+    pub(super) fn set(&mut self, pass: usize, spans: &[Span]) {
+        (self.number, self.ahead) = (pass, None);
+        self.spans.clear();
+        self.spans.extend_from_slice(spans);
+        self.last_rows.clear();
+        self.last_rows.resize(spans.len(), 0);
+    }
+
+    /// R: tokens of all spans.
+    pub(super) fn tokens(&self) -> usize {
+        PassRows::All.count(&self.spans)
+    }
+}
+
+/// About how many bytes the buffers of a pass over `tokens` tokens of `spans` sequences take, those of the head for all
+/// of its rows included: what [`Activations`] holds besides the weights and the cache.
+pub fn buffer_bytes(config: &ModelConfig, tokens: usize, spans: usize) -> usize {
+    let (d, q, kv, f) = (config.dim, config.q_dim(), config.kv_dim(), config.ffn_dim);
+    let norms = if config.qk_norm { q + kv } else { 0 };
+    // What products read: in int8 with its scales the widest of them, on a device in bfloat16 each of the five.
+    let input = d.max(q).max(f).max((3 * d + q + f).div_ceil(2));
+    let row = [config.head_dim, 7 * d, 3 * q, 3 * kv, norms, 4 * f, input]
+        .into_iter()
+        .fold(0, usize::saturating_add);
+    let head =
+        LOGITS_AT_ONCE.max(config.vocab.saturating_mul(spans)).min(config.vocab.saturating_mul(tokens));
+    row.saturating_mul(tokens).saturating_add(head).saturating_mul(size_of::<f32>())
+}
+
+/// Says what there was no memory for.
+fn no_room(error: Error, config: &ModelConfig, tokens: usize) -> Error {
+    if error.says_next() {
+        return error;
+    }
+    error
+        .at(format!("the buffers of a pass over {tokens} tokens"))
+        .expected(format!("room for {} bytes", buffer_bytes(config, tokens, 1)))
+        .next("use a shorter prompt, or end other programs")
+}

@@ -1,0 +1,76 @@
+//! The model: its weights, its cache, and the one forward pass. Read [`forward`] first.
+
+mod activations;
+pub mod ahead;
+mod asked;
+mod fingerprint;
+pub mod forward;
+pub mod kv_cache;
+mod observe;
+mod reading;
+mod weights;
+
+use crate::backend::Backend;
+use llama_trace_core::config::ModelConfig;
+use llama_trace_core::error::Result;
+use llama_trace_core::ops;
+use llama_trace_core::trace::{ModelCard, Sizes};
+use llama_trace_formats::checkpoint::Checkpoint;
+
+pub use activations::{Activations, buffer_bytes};
+pub use fingerprint::Fingerprint;
+pub use kv_cache::KvCache;
+pub use weights::{LayerWeights, Linear, Weights};
+
+/// A model that is ready to run on a backend.
+pub struct Model<B: Backend> {
+    /// The hyperparameters.
+    pub config: ModelConfig,
+    /// The weights, on the backend.
+    pub weights: Weights<B>,
+    /// Where it runs.
+    pub backend: B,
+    /// RoPE's angle a position for each pair (C/2), in radians.
+    pub rope_frequencies: B::Buffer,
+    name: String,
+    ignored: Vec<String>,
+    without: Vec<String>,
+}
+
+impl<B: Backend> Model<B> {
+    /// Hands a checkpoint's weights to `backend`.
+    ///
+    /// # Errors
+    /// [`llama_trace_core::error::Error::Model`] where a weight is missing or has the wrong shape,
+    /// [`llama_trace_core::error::Error::Interrupted`] where the backend was asked to stop.
+    pub fn load(checkpoint: &Checkpoint, backend: B) -> Result<Self> {
+        let config = checkpoint.config.clone();
+        let weights = Weights::load(checkpoint, &backend)?;
+        // Of weights that were put together meanwhile a part may be missing.
+        backend.stop().check()?;
+        let frequencies = ops::rope::frequencies(config.head_dim, config.rope_theta, &config.rope_scaling);
+        let mut rope_frequencies = backend.buffer(frequencies.len())?;
+        backend.write(&frequencies, &mut rope_frequencies)?;
+        backend.sync()?;
+        let (name, ignored) = (checkpoint.name.clone(), checkpoint.notes.ignored.clone());
+        let without = checkpoint.notes.ablated.iter().map(ToString::to_string).collect();
+        Ok(Self { config, weights, backend, rope_frequencies, name, ignored, without })
+    }
+
+    /// The sizes that a trace's shapes are made of.
+    pub fn sizes(&self) -> Sizes {
+        Sizes::new(&self.config, self.backend.precision())
+    }
+
+    /// What a trace of this model says about it.
+    pub fn card(&self) -> ModelCard {
+        ModelCard {
+            name: self.name.clone(),
+            ignored: self.ignored.clone(),
+            without: self.without.clone(),
+            config: self.config.clone(),
+            precision: self.backend.precision(),
+            backend: self.backend.name().into(),
+        }
+    }
+}

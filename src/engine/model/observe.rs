@@ -1,0 +1,365 @@
+//! Between the pass and the probe: turns "this buffer is that stage" into rows of a site, where wanted; of a pass
+//! over several sequences, the rows of each under a site of its own.
+//!
+//! In a whole pass, values that a device brings while it goes on are handed over when the pass is done, or when there is no
+//! room for more ([`Unseen`]); whatever comes directly comes after them, so the probe sees the order of the pass.
+
+use std::ops::Range;
+
+use crate::backend::{AttentionPart, AttentionSink, Backend, Fetched, PassRows, Span};
+use llama_trace_core::error::Result;
+use llama_trace_core::ops;
+use llama_trace_core::trace::{PassDims, Probe, Run, Site, Sizes, Stage, Values};
+
+use super::Model;
+
+/// Values that are recorded between two looks at the backend's [`llama_trace_core::stop::Stop`].
+const VALUES_AT_ONCE: usize = 1 << 20;
+
+/// What the probe wanted of a pass and has not been given yet.
+#[derive(Default)]
+pub(super) struct Unseen {
+    /// Whether the pass is run as a whole, so that somebody will hand over what is here.
+    waits: bool,
+    on_their_way: Vec<(Site, Range<usize>, Late)>,
+    /// How many values wait here.
+    here: usize,
+}
+
+/// Values that the probe is given later.
+enum Late {
+    /// The backend brings them: float32, or int8.
+    Fetched(Fetched),
+    FetchedInt8(Fetched),
+    /// They are here, and come after others that are not.
+    Here(Vec<f32>),
+}
+
+/// The most values that wait here for others.
+const MOST_WAITING: usize = 1 << 20;
+
+impl Unseen {
+    /// Nothing yet; what the backend brings while it goes on may wait.
+    pub(super) fn of_a_whole_pass() -> Self {
+        Self { waits: true, ..Self::default() }
+    }
+}
+
+/// The probe, as the forward pass sees it in one place of one pass.
+pub(super) struct Observer<'a, B: Backend, P> {
+    backend: &'a B,
+    probe: &'a mut P,
+    pass: &'a B::Pass,
+    unseen: &'a mut Unseen,
+    sizes: Sizes,
+    layer: Option<usize>,
+    /// What the buffers hold of each sequence, one after the other; nothing where nobody looks.
+    parts: Vec<Part>,
+}
+
+/// Rows of one sequence.
+#[derive(Clone)]
+struct Part {
+    sequence: usize,
+    dims: PassDims,
+    /// The tokens of the pass that the buffers hold.
+    tokens: Range<usize>,
+    /// The row of the buffers that the first of them is.
+    at: usize,
+}
+
+impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
+    /// Outside the layers: the buffers hold `rows` of a pass and its number over `spans`.
+    pub(super) fn new(
+        model: &'a Model<B>,
+        probe: &'a mut P,
+        (pass, number): (&'a B::Pass, usize),
+        unseen: &'a mut Unseen,
+        spans: &[Span],
+        rows: &PassRows,
+    ) -> Self {
+        let mut parts = Vec::new();
+        if P::ENABLED {
+            let mut at = 0;
+            for (i, &Span { sequence, start, tokens }) in spans.iter().enumerate() {
+                let held = match rows {
+                    PassRows::All => 0..tokens,
+                    PassRows::Of { span, rows } if *span == i => rows.clone(),
+                    PassRows::Of { .. } => continue,
+                    PassRows::Last => tokens - 1..tokens,
+                };
+                at += held.len();
+                let dims = PassDims { pass: number, start, tokens };
+                parts.push(Part { sequence, dims, at: at - held.len(), tokens: held });
+            }
+        }
+        Self { backend: &model.backend, probe, pass, unseen, sizes: model.sizes(), layer: None, parts }
+    }
+
+    /// The same in a layer.
+    pub(super) fn in_layer(self, layer: usize) -> Self {
+        Self { layer: Some(layer), ..self }
+    }
+
+    fn site(&self, part: &Part, stage: Stage) -> Site {
+        let Part { sequence, dims, .. } = *part;
+        Site { run: Run::ITSELF, sequence, pass: dims.pass, layer: self.layer, stage }
+    }
+
+    /// The site of `stage`, where the probe wants it of `part`.
+    fn wanted(&self, part: &Part, stage: Stage) -> Option<Site> {
+        let site = self.site(part, stage);
+        (stage.present(&self.sizes, part.dims) && self.probe.wants(site)).then_some(site)
+    }
+
+    /// Whether the probe wants `stage` of span number `span`.
+    pub(super) fn wants(&self, span: usize, stage: Stage) -> bool {
+        self.parts.get(span).is_some_and(|part| self.wanted(part, stage).is_some())
+    }
+
+    /// Calls `show` for each sequence of which the probe wants `stage`: with its part and its site.
+    fn each(
+        &mut self,
+        stage: Stage,
+        mut show: impl FnMut(&mut Self, &Part, Site) -> Result<()>,
+    ) -> Result<()> {
+        for i in 0..self.parts.len() {
+            if let Some(site) = self.wanted(&self.parts[i], stage) {
+                let part = self.parts[i].clone();
+                show(self, &part, site)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Offers `stage`, whose values `buffer` begins with.
+    pub(super) fn stage(&mut self, stage: Stage, buffer: &B::Buffer) -> Result<()> {
+        self.each(stage, |see, part, site| {
+            let (backend, width) = (see.backend, see.values(stage, part.dims) / part.dims.tokens);
+            let range = part.held().start * width..part.held().end * width;
+            let rows = see.rows(stage, part);
+            if see.fetch(site, &rows, |backend, pass| backend.fetch(buffer, range.clone(), pass))? {
+                return Ok(());
+            }
+            backend.read(buffer, range, &mut |values| see.record(site, rows.clone(), Values::F32(values)))
+        })
+    }
+
+    /// What takes the outputs of a fused operation, and offers each as the stage of its number.
+    pub(super) fn stages(&mut self, stages: &'static [Stage]) -> impl FnMut(usize, &B::Buffer) -> Result<()> {
+        |i, buffer| self.stage(stages[i], buffer)
+    }
+
+    /// Offers what is cached so far of span number `span`.
+    pub(super) fn cache(&mut self, span: usize, stage: Stage, cache: &B::Cache) -> Result<()> {
+        let Some(part) = self.parts.get(span).cloned() else { return Ok(()) };
+        let Some(site) = self.wanted(&part, stage) else { return Ok(()) };
+        let (count, rows) = (self.values(stage, part.dims), self.sizes.rows(stage.axes(), part.dims));
+        if self.fetch(site, &(0..rows), |backend, pass| backend.fetch_cache(cache, count, pass))? {
+            return Ok(());
+        }
+        let backend = self.backend;
+        backend.read_cache(cache, count, &mut |values| self.record(site, 0..rows, Values::F32(values)))
+    }
+
+    /// How many values all of `stage` has.
+    fn values(&self, stage: Stage, dims: PassDims) -> usize {
+        self.sizes.shape(stage.axes(), dims).iter().product()
+    }
+
+    /// The rows of `stage`, which has some for each token, that the buffers hold of `part`.
+    fn rows(&self, stage: Stage, part: &Part) -> Range<usize> {
+        let of_token = self.sizes.rows(stage.axes(), part.dims) / part.dims.tokens;
+        part.tokens.start * of_token..part.tokens.end * of_token
+    }
+
+    /// Has the backend bring `rows` of a site while it goes on, as `begin` asks it to. Whether it does.
+    fn fetch(
+        &mut self,
+        site: Site,
+        rows: &Range<usize>,
+        begin: impl Fn(&B, &B::Pass) -> Result<Option<Fetched>>,
+    ) -> Result<bool> {
+        let fetched = self.begin_to_fetch(begin)?.map(|fetched| (site, rows.clone(), Late::Fetched(fetched)));
+        let begun = fetched.is_some();
+        self.unseen.on_their_way.extend(fetched);
+        Ok(begun)
+    }
+
+    /// Has the backend bring something while it goes on, as `begin` asks it to, after what is on its way was handed over where
+    /// there is no room.
+    fn begin_to_fetch<T>(&mut self, begin: impl Fn(&B, &B::Pass) -> Result<Option<T>>) -> Result<Option<T>> {
+        if !self.unseen.waits {
+            return Ok(None);
+        }
+        let fetched = begin(self.backend, self.pass)?;
+        if fetched.is_some() || self.unseen.on_their_way.is_empty() {
+            return Ok(fetched);
+        }
+        self.show()?;
+        begin(self.backend, self.pass)
+    }
+
+    /// Has what is on its way come while the device goes on.
+    pub(super) fn bring(&self) -> Result<()> {
+        match self.unseen.on_their_way.is_empty() {
+            true => Ok(()),
+            false => self.backend.bring(self.pass),
+        }
+    }
+
+    /// Hands over what was on its way.
+    pub(super) fn show(&mut self) -> Result<()> {
+        let (backend, pass) = (self.backend, self.pass);
+        for (site, rows, late) in std::mem::take(&mut self.unseen.on_their_way) {
+            let mut give = |values: Values<'_>| self.hand_over(site, rows.clone(), values);
+            match late {
+                Late::Fetched(fetched) => {
+                    let give = &mut |bytes: &[u8]| give(Values::F32(bytemuck::cast_slice(bytes)));
+                    backend.fetched(&fetched, pass, give)?;
+                }
+                Late::FetchedInt8(fetched) => {
+                    let give = &mut |bytes: &[u8]| give(Values::I8(bytemuck::cast_slice(bytes)));
+                    backend.fetched(&fetched, pass, give)?;
+                }
+                Late::Here(values) => give(Values::F32(&values))?,
+            }
+        }
+        self.unseen.here = 0;
+        backend.all_shown(pass);
+        Ok(())
+    }
+
+    /// Hands over `rows` of a site, after what is on its way.
+    fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) -> Result<()> {
+        if !self.unseen.on_their_way.is_empty() {
+            if let Values::F32(few) = values
+                && self.unseen.here + few.len() <= MOST_WAITING
+            {
+                self.unseen.here += few.len();
+                self.unseen.on_their_way.push((site, rows, Late::Here(few.to_vec())));
+                return Ok(());
+            }
+            self.show()?;
+        }
+        self.hand_over(site, rows, values)
+    }
+
+    /// Hands over `rows` of a site, some at a time.
+    fn hand_over(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) -> Result<()> {
+        let width = values.len() / rows.len();
+        let at_once = (VALUES_AT_ONCE / width.max(1)).max(1);
+        for first in rows.clone().step_by(at_once) {
+            self.backend.stop().check()?;
+            let now = first..rows.end.min(first + at_once);
+            let values = values.slice((first - rows.start) * width..(now.end - rows.start) * width);
+            self.probe.record(site, now, values);
+        }
+        Ok(())
+    }
+
+    /// Offers the int8 values and the scales of what the next products read, where they run in int8.
+    pub(super) fn quantized(&mut self, values: Stage, scales: Stage, input: &B::Input) -> Result<()> {
+        for i in 0..self.parts.len() {
+            let part = self.parts[i].clone();
+            let sites = [values, scales].map(|stage| self.wanted(&part, stage));
+            if sites == [None; 2] {
+                continue;
+            }
+            let rows = [values, scales].map(|stage| self.rows(stage, &part));
+            let fetched =
+                self.begin_to_fetch(|backend, pass| backend.fetch_quantized(input, part.held(), pass))?;
+            if let Some([of_values, of_scales]) = fetched {
+                let late = [Late::FetchedInt8(of_values), Late::Fetched(of_scales)];
+                for ((site, rows), late) in sites.into_iter().zip(rows).zip(late) {
+                    self.unseen.on_their_way.extend(site.map(|site| (site, rows, late)));
+                }
+                continue;
+            }
+            let backend = self.backend;
+            backend.read_quantized(input, part.held(), &mut |q8, scale| {
+                let shown = [Values::I8(q8), Values::F32(scale)];
+                sites.iter().zip(&rows).zip(shown).try_for_each(|((site, rows), shown)| match site {
+                    Some(site) => self.record(*site, rows.clone(), shown),
+                    None => Ok(()),
+                })
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Offers the token ids.
+    pub(super) fn ids(&mut self, stage: Stage, ids: &[u32]) -> Result<()> {
+        self.each(stage, |see, part, site| {
+            let ids: Vec<i64> = ids[part.held()].iter().map(|&id| i64::from(id)).collect();
+            see.record(site, 0..1, Values::I64(&ids))
+        })
+    }
+
+    /// Offers the mask (T, K), which the pass itself never stores: attention stays between the window and the
+    /// causal edge. Where only some layers have a window, this is their mask.
+    pub(super) fn mask(&mut self) -> Result<()> {
+        self.each(Stage::Mask, |see, part, site| {
+            let mut row = vec![0.0; part.dims.keys()];
+            for t in 0..part.dims.tokens {
+                row.fill(0.0);
+                let position = part.dims.start + t;
+                ops::attention::mask(&mut row, ops::attention::visible(position, see.sizes.window));
+                see.record(site, t..t + 1, Values::F32(&row))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// What sees the parts of attention of span number `span`.
+    pub(super) fn attention(&mut self, span: usize) -> Sink<'_, 'a, B, P> {
+        Sink { see: self, span }
+    }
+}
+
+impl Part {
+    /// The rows of the buffers that are its own.
+    fn held(&self) -> Range<usize> {
+        self.at..self.at + self.tokens.len()
+    }
+}
+
+/// The probe, as the attention of one span sees it.
+pub(super) struct Sink<'s, 'a, B: Backend, P> {
+    see: &'s mut Observer<'a, B, P>,
+    span: usize,
+}
+
+impl<B: Backend, P: Probe> AttentionSink for Sink<'_, '_, B, P> {
+    fn wants(&self, part: AttentionPart) -> bool {
+        self.see.wants(self.span, stage(part))
+    }
+
+    fn rows(&mut self, part: AttentionPart, rows: Range<usize>, values: &[f32]) -> Result<()> {
+        let site = self.see.site(&self.see.parts[self.span], stage(part));
+        self.see.record(site, rows, Values::F32(values))
+    }
+
+    fn waits(&self) -> bool {
+        self.see.unseen.waits
+    }
+
+    fn fetched(&mut self, part: AttentionPart, fetched: Fetched) {
+        let (held, stage) = (&self.see.parts[self.span], stage(part));
+        let rows = 0..self.see.sizes.rows(stage.axes(), held.dims);
+        let late = (self.see.site(held, stage), rows, Late::Fetched(fetched));
+        self.see.unseen.on_their_way.push(late);
+    }
+}
+
+/// The stage that a part of attention is.
+fn stage(part: AttentionPart) -> Stage {
+    match part {
+        AttentionPart::Keys => Stage::Keys,
+        AttentionPart::Values => Stage::Values,
+        AttentionPart::Qk => Stage::Qk,
+        AttentionPart::Scores => Stage::Scores,
+        AttentionPart::MaskedScores => Stage::MaskedScores,
+        AttentionPart::Softmax => Stage::Softmax,
+    }
+}

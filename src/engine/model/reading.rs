@@ -1,0 +1,111 @@
+//! Rows of the weights, for whoever looks at a running model.
+
+use super::{Linear, Model};
+use crate::backend::{Backend, SeeGroups};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::{PassDims, Run, Weight, WeightRows};
+
+/// A weight as the backend holds it.
+enum Held<'a, B: Backend> {
+    Matrix(&'a B::Matrix),
+    Vector(&'a B::Vector),
+}
+
+impl<B: Backend> Model<B> {
+    /// The values of rows of a weight, widened to float32 from its file's number type.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where the model has no such weight, layer or row.
+    pub fn rows(&self, at: &WeightRows) -> Result<Vec<f32>> {
+        let mut values = Vec::new();
+        let mut keep = |seen: &[f32]| {
+            values.extend_from_slice(seen);
+            Ok(())
+        };
+        match self.checked(at)? {
+            Held::Matrix(matrix) => self.backend.read_rows(matrix, at.rows.clone(), &mut keep)?,
+            Held::Vector(vector) => self.backend.read_vector(vector, &mut keep)?,
+        }
+        Ok(values)
+    }
+
+    /// Shows rows of a matrix to `see` as its products multiply them where they run in int8; elsewhere nothing.
+    ///
+    /// # Errors
+    /// As [`Model::rows`], and those of `see`.
+    pub fn int8_rows(&self, at: &WeightRows, see: SeeGroups<'_>) -> Result<()> {
+        match self.checked(at)? {
+            Held::Matrix(matrix) => self.backend.read_int8_rows(matrix, at.rows.clone(), see),
+            Held::Vector(_) => Ok(()),
+        }
+    }
+
+    /// The matrix of this name as the backend holds it, where the model has it.
+    pub fn matrix(&self, layer: Option<usize>, weight: Weight) -> Option<&B::Matrix> {
+        match self.held(&WeightRows { run: Run::ITSELF, layer, weight, rows: 0..0 })? {
+            Held::Matrix(matrix) => Some(matrix),
+            Held::Vector(_) => None,
+        }
+    }
+
+    /// The vector of this name.
+    pub fn vector(&self, layer: Option<usize>, weight: Weight) -> Option<&B::Vector> {
+        match self.held(&WeightRows { run: Run::ITSELF, layer, weight, rows: 0..0 })? {
+            Held::Vector(vector) => Some(vector),
+            Held::Matrix(_) => None,
+        }
+    }
+
+    /// The weight, where the model has it and the rows.
+    fn checked<'a>(&'a self, at: &WeightRows) -> Result<Held<'a, B>> {
+        let weight = at.weight;
+        let held = self.held(at).filter(|_| weight.present(&self.card()));
+        let held = held.ok_or_else(|| Error::usage(format!("this model has no weight {at}")))?;
+        let count = match weight.axes() {
+            [outputs, _] => self.sizes().axis(*outputs, PassDims { pass: 0, start: 0, tokens: 0 }),
+            _ => 1,
+        };
+        if at.rows.end > count {
+            let last = count - 1;
+            return Err(Error::usage(format!("{at} has no row {}", at.rows.end - 1))
+                .expected(format!("a row from 0 to {last}")));
+        }
+        Ok(held)
+    }
+
+    fn held<'a>(&'a self, at: &WeightRows) -> Option<Held<'a, B>> {
+        let weights = &self.weights;
+        if !at.weight.in_layer() {
+            return match (at.weight.name(), at.layer) {
+                ("tok_embeddings", None) => Some(Held::Matrix(&weights.embedding)),
+                ("norm", None) => Some(Held::Vector(&weights.final_norm)),
+                ("output", None) => Some(Held::Matrix(weights.head())),
+                _ => None,
+            };
+        }
+        let layer = weights.layers.get(at.layer?)?;
+        let matrix = |linear: &'a Linear<B>| Some(Held::<B>::Matrix(&linear.matrix));
+        let bias = |linear: &'a Linear<B>| linear.bias.as_ref().map(Held::<B>::Vector);
+        match at.weight.name() {
+            "attention_norm" => Some(Held::Vector(&layer.attn_norm)),
+            "ffn_norm" => Some(Held::Vector(&layer.ffn_norm)),
+            "q_norm" => layer.q_norm.as_ref().map(Held::Vector),
+            "k_norm" => layer.k_norm.as_ref().map(Held::Vector),
+            "wq" => matrix(&layer.wq),
+            "wk" => matrix(&layer.wk),
+            "wv" => matrix(&layer.wv),
+            "wo" => matrix(&layer.wo),
+            "w1" => matrix(&layer.w1),
+            "w2" => matrix(&layer.w2),
+            "w3" => matrix(&layer.w3),
+            "bq" => bias(&layer.wq),
+            "bk" => bias(&layer.wk),
+            "bv" => bias(&layer.wv),
+            "bo" => bias(&layer.wo),
+            "b1" => bias(&layer.w1),
+            "b2" => bias(&layer.w2),
+            "b3" => bias(&layer.w3),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The weights of a Llama, with a shape beside every field.
+
+use std::ops::Range;
+
+use crate::backend::Backend;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_formats::checkpoint::names::LayerWeight as L;
+use llama_trace_formats::checkpoint::{Checkpoint, Tensor, Weight};
+
+/// A linear projection: outputs = inputs · matrixᵀ (+ bias).
+pub struct Linear<B: Backend> {
+    /// (outputs, inputs)
+    pub matrix: B::Matrix,
+    /// (outputs); in most Llamas there is none.
+    pub bias: Option<B::Vector>,
+}
+
+/// All weights.
+pub struct Weights<B: Backend> {
+    /// tok_embeddings (V, D)
+    pub embedding: B::Matrix,
+    /// One for each layer.
+    pub layers: Vec<LayerWeights<B>>,
+    /// norm (D)
+    pub final_norm: B::Vector,
+    /// output (V, D); none where it is tied to the embedding table.
+    head: Option<B::Matrix>,
+}
+
+/// The weights of one layer, under Meta's names.
+pub struct LayerWeights<B: Backend> {
+    /// attention_norm (D)
+    pub attn_norm: B::Vector,
+    /// (H·C, D)
+    pub wq: Linear<B>,
+    /// (G·C, D)
+    pub wk: Linear<B>,
+    /// (G·C, D)
+    pub wv: Linear<B>,
+    /// (C) of the norm over each head's query; Qwen3 has one.
+    pub q_norm: Option<B::Vector>,
+    /// (C) of the norm over each head's key.
+    pub k_norm: Option<B::Vector>,
+    /// (D, H·C)
+    pub wo: Linear<B>,
+    /// ffn_norm (D)
+    pub ffn_norm: B::Vector,
+    /// gate (F, D)
+    pub w1: Linear<B>,
+    /// down (D, F)
+    pub w2: Linear<B>,
+    /// up (F, D)
+    pub w3: Linear<B>,
+}
+
+impl<B: Backend> Weights<B> {
+    /// Takes every weight from `checkpoint`.
+    pub(super) fn load(checkpoint: &Checkpoint, backend: &B) -> Result<Self> {
+        let config = &checkpoint.config;
+        let (d, f, v) = (config.dim, config.ffn_dim, config.vocab);
+        let (q, kv) = (config.q_dim(), config.kv_dim());
+        let matrix = |weight: Weight, outputs: usize, inputs: usize| {
+            let tensor = checkpoint.tensor(weight, &[outputs, inputs])?;
+            let made = match &checkpoint.ablated_columns(weight)[..] {
+                [] => backend.matrix(tensor),
+                off => without(backend, tensor, off),
+            };
+            made.map_err(|error| unmade(error, weight))
+        };
+        let vector = |weight: Weight, length: usize| {
+            let tensor = checkpoint.tensor(weight, &[length])?;
+            let less = match &checkpoint.ablated_columns(weight)[..] {
+                [] => None,
+                off => tensor.without_columns(off),
+            };
+            backend.vector(less.as_ref().unwrap_or(tensor)).map_err(|error| unmade(error, weight))
+        };
+        let layer = |layer| {
+            let linear = |w, b, has_bias: bool, outputs, inputs| {
+                Ok(Linear {
+                    matrix: matrix(Weight::Layer(layer, w), outputs, inputs)?,
+                    bias: has_bias.then(|| vector(Weight::Layer(layer, b), outputs)).transpose()?,
+                })
+            };
+            let head_norm =
+                |w| config.qk_norm.then(|| vector(Weight::Layer(layer, w), config.head_dim)).transpose();
+            let (qkv_bias, output_bias, mlp_bias) = (config.qkv_bias, config.output_bias, config.mlp_bias);
+            Ok(LayerWeights {
+                attn_norm: vector(Weight::Layer(layer, L::AttnNorm), d)?,
+                wq: linear(L::Wq, L::Bq, qkv_bias, q, d)?,
+                wk: linear(L::Wk, L::Bk, qkv_bias, kv, d)?,
+                wv: linear(L::Wv, L::Bv, qkv_bias, kv, d)?,
+                q_norm: head_norm(L::QNorm)?,
+                k_norm: head_norm(L::KNorm)?,
+                wo: linear(L::Wo, L::Bo, output_bias, d, q)?,
+                ffn_norm: vector(Weight::Layer(layer, L::FfnNorm), d)?,
+                w1: linear(L::W1, L::B1, mlp_bias, f, d)?,
+                w2: linear(L::W2, L::B2, mlp_bias, d, f)?,
+                w3: linear(L::W3, L::B3, mlp_bias, f, d)?,
+            })
+        };
+        Ok(Self {
+            embedding: matrix(Weight::Embedding, v, d)?,
+            layers: (0..config.layers).map(layer).collect::<Result<_>>()?,
+            final_norm: vector(Weight::FinalNorm, d)?,
+            head: (!config.tied).then(|| matrix(Weight::Head, v, d)).transpose()?,
+        })
+    }
+
+    /// The output head (V, D): its own, or the embedding table where the two are tied.
+    pub fn head(&self) -> &B::Matrix {
+        self.head.as_ref().unwrap_or(&self.embedding)
+    }
+}
+
+/// A matrix with 0 in the columns `off`.
+fn without<B: Backend>(backend: &B, tensor: &Tensor, off: &[Range<usize>]) -> Result<B::Matrix> {
+    if let Some(less) = tensor.without_columns(off) {
+        return backend.matrix(&less);
+    }
+    // A block has values of other heads too. In float32 each value stands alone.
+    let (whole, mut values) = (backend.matrix(tensor)?, Vec::with_capacity(tensor.count()));
+    let [outputs, inputs] = *tensor.shape() else { unreachable!("a matrix has two sizes") };
+    backend.read_rows(&whole, 0..outputs, &mut |rows| {
+        values.extend_from_slice(rows);
+        Ok(())
+    })?;
+    drop(whole);
+    for row in values.chunks_exact_mut(inputs) {
+        off.iter().for_each(|off| row[off.clone()].fill(0.0));
+    }
+    let floats = Tensor::floats(vec![outputs, inputs], &values);
+    backend.matrix(&floats.unwrap_or_else(|| unreachable!("all of its values were read")))
+}
+
+/// Says of which weight an error is; a request to stop is of none.
+fn unmade(error: Error, weight: Weight) -> Error {
+    match error {
+        Error::Interrupted(_) => error,
+        error if error.says_next() => error.at(weight.describe()),
+        error => error.at(weight.describe()).next("end other programs, or use a smaller model"),
+    }
+}

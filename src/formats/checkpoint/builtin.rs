@@ -1,0 +1,41 @@
+//! A model inside a program: a Hugging Face directory whose files are parts of the binary.
+
+use super::huggingface::assemble;
+use super::{Checkpoint, Format, hf_config, safetensors};
+use crate::files::Bytes;
+use llama_trace_core::error::Result;
+
+/// The files of a model that is part of a program.
+#[derive(Debug)]
+pub struct BuiltIn {
+    /// What it is called in messages: "the built-in model".
+    pub place: &'static str,
+    /// config.json.
+    pub config: &'static str,
+    /// generation_config.json.
+    pub generation_config: &'static str,
+    /// model.safetensors.
+    pub weights: &'static [u8],
+    /// tokenizer.json.
+    pub tokenizer: &'static str,
+    /// tokenizer_config.json.
+    pub tokenizer_config: &'static str,
+    /// chat_template.jinja.
+    pub chat_template: &'static str,
+}
+
+impl BuiltIn {
+    /// Opens it by the same code as one on disk, as if its configuration had not the fields `ignore`.
+    ///
+    /// # Errors
+    /// Those of a directory with these files.
+    pub fn open(&'static self, ignore: &[String]) -> Result<Checkpoint> {
+        let Self { place, .. } = *self;
+        let config = hf_config::model_config(self.config, place, ignore)?;
+        let eos = hf_config::stop_ids(Some((self.generation_config, place)), (self.config, place))?;
+        let contents = safetensors::parse(&Bytes::Static(self.weights), place)?;
+        let format = Format::HuggingFace { files: 1, pickled: false };
+        let checkpoint = assemble("built-in".into(), config, eos, contents, format, place)?;
+        Ok(Checkpoint { built_in: Some(self), ..checkpoint })
+    }
+}

@@ -1,0 +1,90 @@
+//! GGUF, the file format of llama.cpp: a header with key-value pairs (the configuration and the
+//! vocabulary), a table of tensors, and the tensors, many of them in ggml's block formats.
+//!
+//! Everything stays where it lies in the mapped file. The specification is `docs/gguf.md` of ggml.
+
+mod config;
+mod split;
+mod tensors;
+
+use std::ops::Range;
+use std::path::Path;
+
+use super::tensor::{Contents, Dtypes, Tensor};
+use super::{Checkpoint, Format, Naming};
+use crate::files::Bytes;
+use crate::files::gguf::{Header, header};
+use llama_trace_core::error::Result;
+
+/// Where the values lie that are read when the file that begins with `bytes` is opened; none where these are not the
+/// whole of what comes before the values, or are damaged.
+pub fn values_to_open(bytes: &[u8]) -> Option<Vec<Range<u64>>> {
+    let header = header(bytes, "").ok()?;
+    tensors::places(&header, config::ROPE_FREQS).ok()
+}
+
+/// Opens the checkpoint at `path` without the keys `ignore` of its configuration, and where it was split into several files, all of them.
+///
+/// # Errors
+/// [`Error::Model`] where a file is damaged or missing, or the model is of a kind not computed here.
+pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
+    let paths = {
+        let file = Bytes::map(path)?;
+        let place = path.display().to_string();
+        split::parts(path, &header(&file, &place)?.metadata)?
+    };
+    let files = paths.iter().map(|path| Bytes::map(path)).collect::<Result<Vec<_>>>()?;
+    let places: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    let mut contents = Contents::default();
+    let mut headers = Vec::new();
+    for (part, (file, place)) in files.iter().zip(&places).enumerate() {
+        let header = header(file, place)?;
+        split::check(&header.metadata, part, files.len())?;
+        split::join(&mut contents, tensors::read(file, &header, place)?, place)?;
+        headers.push(header);
+    }
+    // The first part has the configuration; the others only say that they are parts.
+    let (header, place) = (&mut headers[0], &places[0]);
+    split::check_total(&header.metadata, &contents)?;
+    let name = paths[0].file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let checkpoint = assemble(name, header, contents, files.len(), place, ignore)?;
+    Ok(Checkpoint { path: Some(paths[0].clone()), ..checkpoint })
+}
+
+/// Puts together what the files say. The path is left empty.
+fn assemble(
+    name: String,
+    header: &mut Header<'_>,
+    mut contents: Contents,
+    files: usize,
+    place: &str,
+    ignore: &[String],
+) -> Result<Checkpoint> {
+    let (config, notes) = config::model_config(&mut header.metadata, &mut contents, place, ignore)?;
+    // Norms are float32 in every file; what tells files apart is how the matrices are stored.
+    let matrices = contents.tensors.values().filter(|tensor| tensor.shape().len() > 1);
+    let dtypes: Dtypes = matrices.map(Tensor::dtype).collect();
+    Ok(Checkpoint {
+        name,
+        format: Format::Gguf { version: header.version, dtypes, files },
+        path: None,
+        built_in: None,
+        config,
+        eos: header.metadata.ends()?.ids,
+        notes,
+        tensors: contents.tensors,
+        unreadable: contents.unreadable,
+        naming: Naming::Gguf,
+    })
+}
+
+/// The checkpoint in the bytes of a whole file.
+#[cfg(test)]
+fn parse(file: &Bytes, place: &str) -> Result<Checkpoint> {
+    let mut header = header(file, place)?;
+    let contents = tensors::read(file, &header, place)?;
+    assemble("test".into(), &mut header, contents, 1, place, &[])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! A model split into several GGUF files: `name-00001-of-00003.gguf`, as llama.cpp's `gguf-split` names
+//! and marks them.
+
+use std::path::{Path, PathBuf};
+
+use crate::checkpoint::limits::MAX_FILES;
+use crate::checkpoint::tensor::Contents;
+use crate::files::gguf::Metadata;
+use crate::files::printable;
+use llama_trace_core::error::{Error, Result};
+
+/// The files of the model that `path`, a file with this metadata, belongs to, in order.
+///
+/// # Errors
+/// [`Error::Model`] where the file is a part and the others cannot be found.
+pub(super) fn parts(path: &Path, metadata: &Metadata<'_>) -> Result<Vec<PathBuf>> {
+    let count = metadata.size("split.count")?.unwrap_or(1);
+    if count <= 1 {
+        return Ok(vec![path.into()]);
+    }
+    if count > MAX_FILES {
+        return Err(metadata.wrong("split.count", &format!("at most {MAX_FILES} files"), count));
+    }
+    let number = metadata.required_size("split.no")?;
+    let wrong = |what: String, found: String| {
+        Error::model(what)
+            .in_file(path)
+            .expected(format!("{count} files in one directory, -00001-of-{count:05}.gguf and so on"))
+            .found(found)
+            .next("put every part of the model into one directory under its own name")
+    };
+    let file_name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let ending = format!("-{:05}-of-{count:05}.gguf", number + 1);
+    let Some(stem) = file_name.strip_suffix(&ending) else {
+        let what = format!("the file is part {} of {count} of a model, but is not named so", number + 1);
+        return Err(wrong(what, format!("`{}`", printable(&file_name))));
+    };
+    let mut paths = Vec::new();
+    for part in 1..=count {
+        let name = format!("{stem}-{part:05}-of-{count:05}.gguf");
+        let part = path.with_file_name(&name);
+        if !part.exists() {
+            return Err(wrong(
+                format!("a part of the model is missing: {}", printable(&name)),
+                "no such file".into(),
+            ));
+        }
+        paths.push(part);
+    }
+    Ok(paths)
+}
+
+/// Checks that a file with this metadata is part `part` (from 0) of `count`.
+///
+/// # Errors
+/// [`Error::Model`] where it says otherwise.
+pub(super) fn check(metadata: &Metadata<'_>, part: usize, count: usize) -> Result<()> {
+    if count == 1 {
+        return Ok(());
+    }
+    for (key, expected) in [("split.no", part), ("split.count", count)] {
+        let found = metadata.required_size(key)?;
+        if found != expected {
+            return Err(metadata.wrong(key, &format!("{expected}, by the name of the file"), found));
+        }
+    }
+    Ok(())
+}
+
+/// Adds the tensors of a part, found at `place`, to `all`.
+///
+/// # Errors
+/// [`Error::Model`] where an earlier part has one of them.
+pub(super) fn join(all: &mut Contents, part: Contents, place: &str) -> Result<()> {
+    let known = |name: &String| all.tensors.contains_key(name) || all.unreadable.contains_key(name);
+    if let Some(name) = part.tensors.keys().chain(part.unreadable.keys()).find(|name| known(name)) {
+        return Err(Error::model(format!("tensor `{}` is in two parts of the model", printable(name)))
+            .at(place)
+            .expected("every tensor in one part")
+            .next("check that the files are parts of one model"));
+    }
+    all.tensors.extend(part.tensors);
+    all.unreadable.extend(part.unreadable);
+    Ok(())
+}
+
+/// Checks that all parts together have as many tensors as the first one says.
+///
+/// # Errors
+/// [`Error::Model`] where they have not.
+pub(super) fn check_total(metadata: &Metadata<'_>, all: &Contents) -> Result<()> {
+    let found = all.tensors.len() + all.unreadable.len();
+    match metadata.size("split.tensors.count")? {
+        Some(expected) if expected != found => Err(metadata.wrong(
+            "split.tensors.count",
+            &format!("{found}, as many tensors as the parts have"),
+            expected,
+        )),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,108 @@
+//! Which family a config.json is of, and the window that some of them have.
+
+use serde_json::Value;
+
+use super::super::fields::Source;
+use super::super::json::Fields;
+use super::super::screen::Screen;
+use crate::files::brief;
+use llama_trace_core::error::Result;
+
+/// What transformers calls a `model_type`, where it is computed here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    /// Llama 1 to 3.3; TinyLlama, SmolLM and SmolLM2 are Llamas too.
+    Llama,
+    /// Llama with a sliding window (Jiang et al., 2023).
+    Mistral,
+    /// Llama with biases on queries, keys and values, and a window in the upper layers where
+    /// `use_sliding_window` says so (Qwen2 report, Yang et al., 2024).
+    Qwen2,
+    /// Llama with norms on queries and keys, and Qwen2's window (Qwen3 report, Yang et al., 2025).
+    Qwen3,
+}
+
+impl Family {
+    /// The family that `model_type` names, or where that is absent the class in `architectures`.
+    pub(super) fn of(fields: &Fields<'_>, screen: &Screen<'_>) -> Result<Self> {
+        const FAMILIES: [(&str, &str, Family); 4] = [
+            ("llama", "LlamaForCausalLM", Family::Llama),
+            ("mistral", "MistralForCausalLM", Family::Mistral),
+            ("qwen2", "Qwen2ForCausalLM", Family::Qwen2),
+            ("qwen3", "Qwen3ForCausalLM", Family::Qwen3),
+        ];
+        let expected = "\"llama\" (Llama 1 to 3.3, TinyLlama, SmolLM, SmolLM2), \"mistral\", \"qwen2\" \
+            (Qwen2, Qwen2.5) or \"qwen3\"; no other architecture is computed here";
+        if let Some(value @ Value::Null) = fields.object.get("model_type") {
+            return Err(screen.refused("model_type", expected, value));
+        }
+        let architectures = fields.get("architectures").and_then(Value::as_array);
+        let kind = fields.text("model_type")?;
+        let is = |(name, class, _): &&(&str, &str, Family)| match kind {
+            Some(kind) => kind == *name,
+            None => architectures.is_some_and(|list| list.iter().any(|name| name == class)),
+        };
+        FAMILIES.iter().find(is).map(|(_, _, family)| *family).ok_or_else(|| {
+            let found = fields.get("model_type").map_or("no model_type".into(), brief);
+            fields.wrong("model_type", expected, found).next("use a model of one of these families")
+        })
+    }
+
+    /// The rows of the table that are for it alone.
+    pub(super) fn source(self) -> Source {
+        match self {
+            Self::Llama => Source::Llama,
+            Self::Mistral => Source::Mistral,
+            Self::Qwen2 => Source::Qwen2,
+            Self::Qwen3 => Source::Qwen3,
+        }
+    }
+}
+
+/// The sliding window and the first layer that has it. In Mistral every layer has it; in Qwen the layers from
+/// `max_window_layers` on, and none unless `use_sliding_window` is true.
+pub(super) fn window(fields: &Fields<'_>, family: Family, layers: usize) -> Result<(Option<usize>, usize)> {
+    let used = match family {
+        Family::Llama => return Ok((None, 0)),
+        Family::Mistral => true,
+        Family::Qwen2 | Family::Qwen3 => fields.flag("use_sliding_window")?,
+    };
+    let window = match fields.size("sliding_window")? {
+        _ if !used => None,
+        // transformers has a window where the field is absent, and none where it is null.
+        None if !fields.object.contains_key("sliding_window") => Some(4096),
+        window => window,
+    };
+    if window == Some(0) {
+        return Err(fields.wrong("sliding_window", "at least 1: a token sees itself; or null", "0".into()));
+    }
+    let from = match (family, layer_types(fields, layers)?) {
+        (Family::Mistral, None) => 0,
+        (_, Some(from)) => from,
+        (_, None) => fields.size("max_window_layers")?.unwrap_or(28),
+    };
+    let listed = fields.get("layer_types").is_some();
+    if listed && family == Family::Mistral && window.is_some() && from != 0 {
+        let expected = "\"sliding_attention\" for every layer: Mistral has one window for all";
+        return Err(fields.wrong("layer_types", expected, "some \"full_attention\"".into()));
+    }
+    if listed && window.is_none() && from < layers {
+        let expected = "\"full_attention\" for every layer where no sliding_window is used";
+        return Err(fields.wrong("layer_types", expected, "some \"sliding_attention\"".into()));
+    }
+    Ok(if window.is_some() && from < layers { (window, from) } else { (None, 0) })
+}
+
+/// The first layer with a window that the list `layer_types` names, where there is such a list.
+fn layer_types(fields: &Fields<'_>, layers: usize) -> Result<Option<usize>> {
+    let Some(value) = fields.get("layer_types") else { return Ok(None) };
+    let expected = "a list with \"full_attention\" for the first layers and \"sliding_attention\" for the \
+        others; no other pattern is computed here";
+    let kinds = value.as_array().filter(|kinds| kinds.len() == layers);
+    let kinds = kinds.ok_or_else(|| fields.wrong("layer_types", expected, brief(value)))?;
+    let from = kinds.iter().take_while(|kind| *kind == "full_attention").count();
+    match kinds[from..].iter().find(|kind| *kind != "sliding_attention") {
+        Some(kind) => Err(fields.wrong("layer_types", expected, format!("{} among the others", brief(kind)))),
+        None => Ok(Some(from)),
+    }
+}

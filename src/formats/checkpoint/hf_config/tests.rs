@@ -1,0 +1,244 @@
+use super::*;
+use llama_trace_core::config::RopeScaling;
+use proptest::prelude::*;
+use serde_json::json;
+
+fn small() -> Value {
+    json!({
+        "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 96, "vocab_size": 100,
+    })
+}
+
+fn with(changes: &Value) -> Result<ModelConfig> {
+    let mut config = small();
+    for (name, value) in changes.as_object().unwrap() {
+        config[name] = value.clone();
+    }
+    model_config(&config.to_string(), "config.json", &[]).map(|(config, _)| config)
+}
+
+fn message(changes: &Value) -> String {
+    with(changes).unwrap_err().to_string()
+}
+
+#[test]
+fn defaults_are_those_of_transformers() {
+    let config = with(&json!({})).unwrap();
+    let expected = ModelConfig {
+        dim: 64,
+        layers: 2,
+        heads: 4,
+        kv_heads: 4,
+        head_dim: 16,
+        ffn_dim: 96,
+        vocab: 100,
+        context: 2048,
+        norm_eps: 1e-6,
+        rope_theta: 10000.0,
+        rope_scaling: RopeScaling::None,
+        pairing: Pairing::Halves,
+        qkv_bias: false,
+        output_bias: false,
+        mlp_bias: false,
+        qk_norm: false,
+        window: None,
+        window_from: 0,
+        tied: false,
+    };
+    assert_eq!(config, expected);
+}
+
+#[test]
+fn null_counts_as_absent_where_transformers_takes_it_so() {
+    let nulls = json!({
+        "head_dim": null, "num_key_value_heads": null, "rope_scaling": null, "rope_parameters": null,
+        "partial_rotary_factor": null, "attention_dropout": null, "sliding_window": null, "layer_types": null,
+        "eos_token_id": null, "something_else": null, "quantization_config": null,
+    });
+    assert_eq!(with(&nulls).unwrap(), with(&json!({})).unwrap());
+    // transformers fails, or takes null for something else than the default.
+    for name in [
+        "model_type",
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "hidden_act",
+        "max_position_embeddings",
+        "rms_norm_eps",
+        "tie_word_embeddings",
+        "attention_bias",
+        "mlp_bias",
+        "initializer_range",
+        "use_cache",
+        "rope_theta",
+        "is_causal",
+    ] {
+        let text = message(&json!({name: null}));
+        assert!(text.contains(&format!("`{name}`")) && text.contains("found: null"), "{name}: {text}");
+    }
+}
+
+#[test]
+fn attention_bias_is_on_all_four_projections() {
+    let config = with(&json!({"attention_bias": true})).unwrap();
+    assert!(config.qkv_bias && config.output_bias && !config.mlp_bias);
+}
+
+#[test]
+fn head_dim_may_differ_from_the_quotient() {
+    assert_eq!(with(&json!({"head_dim": 32})).unwrap().q_dim(), 128);
+    assert!(message(&json!({"hidden_size": 65})).contains("head_dim"));
+    assert!(message(&json!({"num_attention_heads": 0})).contains("head_dim"));
+}
+
+/// A configuration of `family` with `changes`.
+fn of(family: &str, changes: &Value) -> Result<ModelConfig> {
+    let mut all = json!({"model_type": family, "num_key_value_heads": 2});
+    for (name, value) in changes.as_object().unwrap() {
+        all[name] = value.clone();
+    }
+    with(&all)
+}
+
+#[test]
+fn a_family_is_its_switches() {
+    let config = of("mistral", &json!({"attention_bias": true, "mlp_bias": true})).unwrap();
+    assert!(!config.qkv_bias && !config.output_bias && !config.mlp_bias && !config.qk_norm);
+    assert_eq!((config.window, config.window_from, config.context), (Some(4096), 0, 131_072));
+    assert_eq!(of("mistral", &json!({"sliding_window": null})).unwrap().window, None);
+    assert_eq!(of("mistral", &json!({"sliding_window": 7})).unwrap().window, Some(7));
+    of("mistral", &json!({"sliding_window": 0})).unwrap_err();
+
+    let config = of("qwen2", &json!({"sliding_window": 7})).unwrap();
+    assert!(config.qkv_bias && !config.output_bias && !config.mlp_bias && !config.qk_norm);
+    assert_eq!((config.window, config.head_dim), (None, 16));
+
+    let config = of("qwen3", &json!({})).unwrap();
+    assert!(config.qk_norm && !config.qkv_bias && !config.output_bias);
+    assert_eq!((config.window, config.head_dim), (None, 128));
+    let config = of("qwen3", &json!({"attention_bias": true, "head_dim": 8})).unwrap();
+    assert!(config.qkv_bias && config.output_bias && !config.mlp_bias && config.head_dim == 8);
+
+    let mut named = small();
+    named.as_object_mut().unwrap().remove("model_type");
+    named["architectures"] = json!(["Qwen3ForCausalLM"]);
+    named["num_key_value_heads"] = json!(2);
+    assert!(model_config(&named.to_string(), "config.json", &[]).unwrap().0.qk_norm);
+    assert!(message(&json!({"model_type": "qwen2"})).contains("num_key_value_heads"));
+    assert_eq!(of("qwen2", &json!({"num_key_value_heads": null})).unwrap().kv_heads, 4);
+    // Its masks have none, but transformers' cache forgets what has left it.
+    assert!(message(&json!({"sliding_window": 7})).contains("`sliding_window`"));
+}
+
+#[test]
+fn the_layers_with_a_window_are_counted_or_listed() {
+    for family in ["qwen2", "qwen3"] {
+        let windows = |changes: Value| {
+            let mut all = json!({"use_sliding_window": true, "sliding_window": 7});
+            for (name, value) in changes.as_object().unwrap() {
+                all[name] = value.clone();
+            }
+            of(family, &all).map(|config| (config.window, config.window_from))
+        };
+        let (full, sliding) = ("full_attention", "sliding_attention");
+        assert_eq!(windows(json!({})).unwrap(), (None, 0), "28 layers without one");
+        assert_eq!(windows(json!({"max_window_layers": 1})).unwrap(), (Some(7), 1));
+        assert_eq!(windows(json!({"max_window_layers": 0})).unwrap(), (Some(7), 0));
+        assert_eq!(windows(json!({"layer_types": [full, sliding]})).unwrap(), (Some(7), 1));
+        assert_eq!(windows(json!({"layer_types": [full, full]})).unwrap(), (None, 0));
+        for wrong in [json!([sliding, full]), json!([full]), json!([full, "chunked_attention"]), json!("x")] {
+            windows(json!({"layer_types": wrong})).unwrap_err();
+        }
+        let off = json!({"use_sliding_window": false, "layer_types": [full, sliding]});
+        assert!(windows(off).unwrap_err().to_string().contains("layer_types"));
+    }
+    let mixed = json!({"layer_types": ["full_attention", "sliding_attention"]});
+    assert!(of("mistral", &mixed).unwrap_err().to_string().contains("layer_types"));
+}
+
+#[test]
+fn rope_in_both_spellings() {
+    let llama3 = json!({
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    });
+    let scaling = RopeScaling::Llama3 {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_context: 8192,
+    };
+    let old = with(&json!({"rope_theta": 500000, "rope_scaling": llama3})).unwrap();
+    assert_eq!((old.rope_theta, old.rope_scaling.clone()), (500000.0, scaling));
+
+    let mut parameters = llama3;
+    parameters["rope_theta"] = json!(500000.0);
+    assert_eq!(with(&json!({"rope_parameters": parameters})).unwrap(), old);
+
+    let linear = with(&json!({"rope_scaling": {"type": "linear", "factor": 2}})).unwrap();
+    assert_eq!(linear.rope_scaling, RopeScaling::Linear { factor: 2.0 });
+    let default = with(&json!({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}})).unwrap();
+    assert_eq!((default.rope_theta, default.rope_scaling), (1e6, RopeScaling::None));
+}
+
+#[test]
+fn what_is_not_computed_is_named() {
+    for other in ["smollm3", "mistral3", "mistral4", "ministral", "gemma2", "phi3", "qwen3_moe", ""] {
+        let text = message(&json!({"model_type": other}));
+        let works = ["\"llama\"", "\"mistral\"", "\"qwen2\"", "\"qwen3\"", "SmolLM2"];
+        assert!(text.contains(&format!("\"{other}\"")), "{text}");
+        assert!(text.contains("next: use a model of one of these families"), "{text}");
+        assert!(works.iter().all(|name| text.contains(name)), "{text}");
+    }
+    let mut nameless = small();
+    nameless.as_object_mut().unwrap().remove("model_type");
+    let text = model_config(&nameless.to_string(), "config.json", &[]).unwrap_err().to_string();
+    assert!(text.contains("no model_type"), "{text}");
+    assert!(message(&json!({"rope_scaling": {"type": "yarn", "factor": 2}})).contains("\"yarn\""));
+    assert!(message(&json!({"rope_scaling": {"type": "llama3", "factor": 2}})).contains("low_freq_factor"));
+    assert!(message(&json!({"quantization_config": {"quant_method": "awq"}})).contains("\"awq\""));
+    assert!(message(&json!({"hidden_act": "gelu"})).contains("\"gelu\""));
+    assert!(message(&json!({"rope_parameters": {"partial_rotary_factor": 0.5}})).contains("0.5"));
+}
+
+#[test]
+fn wrong_types_and_absurd_numbers_are_errors() {
+    let text = message(&json!({"num_hidden_layers": "two"}));
+    assert!(text.contains("`num_hidden_layers`") && text.contains("\"two\""), "{text}");
+    for wrong in [json!(-1), json!(1.5), json!(1e300), json!([]), json!({}), json!(true), json!(u64::MAX)] {
+        for name in ["hidden_size", "num_key_value_heads", "vocab_size", "max_position_embeddings"] {
+            with(&json!({name: wrong.clone()})).unwrap_err();
+        }
+    }
+    with(&json!({"rms_norm_eps": "small"})).unwrap_err();
+    with(&json!({"tie_word_embeddings": 1})).unwrap_err();
+    with(&json!({"rope_scaling": "linear"})).unwrap_err();
+    assert!(model_config(&"[".repeat(10_000), "config.json", &[]).is_err());
+    assert!(model_config("[]", "config.json", &[]).is_err());
+}
+
+#[test]
+fn eos_is_a_number_or_a_list() {
+    assert_eq!(eos("{}", "").unwrap(), None);
+    assert_eq!(eos(r#"{"eos_token_id": null}"#, "").unwrap(), None);
+    assert_eq!(eos(r#"{"eos_token_id": 2}"#, "").unwrap(), Some(vec![2]));
+    assert_eq!(eos(r#"{"eos_token_id": [128001, 128009]}"#, "").unwrap(), Some(vec![128001, 128009]));
+    for wrong in ["-1", "1.5", "\"</s>\"", "[[1]]", "4294967296"] {
+        eos(&format!(r#"{{"eos_token_id": {wrong}}}"#), "").unwrap_err();
+    }
+}
+
+proptest! {
+    #[test]
+    fn mutated_text_never_panics(at: prop::sample::Index, byte in 0x20_u8..0x7f) {
+        let mut text = small().to_string().into_bytes();
+        let at = at.index(text.len());
+        text[at] = byte;
+        let text = String::from_utf8(text).unwrap();
+        let _ = model_config(&text, "config.json", &[]);
+        let _ = eos(&text, "config.json");
+    }
+}

@@ -1,0 +1,170 @@
+//! A Hugging Face directory: config.json, and the weights as safetensors or as PyTorch's pickles, in one file or in
+//! shards with their index.
+
+mod index;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use super::tensor::{Contents, Tensor};
+use super::{Checkpoint, Format, Naming, Notes, Weight, hf_config, unread};
+use crate::files::{folder_of as folder_of_file, printable, read_text};
+use llama_trace_core::config::ModelConfig;
+use llama_trace_core::error::{Error, Result};
+
+pub use index::shard_names;
+
+/// The largest config.json or generation_config.json that is read; real ones have a few kilobytes.
+const MAX_CONFIG: u64 = 1 << 20;
+
+/// The files that hold all weights, or name the shards that do. The first that is there is read, as in transformers.
+pub const WEIGHTS: [&str; 4] = [
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+];
+
+/// Whether a file of [`WEIGHTS`] is an index of shards.
+pub fn is_index(name: &str) -> bool {
+    name.ends_with(".index.json")
+}
+
+/// Whether the directory `path` holds what [`open`] reads.
+pub(super) fn is_here(path: &Path) -> bool {
+    path.join("config.json").exists() && weights(path).is_some()
+}
+
+/// The file of [`WEIGHTS`] that a directory's weights are read from.
+fn weights(folder: &Path) -> Option<&'static str> {
+    WEIGHTS.into_iter().find(|name| folder.join(name).exists())
+}
+
+/// The directory that is meant where one of its files is named: the weights' file, the index, a shard that it names,
+/// or config.json.
+pub(super) fn folder_of(path: &Path) -> Option<&Path> {
+    let (folder, name) = (folder_of_file(path), path.file_name()?.to_str()?);
+    let is_shard = || {
+        let index = weights(folder).filter(|name| is_index(name)).map(|name| folder.join(name));
+        index.is_some_and(|index| {
+            shard_names(&index).is_ok_and(|names| names.iter().any(|shard| shard == name))
+        })
+    };
+    let one_of_its_files = WEIGHTS.contains(&name) || name == "config.json" || is_shard();
+    (is_here(folder) && one_of_its_files).then_some(folder)
+}
+
+/// Opens the checkpoint in the directory `path` without the fields `ignore` of its configuration.
+///
+/// # Errors
+/// [`Error::Model`] where a file is missing or damaged, or the model is of a kind not computed here.
+pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
+    let config_path = path.join("config.json");
+    let weights = weights(path).filter(|_| config_path.exists()).ok_or_else(|| no_model(path))?;
+    let config_text = read_text(&config_path, MAX_CONFIG)?;
+    let config_place = config_path.display().to_string();
+    let (config, mut notes) = hf_config::model_config(&config_text, &config_place, ignore)?;
+    let generation_path = path.join("generation_config.json");
+    let generation_place = generation_path.display().to_string();
+    let generation = match generation_path.exists() {
+        true => Some(read_text(&generation_path, MAX_CONFIG)?),
+        false => None,
+    };
+    let generation = generation.as_ref().map(|text| (text.as_str(), generation_place.as_str()));
+    let eos = hf_config::stop_ids(generation, (&config_text, &config_place))?;
+    let (contents, files) = match is_index(weights) {
+        true => index::read_shards(path, &path.join(weights), &mut notes)?,
+        false => (index::read_file(&path.join(weights))?, 1),
+    };
+    // `.` and `..` have no name of their own.
+    let full = path.canonicalize().unwrap_or_else(|_| path.into());
+    let name = full.file_name().unwrap_or(full.as_os_str()).to_string_lossy().into_owned();
+    let format = Format::HuggingFace { files, pickled: weights.starts_with("pytorch") };
+    let checkpoint = assemble(name, (config, notes), eos, contents, format, &path.display().to_string())?;
+    Ok(Checkpoint { path: Some(path.into()), ..checkpoint })
+}
+
+/// Puts together what the files of a directory say, wherever they came from. The path is left empty.
+///
+/// # Errors
+/// [`Error::Model`] where a tensor belongs to a part that is not computed here.
+pub(super) fn assemble(
+    name: String,
+    (mut config, mut notes): (ModelConfig, Notes),
+    eos: Vec<u32>,
+    contents: Contents,
+    format: Format,
+    place: &str,
+) -> Result<Checkpoint> {
+    let contents = contents.renamed(with_base, place)?;
+    notes.unread = unread::screen(&contents, Naming::HuggingFace, &config, place)?;
+    let Contents { tensors, unreadable, rounded } = contents;
+    notes.rounded = rounded.into_iter().collect();
+    if config.tied {
+        // As transformers 5 does: where both are stored and differ, the configuration is wrong and the
+        // head that was stored is the head.
+        let [embedding, head] =
+            [Weight::Embedding, Weight::Head].map(|weight| tensors.get(&Naming::HuggingFace.name(weight)));
+        if let (Some(embedding), Some(head)) = (embedding, head) {
+            config.tied = Tensor::equal(embedding, head);
+        }
+    }
+    Ok(Checkpoint {
+        name,
+        format,
+        path: None,
+        built_in: None,
+        config,
+        eos,
+        notes,
+        tensors,
+        unreadable,
+        naming: Naming::HuggingFace,
+    })
+}
+
+/// The name of a tensor in a model with an output head. A model that was saved without its head has no `model.` before
+/// its names, and one that was saved as a part of another may have it twice or before the head; transformers reads
+/// them all.
+fn with_base(name: &str) -> String {
+    let starts = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
+    if starts(&["layers.", "embed_tokens.", "norm."]) {
+        format!("model.{name}")
+    } else if starts(&["model.model.", "model.lm_head."]) {
+        name["model.".len()..].into()
+    } else {
+        name.into()
+    }
+}
+
+/// The error for a directory without a model, saying what lies there instead.
+fn no_model(path: &Path) -> Error {
+    const TELLING: [&str; 8] = ["json", "safetensors", "gguf", "pth", "bin", "pt", "model", "ckpt"];
+    let mut found: Vec<String> = std::fs::read_dir(path)
+        .map(|entries| {
+            entries
+                .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
+                .filter(|name| TELLING.iter().any(|ending| name.ends_with(&format!(".{ending}"))))
+                .take(1000)
+                .collect()
+        })
+        .unwrap_or_default();
+    found.sort();
+    let more = found.len().saturating_sub(8);
+    found.truncate(8);
+    let mut names = found.iter().map(|name| printable(name)).collect::<Vec<_>>().join(", ");
+    if names.is_empty() {
+        names = "no model file at all".into();
+    } else if more > 0 {
+        names += &format!(" and {more} more");
+    }
+    Error::model("the directory holds no model that is read here")
+        .in_file(path)
+        .expected(
+            "config.json with model.safetensors or pytorch_model.bin (or shards and their index), or Meta's params.json \
+            with consolidated.00.pth",
+        )
+        .found(names)
+        .next("give the directory of a Llama in Hugging Face's or Meta's layout, a GGUF file, or a llama2.c .bin file")
+}

@@ -1,0 +1,336 @@
+//! Opening a model that lies on disk: recognise the format, read its configuration, and hand out its
+//! tensors without copying them.
+//!
+//! [`open`] is the way in. Files are memory-mapped and never written; no length in a file is believed
+//! before it was compared with the file's size.
+
+pub mod chat_template;
+pub mod fields;
+pub mod names;
+pub mod tensor;
+
+pub mod gguf;
+
+mod ablated;
+mod builtin;
+mod class;
+mod gather;
+pub mod hf_config;
+pub mod huggingface;
+mod json;
+pub mod limits;
+mod llama2c;
+mod meta;
+mod pth;
+pub mod random;
+pub mod safetensors;
+mod screen;
+mod unread;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::files::gguf::is_gguf;
+use crate::files::{Bytes, Given, Huge, Vocabulary, folder_of};
+use llama_trace_core::config::{DEFAULT_GROUP, ModelConfig};
+use llama_trace_core::error::{Error, Result};
+
+pub use ablated::Ablated;
+pub use builtin::BuiltIn;
+pub use class::Class;
+pub use names::{LayerWeight, Naming, Weight};
+pub use screen::Notes;
+pub use tensor::{Dtype, Dtypes, Scales, Tensor};
+
+/// An opened checkpoint: its configuration and its tensors, still as they lie in the file.
+#[derive(Debug)]
+pub struct Checkpoint {
+    /// A short name to show: the directory's or the file's, or "built-in".
+    pub name: String,
+    /// What kind of file it is.
+    pub format: Format,
+    /// Where it lies; none for the built-in model.
+    pub path: Option<PathBuf>,
+    /// Its files, where it is a part of the program.
+    built_in: Option<&'static BuiltIn>,
+    /// The hyperparameters, checked.
+    pub config: ModelConfig,
+    /// Ids that end a text; generation stops there.
+    pub eos: Vec<u32>,
+    /// What of the files was not taken as they have it.
+    pub notes: Notes,
+    /// The tensors by their name in the file (`.bin` files have none: there Meta's names).
+    tensors: BTreeMap<String, Tensor>,
+    /// Name and dtype of tensors in a dtype that is not read: buffers that no weight needs, mostly.
+    unreadable: BTreeMap<String, String>,
+    naming: Naming,
+}
+
+/// The kinds of checkpoint that are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A directory with config.json and files of weights.
+    HuggingFace {
+        /// Number of files of weights.
+        files: usize,
+        /// Whether they are PyTorch's, and else safetensors.
+        pickled: bool,
+    },
+    /// llama2.c's `.bin`.
+    Llama2c {
+        /// 0 or 1, both of float32.
+        version: u32,
+    },
+    /// Meta's params.json and consolidated.NN.pth.
+    Meta {
+        /// Number of .pth files, across which every matrix is cut where there are several.
+        files: usize,
+    },
+    /// llama.cpp's format.
+    Gguf {
+        /// The version of the format: 2 or 3.
+        version: u32,
+        /// How the matrices are stored.
+        dtypes: Dtypes,
+        /// Number of files that the model was split into.
+        files: usize,
+    },
+    /// Random numbers in the shape of a model, for measuring.
+    Random,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HuggingFace { files, pickled } => {
+                let kind = if *pickled { "PyTorch" } else { "safetensors" };
+                write!(f, "Hugging Face directory, {files} {kind} file{}", if *files == 1 { "" } else { "s" })
+            }
+            Self::Random => f.write_str("random weights"),
+            Self::Meta { files: 1 } => f.write_str("Meta's checkpoint, 1 .pth file"),
+            Self::Meta { files } => write!(f, "Meta's checkpoint, {files} model-parallel .pth files"),
+            Self::Llama2c { version } => write!(f, "llama2.c checkpoint, version {version}"),
+            Self::Gguf { version, dtypes, files: 1 } => write!(f, "GGUF v{version}, {dtypes}"),
+            Self::Gguf { version, dtypes, files } => write!(f, "GGUF v{version}, {dtypes}, {files} files"),
+        }
+    }
+}
+
+/// Opens the checkpoint at `path`.
+///
+/// # Errors
+/// [`Error::Model`] where the path does not exist, is of no known kind, or holds a damaged model.
+pub fn open(path: &Path) -> Result<Checkpoint> {
+    open_ignoring(path, &[])
+}
+
+/// Opens the checkpoint at `path` as if its configuration had not the fields `ignore`, which are named as messages name
+/// them.
+///
+/// # Errors
+/// As [`open`]; and [`Error::Usage`] where there is no such field, or no use in ignoring it.
+pub fn open_ignoring(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
+    let metadata = std::fs::metadata(path).map_err(|error| {
+        Error::model("there is no model at this path")
+            .in_file(path)
+            .expected("a directory in Hugging Face's or Meta's layout, a GGUF file, or a llama2.c .bin file")
+            .found(error)
+            .next("check the spelling; a model of the Hugging Face hub is org/name; without --model it is the built-in one")
+    })?;
+    if metadata.is_dir() {
+        let shards = meta::shards(path);
+        // A repository may hold both forms; its own is config.json's.
+        match shards.is_empty() || huggingface::is_here(path) {
+            true => huggingface::open(path, ignore),
+            false => meta::open(path, &shards, ignore),
+        }
+    } else if let Some(folder) = huggingface::folder_of(path) {
+        huggingface::open(folder, ignore)
+    } else if meta::is_params(path) {
+        open_ignoring(folder_of(path), ignore)
+    } else {
+        let bytes = Bytes::map(path)?;
+        if is_gguf(&bytes) {
+            gguf::open(path, ignore)
+        } else if pth::is_pth(&bytes) {
+            meta::open_file(path, ignore)
+        } else {
+            llama2c::open(&bytes, path, ignore)
+        }
+    }
+}
+
+impl Checkpoint {
+    /// The tensor that holds `weight`, whose shape must be `shape` (outermost first). Where the head is
+    /// tied, both tables are the one that is stored.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where it is missing (naming the ones nearest to it), has another shape, or is of a
+    /// dtype that is not read.
+    pub fn tensor(&self, weight: Weight, shape: &[usize]) -> Result<&Tensor> {
+        let name = self.stored_name(weight);
+        let place = || match &self.path {
+            Some(path) => path.display().to_string(),
+            None => self.built_in.map_or(self.name.as_str(), |built_in| built_in.place).into(),
+        };
+        if let Some(dtype) = self.unreadable.get(&name) {
+            return Err(Error::model(format!("tensor `{name}` is of a number type that is not read here"))
+                .at(place())
+                .expected(format!("one of {}", Dtype::ALL.map(|dtype| dtype.to_string()).join(", ")))
+                .found(dtype)
+                .next("use a version of the model in one of these"));
+        }
+        let Some(tensor) = self.tensors.get(&name) else {
+            if let Some(class) = self.notes.class.as_ref().filter(|_| weight == Weight::Head) {
+                return Err(self.no_head(class, &name).at(place()));
+            }
+            return Err(Error::model(format!("the checkpoint has no tensor `{name}`"))
+                .at(place())
+                .expected(format!("{} with shape {shape:?}", weight.describe()))
+                .found(names::nearest(&name, self.tensors.keys()))
+                .next("check that every file of the checkpoint is there and belongs to its configuration"));
+        };
+        if tensor.shape() != shape {
+            return Err(Error::model(format!("tensor `{name}` has the wrong shape"))
+                .at(place())
+                .expected(format!("{shape:?} by the configuration: {}", weight.describe()))
+                .found(format!("{:?}", tensor.shape()))
+                .next("check that the configuration and the weights belong to the same model"));
+        }
+        Ok(tensor)
+    }
+
+    /// The error for a model of another class that has no output head `name`.
+    fn no_head(&self, class: &Class, name: &str) -> Error {
+        let own = class.head().filter(|own| self.tensors.contains_key(*own));
+        let next = match own {
+            Some(_) => "open the language model that it was made from",
+            None => {
+                "use a version of the model that has its head; transformers would fill it with random numbers"
+            }
+        };
+        Error::model(format!("the model has no output head: it was saved as {class}"))
+            .expected(format!("`{name}`, which makes logits of the next token, or tie_word_embeddings: true"))
+            .found(own.map_or_else(|| "no head".into(), |own| format!("`{own}`")))
+            .next(next)
+    }
+
+    /// Checks that every weight is there that a run reads, as [`Checkpoint::tensor`] does.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint::tensor`].
+    pub fn check_weights(&self) -> Result<()> {
+        let layers = (0..self.config.layers)
+            .flat_map(|layer| LayerWeight::ALL.map(|weight| Weight::Layer(layer, weight)));
+        let read = [Weight::Embedding].into_iter().chain(layers).chain([Weight::FinalNorm, Weight::Head]);
+        read.filter(|weight| weight.is_in(&self.config))
+            .try_for_each(|weight| self.tensor(weight, &weight.shape(&self.config)).map(drop))
+    }
+
+    /// Switches off `parts` of the model, and nothing else.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where the model has no such part.
+    pub fn ablate(&mut self, parts: &[Ablated]) -> Result<()> {
+        parts.iter().try_for_each(|part| part.check(&self.config))?;
+        self.notes.ablated = parts.to_vec();
+        Ok(())
+    }
+
+    /// The inputs of `weight` that are 0 because parts of the model are switched off.
+    pub fn ablated_columns(&self, weight: Weight) -> Vec<Range<usize>> {
+        self.notes.ablated.iter().filter_map(|part| part.columns(weight, &self.config)).collect()
+    }
+
+    /// Whether the checkpoint has a tensor for `weight`; it has none for a tied head.
+    #[cfg(test)]
+    pub(crate) fn has(&self, weight: Weight) -> bool {
+        !(self.config.tied && weight == Weight::Head) && self.tensors.contains_key(&self.stored_name(weight))
+    }
+
+    /// The name under which `weight` is stored. One tensor serves as both tables of a tied model, and
+    /// some files keep only the head of the two.
+    fn stored_name(&self, weight: Weight) -> String {
+        let name = self.naming.name(weight);
+        if !self.config.tied || !matches!(weight, Weight::Embedding | Weight::Head) {
+            return name;
+        }
+        let [embedding, head] = [Weight::Embedding, Weight::Head].map(|weight| self.naming.name(weight));
+        if !self.tensors.contains_key(&embedding) && self.tensors.contains_key(&head) {
+            head
+        } else {
+            embedding
+        }
+    }
+
+    /// Where the tokenizer is that came with it: tokenizer.json or tokenizer.model in a directory; `tokenizer.bin`,
+    /// `tok<V>.bin` or `<model>.tokenizer.bin` beside a `.bin`; the vocabulary inside a GGUF file.
+    pub fn vocabulary(&self) -> Vocabulary {
+        let Some(path) = &self.path else {
+            return match self.built_in {
+                Some(built_in) => Vocabulary::BuiltIn(built_in.tokenizer, built_in.place),
+                None => Vocabulary::Beside(Vec::new()),
+            };
+        };
+        Vocabulary::Beside(match self.format {
+            Format::Gguf { .. } => return Vocabulary::Inside(path.clone()),
+            Format::HuggingFace { .. } => vec![path.join("tokenizer.json"), path.join("tokenizer.model")],
+            Format::Meta { .. } => {
+                // The files of Llama 1 and 2 lie in a folder for each size, and the tokenizer above them.
+                let folder = if path.is_dir() { path.to_path_buf() } else { path.with_file_name("") };
+                vec![
+                    folder.join("tokenizer.model"),
+                    folder.join("tokenizer.json"),
+                    folder.join("../tokenizer.model"),
+                ]
+            }
+            Format::Llama2c { .. } => vec![
+                path.with_extension("tokenizer.bin"),
+                path.with_file_name(format!("tok{}.bin", self.config.vocab)),
+                path.with_file_name("tokenizer.bin"),
+            ],
+            Format::Random => Vec::new(),
+        })
+    }
+
+    /// How many activations share a scale where the weights are multiplied as the whole numbers that they are stored as:
+    /// as many as weights do in the file, and [`DEFAULT_GROUP`] where they lie in blocks. None where they are floats.
+    pub fn group(&self) -> Option<usize> {
+        self.tensors.values().find_map(|tensor| match tensor.scales() {
+            Some(scales) => Some(scales.group),
+            None => (tensor.dtype().is_blocks() && tensor.shape().len() == 2).then_some(DEFAULT_GROUP),
+        })
+    }
+
+    /// Copies all tensors into huge pages, each part of a file once. What was given.
+    ///
+    /// # Errors
+    /// Where there is not enough memory; [`Error::Interrupted`] where the process was asked to stop;
+    /// [`Error::Usage`] where the system is not Linux.
+    pub fn copy_to_huge_pages(&mut self) -> Result<Given> {
+        let mut parts: Vec<&mut Bytes> = self.tensors.values_mut().flat_map(Tensor::parts_mut).collect();
+        let mut number_of = HashMap::new();
+        let mut distinct: Vec<&[u8]> = Vec::new();
+        for part in &parts {
+            number_of.entry(part.place()).or_insert_with(|| {
+                distinct.push(part);
+                distinct.len() - 1
+            });
+        }
+        let (copy, ranges, given) = Huge::copy(&distinct)?;
+        let copy = Arc::new(copy);
+        for part in &mut parts {
+            let range = ranges[number_of[&part.place()]].clone();
+            **part = Bytes::Huge(Arc::clone(&copy), range);
+        }
+        Ok(given)
+    }
+
+    /// Every tensor of the file with its name there, by name.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+}

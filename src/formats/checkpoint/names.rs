@@ -1,0 +1,299 @@
+//! The names that checkpoints give to one and the same weight.
+
+use crate::files::printable;
+use llama_trace_core::config::ModelConfig;
+
+/// A weight of a Llama, by its role. Matrices are stored (outputs, inputs), as in `torch.nn.Linear`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Weight {
+    /// The embedding table (V, D).
+    Embedding,
+    /// A weight of one layer.
+    Layer(usize, LayerWeight),
+    /// The weight of the last RMSNorm (D).
+    FinalNorm,
+    /// The output head (V, D); absent where it is tied to the embedding table.
+    Head,
+}
+
+/// The weights that each layer has one of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LayerWeight {
+    /// Weight of the RMSNorm before attention (D).
+    AttnNorm,
+    /// Query projection (H·C, D).
+    Wq,
+    /// Key projection (G·C, D).
+    Wk,
+    /// Value projection (G·C, D).
+    Wv,
+    /// Attention's output projection (D, H·C).
+    Wo,
+    /// Weight of the RMSNorm over each head's query (C); Qwen3 only.
+    QNorm,
+    /// Weight of the RMSNorm over each head's key (C); Qwen3 only.
+    KNorm,
+    /// Bias of the query projection (H·C).
+    Bq,
+    /// Bias of the key projection (G·C).
+    Bk,
+    /// Bias of the value projection (G·C).
+    Bv,
+    /// Bias of the output projection (D).
+    Bo,
+    /// Weight of the RMSNorm before the feed-forward network (D).
+    FfnNorm,
+    /// Gate projection, w1 in Meta's code (F, D).
+    W1,
+    /// Down projection, w2 (D, F).
+    W2,
+    /// Up projection, w3 (F, D).
+    W3,
+    /// Bias of the gate projection (F).
+    B1,
+    /// Bias of the down projection (D).
+    B2,
+    /// Bias of the up projection (F).
+    B3,
+}
+
+impl LayerWeight {
+    /// All of them.
+    pub(crate) const ALL: [Self; 18] = [
+        Self::AttnNorm,
+        Self::Wq,
+        Self::Wk,
+        Self::Wv,
+        Self::Wo,
+        Self::QNorm,
+        Self::KNorm,
+        Self::Bq,
+        Self::Bk,
+        Self::Bv,
+        Self::Bo,
+        Self::FfnNorm,
+        Self::W1,
+        Self::W2,
+        Self::W3,
+        Self::B1,
+        Self::B2,
+        Self::B3,
+    ];
+}
+
+/// A convention of names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// `model.layers.0.self_attn.q_proj.weight`: transformers.
+    HuggingFace,
+    /// `layers.0.attention.wq.weight`: Meta's release, and what llama2.c's order stands for.
+    Meta,
+    /// `blk.0.attn_q.weight`: GGUF.
+    Gguf,
+}
+
+impl Naming {
+    /// The name of `weight` in this convention.
+    pub fn name(self, weight: Weight) -> String {
+        use LayerWeight as L;
+        match (self, weight) {
+            (Self::HuggingFace, Weight::Embedding) => "model.embed_tokens.weight".into(),
+            (Self::HuggingFace, Weight::FinalNorm) => "model.norm.weight".into(),
+            (Self::HuggingFace, Weight::Head) => "lm_head.weight".into(),
+            (Self::HuggingFace, Weight::Layer(layer, weight)) => {
+                let rest = match weight {
+                    L::AttnNorm => "input_layernorm.weight",
+                    L::Wq => "self_attn.q_proj.weight",
+                    L::Wk => "self_attn.k_proj.weight",
+                    L::Wv => "self_attn.v_proj.weight",
+                    L::Wo => "self_attn.o_proj.weight",
+                    L::QNorm => "self_attn.q_norm.weight",
+                    L::KNorm => "self_attn.k_norm.weight",
+                    L::Bq => "self_attn.q_proj.bias",
+                    L::Bk => "self_attn.k_proj.bias",
+                    L::Bv => "self_attn.v_proj.bias",
+                    L::Bo => "self_attn.o_proj.bias",
+                    L::FfnNorm => "post_attention_layernorm.weight",
+                    L::W1 => "mlp.gate_proj.weight",
+                    L::W2 => "mlp.down_proj.weight",
+                    L::W3 => "mlp.up_proj.weight",
+                    L::B1 => "mlp.gate_proj.bias",
+                    L::B2 => "mlp.down_proj.bias",
+                    L::B3 => "mlp.up_proj.bias",
+                };
+                format!("model.layers.{layer}.{rest}")
+            }
+            (Self::Meta, Weight::Embedding) => "tok_embeddings.weight".into(),
+            (Self::Meta, Weight::FinalNorm) => "norm.weight".into(),
+            (Self::Meta, Weight::Head) => "output.weight".into(),
+            (Self::Meta, Weight::Layer(layer, weight)) => {
+                let rest = match weight {
+                    L::AttnNorm => "attention_norm.weight",
+                    L::Wq => "attention.wq.weight",
+                    L::Wk => "attention.wk.weight",
+                    L::Wv => "attention.wv.weight",
+                    L::Wo => "attention.wo.weight",
+                    // Meta has no such model; these follow its pattern.
+                    L::QNorm => "attention.q_norm.weight",
+                    L::KNorm => "attention.k_norm.weight",
+                    L::Bq => "attention.wq.bias",
+                    L::Bk => "attention.wk.bias",
+                    L::Bv => "attention.wv.bias",
+                    L::Bo => "attention.wo.bias",
+                    L::FfnNorm => "ffn_norm.weight",
+                    L::W1 => "feed_forward.w1.weight",
+                    L::W2 => "feed_forward.w2.weight",
+                    L::W3 => "feed_forward.w3.weight",
+                    L::B1 => "feed_forward.w1.bias",
+                    L::B2 => "feed_forward.w2.bias",
+                    L::B3 => "feed_forward.w3.bias",
+                };
+                format!("layers.{layer}.{rest}")
+            }
+            (Self::Gguf, Weight::Embedding) => "token_embd.weight".into(),
+            (Self::Gguf, Weight::FinalNorm) => "output_norm.weight".into(),
+            (Self::Gguf, Weight::Head) => "output.weight".into(),
+            (Self::Gguf, Weight::Layer(layer, weight)) => {
+                let rest = match weight {
+                    L::AttnNorm => "attn_norm.weight",
+                    L::Wq => "attn_q.weight",
+                    L::Wk => "attn_k.weight",
+                    L::Wv => "attn_v.weight",
+                    L::Wo => "attn_output.weight",
+                    L::Bq => "attn_q.bias",
+                    L::Bk => "attn_k.bias",
+                    L::Bv => "attn_v.bias",
+                    L::QNorm => "attn_q_norm.weight",
+                    L::KNorm => "attn_k_norm.weight",
+                    L::Bo => "attn_output.bias",
+                    L::FfnNorm => "ffn_norm.weight",
+                    L::W1 => "ffn_gate.weight",
+                    L::W2 => "ffn_down.weight",
+                    L::W3 => "ffn_up.weight",
+                    L::B1 => "ffn_gate.bias",
+                    L::B2 => "ffn_down.bias",
+                    L::B3 => "ffn_up.bias",
+                };
+                format!("blk.{layer}.{rest}")
+            }
+        }
+    }
+}
+
+impl Naming {
+    /// The weight that is called `name` in this convention.
+    pub(crate) fn weight(self, name: &str) -> Option<Weight> {
+        let layer = name.split('.').find_map(|part| part.parse().ok());
+        let in_layer = layer.map(|layer| LayerWeight::ALL.map(|weight| Weight::Layer(layer, weight)));
+        [Weight::Embedding, Weight::FinalNorm, Weight::Head]
+            .into_iter()
+            .chain(in_layer.into_iter().flatten())
+            .find(|&weight| self.name(weight) == name)
+    }
+}
+
+impl Weight {
+    /// Whether a model of this configuration reads the weight. A head that is tied is the embedding table.
+    pub(super) fn is_in(self, config: &ModelConfig) -> bool {
+        use LayerWeight as L;
+        match self {
+            Self::Embedding | Self::FinalNorm | Self::Head => true,
+            Self::Layer(layer, _) if layer >= config.layers => false,
+            Self::Layer(_, L::Bq | L::Bk | L::Bv) => config.qkv_bias,
+            Self::Layer(_, L::Bo) => config.output_bias,
+            Self::Layer(_, L::B1 | L::B2 | L::B3) => config.mlp_bias,
+            Self::Layer(_, L::QNorm | L::KNorm) => config.qk_norm,
+            Self::Layer(..) => true,
+        }
+    }
+
+    /// The shape of the weight in a model of this configuration, outermost first.
+    pub(crate) fn shape(self, config: &ModelConfig) -> Vec<usize> {
+        use LayerWeight as L;
+        let (d, f, v) = (config.dim, config.ffn_dim, config.vocab);
+        let (q, kv) = (config.q_dim(), config.kv_dim());
+        match self {
+            Self::Embedding | Self::Head => vec![v, d],
+            Self::FinalNorm => vec![d],
+            Self::Layer(_, weight) => match weight {
+                L::AttnNorm | L::FfnNorm | L::Bo | L::B2 => vec![d],
+                L::Wq => vec![q, d],
+                L::Wk | L::Wv => vec![kv, d],
+                L::Wo => vec![d, q],
+                L::QNorm | L::KNorm => vec![config.head_dim],
+                L::Bq => vec![q],
+                L::Bk | L::Bv => vec![kv],
+                L::W1 | L::W3 => vec![f, d],
+                L::W2 => vec![d, f],
+                L::B1 | L::B3 => vec![f],
+            },
+        }
+    }
+
+    /// What the weight is, in words, for messages.
+    pub fn describe(self) -> String {
+        match self {
+            Self::Embedding => "the embedding table (vocabulary × dim)".into(),
+            Self::FinalNorm => "the last RMSNorm's weight (dim)".into(),
+            Self::Head => "the output head (vocabulary × dim)".into(),
+            Self::Layer(layer, weight) => {
+                let what = match weight {
+                    LayerWeight::AttnNorm => "RMSNorm weight before attention (dim)",
+                    LayerWeight::Wq => "query projection (heads·head_dim × dim)",
+                    LayerWeight::Wk => "key projection (kv_heads·head_dim × dim)",
+                    LayerWeight::Wv => "value projection (kv_heads·head_dim × dim)",
+                    LayerWeight::Wo => "attention output projection (dim × heads·head_dim)",
+                    LayerWeight::QNorm => "query norm weight (head_dim)",
+                    LayerWeight::KNorm => "key norm weight (head_dim)",
+                    LayerWeight::Bq => "query bias (heads·head_dim)",
+                    LayerWeight::Bk => "key bias (kv_heads·head_dim)",
+                    LayerWeight::Bv => "value bias (kv_heads·head_dim)",
+                    LayerWeight::Bo => "attention output bias (dim)",
+                    LayerWeight::FfnNorm => "RMSNorm weight before the feed-forward network (dim)",
+                    LayerWeight::W1 => "gate projection (ffn_dim × dim)",
+                    LayerWeight::W2 => "down projection (dim × ffn_dim)",
+                    LayerWeight::W3 => "up projection (ffn_dim × dim)",
+                    LayerWeight::B1 => "gate bias (ffn_dim)",
+                    LayerWeight::B2 => "down bias (dim)",
+                    LayerWeight::B3 => "up bias (ffn_dim)",
+                };
+                format!("layer {layer}'s {what}")
+            }
+        }
+    }
+}
+
+/// A sentence with the names most like `wanted`, for a message about a missing tensor. Names come from a
+/// file: control characters are escaped and long ones cut.
+pub(crate) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a String>) -> String {
+    let mut scored: Vec<_> = names.map(|name| (strsim::normalized_levenshtein(wanted, name), name)).collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
+    let near: Vec<_> = scored.iter().take(3).map(|(_, name)| format!("`{}`", printable(name))).collect();
+    if near.is_empty() { "no tensors at all".into() } else { format!("nearest names: {}", near.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_leads_back_to_its_weight() {
+        for naming in [Naming::Meta, Naming::HuggingFace] {
+            let in_layer = LayerWeight::ALL.map(|weight| Weight::Layer(17, weight));
+            for weight in in_layer.into_iter().chain([Weight::Embedding, Weight::FinalNorm, Weight::Head]) {
+                assert_eq!(naming.weight(&naming.name(weight)), Some(weight));
+            }
+            for name in ["", "rope.freqs", "layers.0.attention.mask", "layers.01.attention.wq.weight"] {
+                assert_eq!(naming.weight(name), None);
+            }
+        }
+    }
+
+    #[test]
+    fn the_nearest_names_come_first() {
+        let names = ["lm_head.weight", "model.norm.bias", "model.norm.weights"].map(String::from);
+        let text = nearest("model.norm.weight", names.iter());
+        assert_eq!(text, "nearest names: `model.norm.weights`, `model.norm.bias`, `lm_head.weight`");
+        assert_eq!(nearest("x", [].iter()), "no tensors at all");
+    }
+}

@@ -1,0 +1,376 @@
+//! A tensor as it lies in a file: dtype, shape, bytes.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Range;
+
+use crate::files::{Bytes, printable};
+use llama_trace_core::error::{Error, Result};
+
+/// The number types that weights are stored in. Those from `Q8_0` on are ggml's: some values in a row
+/// share a block, which `ops/blocks.rs` takes apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Dtype {
+    /// IEEE float32.
+    F32,
+    /// IEEE float16.
+    F16,
+    /// bfloat16: float32's exponent, 8 significant bits.
+    BF16,
+    /// int8 whose scales lie beside the values: llama2.c's version 2.
+    I8,
+    /// 8 bits a value, one scale for 32 of them.
+    Q8_0,
+    /// 4 bits, one scale.
+    Q4_0,
+    /// 4 bits, a scale and a minimum.
+    Q4_1,
+    /// 5 bits, one scale.
+    Q5_0,
+    /// 5 bits, a scale and a minimum.
+    Q5_1,
+    /// 4 bits, a scale and a minimum for 32 values, those in 6 bits for 256.
+    Q4K,
+    /// 5 bits, as `Q4K`.
+    Q5K,
+    /// 6 bits, a scale for 16 values, those in 8 bits for 256.
+    Q6K,
+    /// 2 bits, a scale and a minimum for 16 values, those in 4 bits for 256.
+    Q2K,
+    /// 3 bits, a scale for 16 values, those in 6 bits for 256.
+    Q3K,
+    /// 4 bits that choose from a table, one scale.
+    Iq4Nl,
+    /// 4 bits that choose from a table, a scale for 32 values, those in 6 bits for 256.
+    Iq4Xs,
+    /// Floats of 4 bits, one power of two for 32 values.
+    Mxfp4,
+}
+
+impl Dtype {
+    /// Every number type.
+    pub const ALL: [Self; 17] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::I8,
+        Self::Q8_0,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::Q2K,
+        Self::Q3K,
+        Self::Iq4Nl,
+        Self::Iq4Xs,
+        Self::Mxfp4,
+    ];
+
+    /// Whether values are stored in blocks of small whole numbers.
+    pub fn is_blocks(self) -> bool {
+        self.block() > 1
+    }
+
+    /// Whether each value is stored as a float of its own.
+    pub fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::BF16)
+    }
+
+    /// How many values are stored together; 1 where each stands for itself.
+    pub fn block(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 | Self::BF16 | Self::I8 => 1,
+            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Iq4Nl | Self::Mxfp4 => 32,
+            Self::Q4K | Self::Q5K | Self::Q6K | Self::Q2K | Self::Q3K | Self::Iq4Xs => 256,
+        }
+    }
+
+    /// Bytes that a block takes.
+    pub fn block_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::BF16 => 2,
+            Self::I8 => 1,
+            Self::Q8_0 => 34,
+            Self::Q4_0 => 18,
+            Self::Q4_1 => 20,
+            Self::Q5_0 => 22,
+            Self::Q5_1 => 24,
+            Self::Q4K => 144,
+            Self::Q5K => 176,
+            Self::Q6K => 210,
+            Self::Q2K => 84,
+            Self::Q3K => 110,
+            Self::Iq4Nl => 18,
+            Self::Iq4Xs => 136,
+            Self::Mxfp4 => 17,
+        }
+    }
+
+    /// Bytes that `count` values in a row take; none where they do not fill their last block.
+    pub fn bytes(self, count: usize) -> Option<usize> {
+        if count.is_multiple_of(self.block()) {
+            (count / self.block()).checked_mul(self.block_bytes())
+        } else {
+            None
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::BF16 => "BF16",
+            Self::I8 => "I8",
+            Self::Q8_0 => "Q8_0",
+            Self::Q4_0 => "Q4_0",
+            Self::Q4_1 => "Q4_1",
+            Self::Q5_0 => "Q5_0",
+            Self::Q5_1 => "Q5_1",
+            Self::Q4K => "Q4_K",
+            Self::Q5K => "Q5_K",
+            Self::Q6K => "Q6_K",
+            Self::Q2K => "Q2_K",
+            Self::Q3K => "Q3_K",
+            Self::Iq4Nl => "IQ4_NL",
+            Self::Iq4Xs => "IQ4_XS",
+            Self::Mxfp4 => "MXFP4",
+        })
+    }
+}
+
+/// A set of number types.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dtypes(u32);
+
+impl FromIterator<Dtype> for Dtypes {
+    fn from_iter<I: IntoIterator<Item = Dtype>>(dtypes: I) -> Self {
+        Self(dtypes.into_iter().fold(0, |set, dtype| set | 1 << dtype as u32))
+    }
+}
+
+impl fmt::Display for Dtypes {
+    /// `Q4_K and Q6_K`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = Dtype::ALL
+            .iter()
+            .filter(|&&dtype| self.0 >> dtype as u32 & 1 == 1)
+            .map(ToString::to_string)
+            .collect();
+        match names.split_last() {
+            Some((last, [])) => f.write_str(last),
+            Some((last, rest)) => write!(f, "{} and {last}", rest.join(", ")),
+            None => f.write_str("no tensors that are read here"),
+        }
+    }
+}
+
+/// One tensor: row-major, little-endian, in place. `bytes` has exactly the length that the shape and
+/// the dtype ask for.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Bytes,
+    scales: Option<Scales>,
+}
+
+/// The scales of int8 values: value i of the tensor stands for bytes\[i\] · scales\[i / group\], wherever its
+/// rows end.
+#[derive(Clone, Debug)]
+pub struct Scales {
+    /// float32, little-endian, one a group.
+    pub bytes: Bytes,
+    /// Values that share a scale.
+    pub group: usize,
+}
+
+impl Tensor {
+    /// A tensor over `bytes`; none where their length is not what `shape` and `dtype` ask for, or the
+    /// rows are not made of whole blocks. int8 values need scales: [`Tensor::int8`].
+    pub fn new(dtype: Dtype, shape: Vec<usize>, bytes: Bytes) -> Option<Self> {
+        if dtype == Dtype::I8 {
+            return None;
+        }
+        // A single number is a row of one.
+        let (row, outer) = shape.split_last().unwrap_or((&1, &[]));
+        let length = outer.iter().try_fold(dtype.bytes(*row)?, |product, &size| product.checked_mul(size))?;
+        (length == bytes.len()).then_some(Self { dtype, shape, bytes, scales: None })
+    }
+
+    /// A tensor of int8 values with a scale for each `scales.group` of them; none where there are not as many
+    /// values as the shape asks for, or not as many scales as groups.
+    pub fn int8(shape: Vec<usize>, bytes: Bytes, scales: Scales) -> Option<Self> {
+        let count = shape.iter().try_fold(1_usize, |product, &size| product.checked_mul(size))?;
+        let groups = if scales.group == 0 { return None } else { count.div_ceil(scales.group) };
+        let fits = count == bytes.len() && groups.checked_mul(4) == Some(scales.bytes.len());
+        fits.then_some(Self { dtype: Dtype::I8, shape, bytes, scales: Some(scales) })
+    }
+
+    /// A tensor of float32 values; none where there are not as many as the shape asks for.
+    pub fn floats(shape: Vec<usize>, values: &[f32]) -> Option<Self> {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Self::new(Dtype::F32, shape, Bytes::owned(bytes))
+    }
+
+    /// The same with 0 at these places of each row; none where a block has others too.
+    pub fn without_columns(&self, columns: &[Range<usize>]) -> Option<Self> {
+        let bytes_of =
+            |columns: &Range<usize>| Some(self.dtype.bytes(columns.start)?..self.dtype.bytes(columns.end)?);
+        let length = self.dtype.bytes(self.shape.last().copied().unwrap_or(1))?;
+        let parts = columns.iter().map(bytes_of).collect::<Option<Vec<_>>>()?;
+        let whole = self.bytes.clone();
+        let bytes = Bytes::build(whole.len(), move |out| {
+            out.copy_from_slice(&whole);
+            for row in out.chunks_exact_mut(length) {
+                parts.iter().for_each(|part| row[part.clone()].fill(0));
+            }
+        });
+        Some(Self { bytes, ..self.clone() })
+    }
+
+    /// Whether both have the same values, stored the same way.
+    pub(super) fn equal(&self, other: &Self) -> bool {
+        self.dtype == other.dtype && self.shape == other.shape && self.bytes.equal(&other.bytes)
+    }
+
+    /// The number type.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// The sizes, outermost first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The raw little-endian values.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The scales of int8 values; none for the other number types.
+    pub fn scales(&self) -> Option<&Scales> {
+        self.scales.as_ref()
+    }
+
+    /// All of its bytes: the values, and the scales where it has them.
+    pub(super) fn parts_mut(&mut self) -> impl Iterator<Item = &mut Bytes> {
+        std::iter::once(&mut self.bytes).chain(self.scales.as_mut().map(|scales| &mut scales.bytes))
+    }
+
+    /// Bytes that it takes, scales included.
+    pub fn size(&self) -> usize {
+        self.bytes.len() + self.scales.as_ref().map_or(0, |scales| scales.bytes.len())
+    }
+
+    /// Number of values.
+    pub fn count(&self) -> usize {
+        self.bytes.len() / self.dtype.block_bytes() * self.dtype.block()
+    }
+}
+
+/// What the files of a checkpoint hold.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    /// Tensors by name.
+    pub(super) tensors: BTreeMap<String, Tensor>,
+    /// Tensors of a dtype that is not read here: name and dtype.
+    pub(super) unreadable: BTreeMap<String, String>,
+    /// Names of the tensors that are stored in float64 and read as float32.
+    pub(super) rounded: BTreeSet<String>,
+}
+
+impl Contents {
+    /// The same with every name passed through `rename`.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where two tensors that differ get one name.
+    pub(super) fn renamed(self, rename: impl Fn(&str) -> String, place: &str) -> Result<Self> {
+        let mut all =
+            Self { rounded: self.rounded.iter().map(|name| rename(name)).collect(), ..Self::default() };
+        for (name, tensor) in self.tensors {
+            match all.tensors.entry(rename(&name)) {
+                Entry::Vacant(entry) => drop(entry.insert(tensor)),
+                Entry::Occupied(entry) if entry.get().equal(&tensor) => {}
+                Entry::Occupied(entry) => {
+                    return Err(Error::model("the model has two tensors for one weight")
+                        .at(place)
+                        .expected(format!("one tensor `{}`", printable(entry.key())))
+                        .found(format!("another under the name `{}`", printable(&name)))
+                        .next("save the model again with one of the two"));
+                }
+            }
+        }
+        all.unreadable = self.unreadable.into_iter().map(|(name, dtype)| (rename(&name), dtype)).collect();
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::slice::from_ref;
+
+    use super::*;
+
+    #[test]
+    fn a_tensor_has_the_bytes_that_its_shape_asks_for() {
+        let bytes = Bytes::Static(&[0; 12]);
+        assert_eq!(Tensor::new(Dtype::F16, vec![2, 3], bytes.clone()).unwrap().count(), 6);
+        assert!(Tensor::new(Dtype::F32, vec![2, 3], bytes.clone()).is_none());
+        assert!(Tensor::new(Dtype::F32, vec![usize::MAX, 3], bytes).is_none());
+    }
+
+    #[test]
+    fn a_set_of_number_types_is_a_list_in_words() {
+        let words = |dtypes: &[Dtype]| dtypes.iter().copied().collect::<Dtypes>().to_string();
+        assert_eq!(words(&[Dtype::Q6K, Dtype::Q4K, Dtype::Q6K]), "Q4_K and Q6_K");
+        assert_eq!(words(&[Dtype::F32, Dtype::BF16, Dtype::Q8_0]), "F32, BF16 and Q8_0");
+        assert_eq!(words(&[Dtype::F16]), "F16");
+    }
+
+    #[test]
+    fn int8_values_have_a_scale_for_each_group() {
+        let scales = |groups: usize, group| Scales { bytes: Bytes::owned(vec![0; 4 * groups]), group };
+        let values = Bytes::Static(&[0; 6]);
+        let tensor = Tensor::int8(vec![2, 3], values.clone(), scales(2, 4)).unwrap();
+        assert_eq!((tensor.count(), tensor.size()), (6, 14));
+        assert!(Tensor::int8(vec![2, 3], values.clone(), scales(1, 4)).is_none());
+        assert!(Tensor::int8(vec![2, 3], values.clone(), scales(2, 0)).is_none());
+        assert!(Tensor::int8(vec![2, 2], values.clone(), scales(2, 4)).is_none());
+        assert!(Tensor::new(Dtype::I8, vec![2, 3], values).is_none());
+    }
+
+    #[test]
+    fn columns_are_0_in_every_row_and_nothing_else_changes() {
+        let whole = Tensor::new(Dtype::F16, vec![2, 4], Bytes::owned((1..=16).collect())).unwrap();
+        let less = whole.without_columns(&[1..2, 3..4]).unwrap();
+        assert_eq!(&less.bytes()[..], [1, 2, 0, 0, 5, 6, 0, 0, 9, 10, 0, 0, 13, 14, 0, 0]);
+        assert_eq!((less.dtype(), less.shape()), (whole.dtype(), whole.shape()));
+        assert_eq!(&whole.without_columns(from_ref(&(0..4))).unwrap().bytes()[..], [0; 16]);
+        // Two blocks of 32 a row.
+        let blocks = Tensor::new(Dtype::Q4_0, vec![2, 64], Bytes::owned(vec![7; 72])).unwrap();
+        let less = blocks.without_columns(from_ref(&(32..64))).unwrap();
+        let bytes: Vec<u8> = [[7; 18], [0; 18], [7; 18], [0; 18]].concat();
+        assert_eq!(&less.bytes()[..], bytes);
+        assert!(blocks.without_columns(from_ref(&(0..16))).is_none());
+        let floats = Tensor::floats(vec![1, 2], &[1.5, -2.0]).unwrap();
+        assert_eq!(&floats.bytes()[..], [1.5_f32.to_le_bytes(), (-2.0_f32).to_le_bytes()].concat());
+        assert!(Tensor::floats(vec![3], &[1.0]).is_none());
+    }
+
+    #[test]
+    fn a_row_is_made_of_whole_blocks() {
+        let bytes = Bytes::Static(&[0; 72]);
+        assert_eq!(Tensor::new(Dtype::Q4_0, vec![2, 64], bytes.clone()).unwrap().count(), 128);
+        assert!(Tensor::new(Dtype::Q4_0, vec![8, 16], bytes.clone()).is_none());
+        assert!(Tensor::new(Dtype::Q4_0, vec![], bytes.clone()).is_none());
+        assert!(Tensor::new(Dtype::Q8_0, vec![2, 64], bytes).is_none());
+    }
+}

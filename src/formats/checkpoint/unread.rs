@@ -1,0 +1,114 @@
+//! Tensors of a checkpoint that nothing reads: buffers are harmless; what stands outside of the forward pass is
+//! warned of; what stands in it, and is not computed here, is refused by name.
+
+use super::names::{LayerWeight as L, Naming, Weight};
+use super::tensor::Contents;
+use crate::files::printable;
+use llama_trace_core::config::ModelConfig;
+use llama_trace_core::error::{Error, Result};
+
+/// Ends of the names of buffers that hold what the configuration says already: frequencies of RoPE, positions, masks.
+const BUFFERS: &[&str] =
+    &["rotary_emb.inv_freq", "rope.freqs", "mask", "masked_bias", "position_ids", "cos_cached", "sin_cached"];
+
+/// What a tensor outside of the model's own parts may not be: a change of one inside, or a part of a quantised one.
+const CHANGES: &[&str] = &[
+    "lora",
+    "adapter",
+    "sink",
+    "scale",
+    "qweight",
+    "qzeros",
+    "g_idx",
+    "absmax",
+    "quant",
+    "zero_point",
+    "weight_packed",
+];
+
+/// The tensors that nothing reads, here or in the reference; none are looked for where a weight is missing: whoever
+/// asks for that one is told which names are near.
+///
+/// # Errors
+/// [`Error::Model`] naming the first that would change what the model computes.
+pub(super) fn screen(
+    contents: &Contents,
+    naming: Naming,
+    config: &ModelConfig,
+    place: &str,
+) -> Result<Vec<String>> {
+    let mut unread = Vec::new();
+    if !is_whole(contents, naming, config) {
+        return Ok(unread);
+    }
+    for name in contents.tensors.keys().chain(contents.unreadable.keys()) {
+        let buffer = BUFFERS.iter().any(|end| {
+            name.strip_suffix(end).is_some_and(|before| before.is_empty() || before.ends_with(['.', '_']))
+        });
+        let weight = naming.weight(name);
+        if buffer || weight.is_some_and(|weight| weight.is_in(config)) {
+            continue;
+        }
+        if is_outside(name, naming, config) && !CHANGES.iter().any(|part| name.to_lowercase().contains(part))
+        {
+            unread.push(name.clone());
+            continue;
+        }
+        return Err(Error::model(format!(
+            "the model has a tensor that is not computed here: `{}`",
+            printable(name)
+        ))
+        .at(place)
+        .expected("the weights of the parts that the configuration asks for, and no others")
+        .found(found(weight, name))
+        .next(
+            "check that the configuration belongs to the weights, or use a version of the model without it",
+        ));
+    }
+    Ok(unread)
+}
+
+/// Whether every weight is there that the forward pass of a model of this configuration reads.
+fn is_whole(contents: &Contents, naming: Naming, config: &ModelConfig) -> bool {
+    let has = |weight: Weight| {
+        let name = naming.name(weight);
+        contents.tensors.contains_key(&name) || contents.unreadable.contains_key(&name)
+    };
+    let tables = [Weight::Embedding, Weight::Head].map(has);
+    let tables = if config.tied { tables.contains(&true) } else { tables == [true, true] };
+    let in_layer = |layer| {
+        let weights = L::ALL.map(|weight| Weight::Layer(layer, weight));
+        weights.into_iter().filter(|weight| weight.is_in(config)).all(has)
+    };
+    tables && has(Weight::FinalNorm) && (0..config.layers).all(in_layer)
+}
+
+/// Whether a tensor belongs to no part of the forward pass: to a layer past the last, or to a head that was put
+/// beside the model's own.
+fn is_outside(name: &str, naming: Naming, config: &ModelConfig) -> bool {
+    let (layers, parts): (_, &[&str]) = match naming {
+        Naming::HuggingFace => ("model.layers.", &["model.", "lm_head."]),
+        Naming::Meta => ("layers.", &["tok_embeddings.", "layers.", "norm.", "output."]),
+        Naming::Gguf => ("blk.", &[""]),
+    };
+    let layer = name.strip_prefix(layers).and_then(|rest| rest.split('.').next());
+    match layer.map(str::parse::<usize>) {
+        Some(Ok(layer)) => layer >= config.layers,
+        _ => !parts.iter().any(|part| name.starts_with(part)),
+    }
+}
+
+/// What a tensor is that stands in the forward pass, in words.
+fn found(weight: Option<Weight>, name: &str) -> String {
+    match weight {
+        Some(Weight::Layer(_, L::QNorm | L::KNorm)) => {
+            "a norm on queries or keys, which the configuration's family has not".into()
+        }
+        Some(_) => "a bias that the configuration does not ask for".into(),
+        None if name.ends_with(".bias") => "a bias".into(),
+        None if name.to_lowercase().contains("lora") => {
+            "an adapter that is not merged into the weights".into()
+        }
+        None => "a tensor of a part that this program does not know".into(),
+    }
+}

@@ -1,0 +1,342 @@
+//! What a Hugging Face folder says of its tokenizer outside the tokenizer's own file: tokenizer_config.json,
+//! special_tokens_map.json, added_tokens.json, and the class that config.json names.
+//!
+//! The order of precedence is that of `PreTrainedTokenizerBase._from_pretrained` in transformers 5.24:
+//!
+//! - `added_tokens_decoder` of tokenizer_config.json, where it is there, is the only list of added tokens, and
+//!   special_tokens_map.json and added_tokens.json are not read;
+//! - else special_tokens_map.json goes before the names in tokenizer_config.json, and tokenizer.json's own tokens go
+//!   before those of added_tokens.json.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::{printable, read_text};
+use llama_trace_core::error::{Error, Result};
+
+/// The largest of the files that is read. One that lists every added token has some hundred kilobytes.
+const MAX_CONFIG: u64 = 16 << 20;
+/// The largest tokenizer.json that is read for its class.
+const MAX_JSON: u64 = 64 << 20;
+
+/// The names that every tokenizer may have a token for, in the order in which transformers adds them.
+const NAMES: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+/// The other special tokens, and what transformers 4 called them.
+const EXTRA: &str = "extra_special_tokens";
+const ADDITIONAL: &str = "additional_special_tokens";
+/// The field by which an object in tokenizer_config.json is marked as an `AddedToken`.
+const TYPE: &str = "__type";
+/// What transformers' `LlamaTokenizer` takes for the names that no file has.
+const LLAMA: [(&str, &str); 3] = [("unk_token", "<unk>"), ("bos_token", "<s>"), ("eos_token", "</s>")];
+/// And `Qwen2Tokenizer`.
+const QWEN2: [(&str, &str); 3] =
+    [("unk_token", "<|endoftext|>"), ("eos_token", "<|endoftext|>"), ("pad_token", "<|endoftext|>")];
+
+/// A token that is found in a text as it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Added {
+    pub(crate) content: String,
+    /// Whether it is found as a whole word only.
+    pub(crate) single_word: bool,
+    /// Whether the white space before it belongs to it.
+    pub(crate) lstrip: bool,
+    /// Whether the white space after it belongs to it.
+    pub(crate) rstrip: bool,
+    /// Whether it is looked for in the normalized text.
+    pub(crate) normalized: bool,
+    /// Whether it is no text.
+    pub(crate) special: bool,
+}
+
+/// The class of transformers that reads the folder, as far as classes differ here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// `TokenizersBackend`, which takes tokenizer.json as it is.
+    Backend,
+    /// `LlamaTokenizer`, which takes the vocabulary and the merges, and cuts texts by its own rules.
+    Llama,
+    /// `Qwen2Tokenizer`, which does so too.
+    Qwen2,
+}
+
+/// What the files beside a tokenizer say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Beside {
+    /// Which class reads the tokenizer.
+    pub(crate) class: Class,
+    /// The added tokens by the ids that the files give them. Added in this order, they get the next free ids.
+    pub(crate) added: BTreeMap<u64, Added>,
+    /// Whether `added` is a list from which nothing is missing: `added_tokens_decoder`.
+    pub(crate) listed: bool,
+    /// The tokens that have names: `bos_token` and so on.
+    pub(crate) named: Vec<(String, Added)>,
+    /// Other special tokens; none where no file lists any.
+    pub(crate) extra: Option<Vec<Added>>,
+    /// Those that special_tokens_map.json lists by transformers 4's name, which count where there are no others.
+    pub(crate) additional: Option<Vec<Added>>,
+    /// Whether the text after each added token begins anew (`legacy`).
+    pub(crate) legacy: Option<bool>,
+    /// Whether a text begins with a space that is not there (`add_prefix_space`).
+    pub(crate) prefix_space: Option<bool>,
+    /// Whether the beginning and the end of a text get a token, where one of the two is told.
+    pub(crate) around: Option<(bool, bool)>,
+    /// `chat_template` of tokenizer_config.json.
+    pub(crate) template: Option<Value>,
+}
+
+/// The texts of the files.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Texts<'a> {
+    /// tokenizer_config.json.
+    pub(crate) config: Option<&'a str>,
+    /// special_tokens_map.json.
+    pub(crate) names: Option<&'a str>,
+    /// added_tokens.json.
+    pub(crate) added: Option<&'a str>,
+}
+
+impl Beside {
+    /// What the files in `folder` say; none where they say nothing of a tokenizer.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where a file is damaged.
+    pub(crate) fn read(folder: &Path) -> Result<Option<Self>> {
+        let text = |name: &str, limit| {
+            let path = folder.join(name);
+            if path.exists() { read_text(&path, limit).map(Some) } else { Ok(None) }
+        };
+        let [config, names, added] =
+            ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"];
+        let [config, names, added] =
+            [text(config, MAX_CONFIG)?, text(names, MAX_CONFIG)?, text(added, MAX_CONFIG)?];
+        // A config.json that cannot be read is reported where the model is opened.
+        let model = text("config.json", MAX_CONFIG).ok().flatten();
+        let model: Map<String, Value> =
+            model.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        let has_class =
+            model.contains_key("tokenizer_class") || matches!(model_type(&model), Some("qwen2" | "qwen3"));
+        if config.is_none() && names.is_none() && added.is_none() && !has_class {
+            return Ok(None);
+        }
+        let texts = Texts { config: config.as_deref(), names: names.as_deref(), added: added.as_deref() };
+        let byte_level = || {
+            let json = text("tokenizer.json", MAX_JSON).ok().flatten();
+            json.is_some_and(|text| text.contains("\"ByteLevel\""))
+        };
+        Self::parse(texts, &model, byte_level, &folder.display().to_string()).map(Some)
+    }
+
+    /// What these texts say, of files in the folder `place` whose config.json has the fields `model`. `byte_level`
+    /// tells whether tokenizer.json is of a byte-level tokenizer.
+    ///
+    /// # Errors
+    /// As [`Beside::read`].
+    pub(crate) fn parse(
+        texts: Texts<'_>,
+        model: &Map<String, Value>,
+        byte_level: impl FnOnce() -> bool,
+        place: &str,
+    ) -> Result<Self> {
+        let object = |name: &str, text: Option<&str>| -> Result<Map<String, Value>> {
+            let read = text.map_or_else(|| Ok(Map::new()), serde_json::from_str);
+            read.map_err(|error| wrong(place, name, "a JSON object", &error.to_string()))
+        };
+        let mut fields = object("tokenizer_config.json", texts.config)?;
+        let class = class(&fields, model, byte_level);
+        let template = fields.remove("chat_template");
+        let bad = |(name, value): (String, Value)| {
+            wrong(place, &name, "texts, and objects with `content` and flags", &value.to_string())
+        };
+        // What transformers 4 calls additional it calls extra from version 5 on.
+        if list_of(&fields, EXTRA).is_none_or(Vec::is_empty)
+            && let Some(list) = fields.remove(ADDITIONAL)
+        {
+            fields.insert(EXTRA.into(), list);
+        }
+        let mut added = BTreeMap::new();
+        let listed = fields.get("added_tokens_decoder").is_some_and(|list| !list.is_null());
+        if listed {
+            let list = &fields["added_tokens_decoder"];
+            let read = |(id, token): (&String, &Value)| Some((id.parse().ok()?, object_token(token, None)?));
+            let read = list.as_object().and_then(|list| list.iter().map(read).collect::<Option<_>>());
+            added = read.ok_or_else(|| bad(("added_tokens_decoder".into(), list.clone())))?;
+        } else {
+            for (name, value) in object("special_tokens_map.json", texts.names)? {
+                let value = match (object_token(&value, Some(true)), value) {
+                    (Some(token), _) => json(&token),
+                    (None, Value::Array(more)) if name == EXTRA => {
+                        let known = list_of(&fields, EXTRA).cloned().unwrap_or_default();
+                        let new: Vec<_> = more.into_iter().filter(|token| !known.contains(token)).collect();
+                        [known, new].concat().into()
+                    }
+                    (None, value) => value,
+                };
+                fields.insert(name, value);
+            }
+            let names = NAMES.iter().filter_map(|name| fields.get(*name));
+            let extra = list_of(&fields, EXTRA).into_iter().flatten();
+            let special: HashSet<&str> = names.chain(extra).filter_map(text_of).collect();
+            for (content, id) in object("added_tokens.json", texts.added)? {
+                let id = id.as_u64().ok_or_else(|| {
+                    wrong(place, "added_tokens.json", "an id for each token", &id.to_string())
+                })?;
+                let special = special.contains(content.as_str());
+                added.insert(id, Added { normalized: !special, special, ..Added::new(content) });
+            }
+        }
+        let named = named(&mut fields, class).map_err(bad)?;
+        let tokens = |name: &str| {
+            let Some(list) = list_of(&fields, name) else { return Ok(None) };
+            let tokens: Option<Vec<Added>> = list.iter().map(token).collect();
+            tokens.map(Some).ok_or_else(|| bad((name.into(), list.clone().into())))
+        };
+        let (extra, additional) = (tokens(EXTRA)?, tokens(ADDITIONAL)?);
+        let flag = |name: &str| fields.get(name).and_then(Value::as_bool);
+        let around = [flag("add_bos_token"), flag("add_eos_token")];
+        Ok(Self {
+            class,
+            added,
+            listed,
+            named,
+            extra,
+            additional,
+            legacy: flag("legacy"),
+            prefix_space: flag("add_prefix_space"),
+            around: around.iter().any(Option::is_some).then(|| {
+                let [bos, eos] = around.map(|flag| flag.unwrap_or(false));
+                (bos, eos)
+            }),
+            template,
+        })
+    }
+
+    /// Whether any token stands outside the tokenizer's file.
+    pub(crate) fn names_tokens(&self) -> bool {
+        !self.added.is_empty() || !self.named.is_empty() || self.extra.is_some() || self.additional.is_some()
+    }
+}
+
+impl Added {
+    /// A special token, as transformers makes one of a text.
+    pub(crate) fn new(content: impl Into<String>) -> Self {
+        Self {
+            content: content.into(),
+            single_word: false,
+            lstrip: false,
+            rstrip: false,
+            normalized: false,
+            special: true,
+        }
+    }
+}
+
+fn wrong(place: &str, name: &str, expected: &str, found: &str) -> Error {
+    Error::model("the tokenizer's configuration cannot be read")
+        .at(format!("{name} in {place}"))
+        .expected(expected)
+        .found(printable(&found.chars().take(300).collect::<String>()))
+        .next("fetch the file again, or give another tokenizer with --tokenizer")
+}
+
+fn model_type(model: &Map<String, Value>) -> Option<&str> {
+    model.get("model_type").and_then(Value::as_str)
+}
+
+/// The class by which `AutoTokenizer` reads the folder.
+fn class(
+    fields: &Map<String, Value>,
+    model: &Map<String, Value>,
+    byte_level: impl FnOnce() -> bool,
+) -> Class {
+    let declared = fields.get("tokenizer_class").or_else(|| model.get("tokenizer_class"));
+    let declared = declared.and_then(Value::as_str).unwrap_or_default();
+    match (model_type(model), declared.strip_suffix("Fast").unwrap_or(declared)) {
+        // What these say of themselves does not count.
+        (Some("mistral"), _) => Class::Backend,
+        (Some("qwen2"), _) | (Some("qwen3"), "") => Class::Qwen2,
+        (_, "Qwen2Tokenizer") => Class::Qwen2,
+        (_, "LlamaTokenizer") if !byte_level() => Class::Llama,
+        _ => Class::Backend,
+    }
+}
+
+/// The tokens that have names: the usual ones first, then those of this model alone.
+fn named(
+    fields: &mut Map<String, Value>,
+    class: Class,
+) -> std::result::Result<Vec<(String, Added)>, (String, Value)> {
+    let own = match class {
+        Class::Backend => &[][..],
+        Class::Llama => &LLAMA,
+        Class::Qwen2 => &QWEN2,
+    };
+    for (name, token) in own {
+        fields.entry(*name).or_insert_with(|| (*token).into());
+    }
+    let usual = NAMES.iter().map(|name| (*name).to_owned());
+    let is_own = |(name, value): &(&String, &Value)| {
+        name.ends_with("_token") && !NAMES.contains(&name.as_str()) && token(value).is_some()
+    };
+    let own: Vec<String> = fields.iter().filter(is_own).map(|(name, _)| name.clone()).collect();
+    let mut named = Vec::new();
+    for name in usual.chain(own) {
+        match fields.get(&name) {
+            None | Some(Value::Null) => {}
+            Some(value) => match token(value) {
+                Some(token) => named.push((name, token)),
+                None => return Err((name, value.clone())),
+            },
+        }
+    }
+    if let Some(Value::Object(more)) = fields.get(EXTRA) {
+        for (name, value) in more {
+            named.push((name.clone(), token(value).ok_or_else(|| (name.clone(), value.clone()))?));
+        }
+    }
+    Ok(named)
+}
+
+fn list_of<'f>(fields: &'f Map<String, Value>, name: &str) -> Option<&'f Vec<Value>> {
+    fields.get(name)?.as_array()
+}
+
+/// A token that is a text or an object. An object that is marked as an `AddedToken` has its own flags, any other is
+/// special.
+fn token(value: &Value) -> Option<Added> {
+    match value {
+        Value::String(text) => Some(Added::new(text)),
+        value => object_token(value, value.get(TYPE).is_none().then_some(true)),
+    }
+}
+
+/// A token from the fields of transformers' `AddedToken`; `special` overrides its own flag.
+fn object_token(value: &Value, special: Option<bool>) -> Option<Added> {
+    let flag = |name: &str| value.get(name).and_then(Value::as_bool);
+    let special = special.or_else(|| flag("special")).unwrap_or(false);
+    Some(Added {
+        content: value.get("content")?.as_str()?.to_owned(),
+        single_word: flag("single_word").unwrap_or(false),
+        lstrip: flag("lstrip").unwrap_or(false),
+        rstrip: flag("rstrip").unwrap_or(false),
+        normalized: flag("normalized").unwrap_or(!special),
+        special,
+    })
+}
+
+/// The text of a token. transformers does not look into an object that is marked as an `AddedToken` here.
+fn text_of(value: &Value) -> Option<&str> {
+    match value {
+        Value::Object(fields) if !fields.contains_key(TYPE) => fields.get("content")?.as_str(),
+        value => value.as_str(),
+    }
+}
+
+/// A token as an object.
+fn json(token: &Added) -> Value {
+    let Added { content, single_word, lstrip, rstrip, normalized, special } = token;
+    serde_json::json!({"content": content, "single_word": single_word, "lstrip": lstrip, "rstrip": rstrip,
+        "normalized": normalized, "special": special})
+}

@@ -1,0 +1,65 @@
+//! Sequences in one pass, and each alone.
+
+use super::prints::{Printing, Prints};
+use super::{Check, Runs};
+use llama_trace_core::error::Result;
+use llama_trace_engine::backend::{Backend, Span};
+use llama_trace_engine::model::{Activations, KvCache, forward};
+
+/// Tokens that the second sequence reads in the second pass: as many as a unit takes.
+const MANY: usize = 16;
+
+/// Runs three ragged sequences together and each by itself: all of the ids, one of them, and half of them; then one
+/// token more, many, and one.
+///
+/// # Errors
+/// Where the backend fails or was asked to stop.
+pub(super) fn check<B: Backend>(runs: &Runs<'_, B>) -> Result<Check> {
+    let (ids, context) = (runs.ids, runs.model.config.context);
+    let all = ids.len();
+    let lengths = [[all, 1], [1, MANY], [all.div_ceil(2), 1]];
+    // What does not fit into the context any more stays away from the second pass.
+    let lengths = lengths.map(|[first, second]| [first, second.min(context - first)]);
+    let together = run(runs, &lengths, &[0, 1, 2])?;
+    let mut check = Check::new("batch", 0.0);
+    for sequence in 0..lengths.len() {
+        let alone = run(runs, &lengths, &[sequence])?;
+        for (together, alone) in together.iter().zip(&alone) {
+            together.of(sequence).compare(alone, runs.model, &mut check);
+        }
+    }
+    Ok(check)
+}
+
+/// Both passes over `sequences`: what each has in every row.
+fn run<B: Backend>(runs: &Runs<'_, B>, lengths: &[[usize; 2]], sequences: &[usize]) -> Result<Vec<Prints>> {
+    let model = runs.model;
+    let cache = |&sequence: &usize| {
+        KvCache::with_capacity(&model.config, &model.backend, lengths[sequence].iter().sum())
+    };
+    let mut caches: Vec<KvCache<B>> = sequences.iter().map(cache).collect::<Result<_>>()?;
+    let mut work = Activations::new(model)?;
+    let mut prints = Vec::new();
+    for pass in 0..2 {
+        let spans: Vec<Span> = (sequences.iter().zip(&caches))
+            .map(|(&sequence, cache)| Span { sequence, start: cache.len(), tokens: lengths[sequence][pass] })
+            .filter(|span| span.tokens > 0)
+            .collect();
+        if spans.is_empty() {
+            break;
+        }
+        // Each sequence begins at another of the ids.
+        let ids: Vec<u32> = (spans.iter())
+            .flat_map(|span| {
+                (span.start..span.keys()).map(|at| runs.ids[(at + 7 * span.sequence) % runs.ids.len()])
+            })
+            .collect();
+        let mut probe = Printing::new(|| runs.tick("running sequences together and alone"));
+        let reads = |sequence: usize| spans.iter().any(|span| span.sequence == sequence);
+        let now = sequences.iter().zip(&mut caches).filter(|(sequence, _)| reads(**sequence));
+        let mut now: Vec<_> = now.map(|(_, cache)| cache).collect();
+        forward::forward(model, &mut now, &mut work, pass, &spans, &ids, &mut probe)?;
+        prints.push(probe.prints);
+    }
+    Ok(prints)
+}

@@ -1,0 +1,226 @@
+//! The cells of one stage by their rules in float64, of a model's own weights.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::sample::Sample;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::explain::{Exact, Fold, Folder, Held, Numbers, Place, Rule, Rules, SiteRules};
+use llama_trace_core::stop::Stop;
+use llama_trace_core::trace::{Site, Stage, WeightRows};
+use llama_trace_engine::backend::{Backend, WholeRows};
+use llama_trace_engine::model::Model;
+
+/// Cells that a thread takes at once.
+const CELLS: usize = 1 << 12;
+
+/// Reads rows of a weight as float32; of a vector there is one.
+pub type ReadRows<'a> = &'a dyn Fn(Place, Range<usize>) -> Result<Vec<f32>>;
+
+/// What is otherwise than the rules and the weights have it.
+pub trait Change: Sync {
+    /// The rule of cell `at` of `site` instead of `rule`.
+    fn rule(&self, _site: Site, _at: usize, rule: Rule) -> Rule {
+        rule
+    }
+
+    /// What cell `at` of `site` is instead of `value`, which its rule gives.
+    fn value(&self, _site: Site, _at: usize, value: Exact) -> Exact {
+        value
+    }
+
+    /// The rows of a weight instead of those that `read` has there.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    fn rows(&self, place: Place, rows: Range<usize>, read: ReadRows<'_>) -> Result<Vec<f32>> {
+        read(place, rows)
+    }
+}
+
+/// Nothing is.
+#[derive(Clone, Copy, Debug)]
+pub struct Nothing;
+
+impl Change for Nothing {}
+
+/// The cells of a stage, and what they are folded from.
+pub struct Cells<'a, B: Backend> {
+    model: &'a Model<B>,
+    site: Site,
+    whole: bool,
+    rules: SiteRules<'a>,
+    held: Held<'a>,
+    change: &'a dyn Change,
+    stop: &'a Stop,
+}
+
+/// A weight as a question to the model.
+pub(super) fn weight_rows(place: Place, rows: Range<usize>) -> Option<WeightRows> {
+    let Place::Weight(layer, weight) = place else { return None };
+    Some(WeightRows { run: llama_trace_core::trace::Run::ITSELF, layer, weight, rows })
+}
+
+/// A number of a stage's matrix, for [`Sample::of`]: another one for each.
+pub(super) fn number(site: Site) -> usize {
+    site.layer.map_or(0, |layer| layer + 1) * Stage::ALL.len() + site.stage as usize
+}
+
+/// The rows of the matrix of `site` that `sample` has; none where its rules have no matrix.
+pub fn rows(site: Site, rules: &SiteRules, sample: Sample) -> Vec<Range<usize>> {
+    match rules.matrix() {
+        Some(_) => sample.of(number(site), rules.shape().0),
+        None => Vec::new(),
+    }
+}
+
+impl<'a, B: Backend> Cells<'a, B> {
+    /// The cells of `site`, whose rules are among `rules`; `held` has the stages that they are folded from.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where no rule is known for them.
+    pub fn new(
+        model: &'a Model<B>,
+        rules: &'a Rules,
+        site: Site,
+        held: Held<'a>,
+        change: &'a dyn Change,
+    ) -> Result<Self> {
+        let whole = rules.card().precision.group().is_some();
+        let Some(rules) = rules.of(site) else {
+            return Err(Error::usage(format!("no rule is known for {site}")));
+        };
+        Ok(Self { model, site, whole, rules, held, change, stop: model.backend.stop() })
+    }
+
+    /// Hands every cell with what its rule gives to `see`, in no order; of a product with a matrix those of `rows` of it
+    /// ([`rows`]). Returns what was seen; nothing of what is given.
+    ///
+    /// # Errors
+    /// Where the backend fails or was asked to stop.
+    pub fn fold<S: Default + Send>(
+        &self,
+        rows: &[Range<usize>],
+        see: &(impl Fn(&mut S, usize, &Exact) + Sync),
+        merge: impl Fn(S, S) -> S + Send + Sync + Copy,
+    ) -> Result<Option<S>> {
+        let fold = |held: &Held<'_>, at: &mut dyn Iterator<Item = usize>| {
+            let (mut seen, mut folder) = (S::default(), Folder::default());
+            for at in at {
+                let rule = self.change.rule(self.site, at, self.rules.cell(at));
+                let exact = self.change.value(self.site, at, folder.fold(&rule, held));
+                see(&mut seen, at, &exact);
+            }
+            seen
+        };
+        Ok(match self.site.stage {
+            Stage::Tokens => None,
+            Stage::Embedding => Some(self.rows_of_table(&fold, merge)?),
+            _ => Some(match self.rules.matrix() {
+                Some(matrix) => self.product(matrix, rows, &fold, merge)?,
+                None => self.cells(&fold, merge)?,
+            }),
+        })
+    }
+
+    fn rows(&self, place: Place, rows: Range<usize>) -> Result<Vec<f32>> {
+        let read = |place: Place, rows: Range<usize>| match weight_rows(place, rows) {
+            Some(rows) => self.model.rows(&rows),
+            None => Ok(Vec::new()),
+        };
+        self.change.rows(place, rows, &read)
+    }
+
+    /// All cells of a stage that reads no matrix.
+    fn cells<S: Default + Send>(
+        &self,
+        fold: &(impl Fn(&Held<'_>, &mut dyn Iterator<Item = usize>) -> S + Sync),
+        merge: impl Fn(S, S) -> S + Send + Sync + Copy,
+    ) -> Result<S> {
+        let (weight, _) = self.rules.weights();
+        let vector = match weight {
+            Some(place) => self.rows(place, 0..1)?,
+            None => Vec::new(),
+        };
+        let mut held = self.held.clone();
+        weight.into_iter().for_each(|place| held.add(place, 0, Numbers::F32(&vector)));
+        let count = self.rules.count();
+        let part = |part: usize| {
+            self.stop.check()?;
+            let mut cells = part * CELLS..count.min((part + 1) * CELLS);
+            Ok(fold(&held, &mut cells))
+        };
+        let parts = (0..count.div_ceil(CELLS)).into_par_iter().map(part);
+        parts.try_reduce(S::default, |a, b| Ok(merge(a, b)))
+    }
+
+    /// The rows of the embedding table that the ids name.
+    fn rows_of_table<S: Default + Send>(
+        &self,
+        fold: &impl Fn(&Held<'_>, &mut dyn Iterator<Item = usize>) -> S,
+        merge: impl Fn(S, S) -> S,
+    ) -> Result<S> {
+        let (Some(table), _) = self.rules.weights() else { return Ok(S::default()) };
+        let mut seen = S::default();
+        for mut cells in self.rules.tokens() {
+            self.stop.check()?;
+            let Fold::Lookup { id, .. } = self.rules.cell(cells.start).fold else { continue };
+            let id = self.held.number(id) as usize;
+            let row = self.rows(table, id..id + 1)?;
+            let mut held = self.held.clone();
+            held.add(table, id * row.len(), Numbers::F32(&row));
+            seen = merge(seen, fold(&held, &mut cells));
+        }
+        Ok(seen)
+    }
+
+    /// A product with a matrix: a row of it for all tokens, then the next.
+    fn product<S: Default + Send>(
+        &self,
+        matrix: Place,
+        rows: &[Range<usize>],
+        fold: &(impl Fn(&Held<'_>, &mut dyn Iterator<Item = usize>) -> S + Sync),
+        merge: impl Fn(S, S) -> S + Send + Sync + Copy,
+    ) -> Result<S> {
+        let (_, bias) = self.rules.weights();
+        let biases = match bias {
+            Some(place) => self.rows(place, 0..1)?,
+            None => Vec::new(),
+        };
+        let mut held = self.held.clone();
+        bias.into_iter().for_each(|place| held.add(place, 0, Numbers::F32(&biases)));
+        let (_, inputs) = self.rules.shape();
+        let mut seen = Some(S::default());
+        for run in rows {
+            self.stop.check()?;
+            let mut fold = |numbers: Numbers<'_>| {
+                let mut held = held.clone();
+                held.add(matrix, run.start * inputs, numbers);
+                let row = |output: usize| {
+                    if self.stop.asked() {
+                        return S::default();
+                    }
+                    fold(&held, &mut self.rules.tokens().map(|cells| cells.start + output))
+                };
+                let found = run.clone().into_par_iter().map(row).reduce(S::default, merge);
+                seen = seen.take().map(|seen| merge(seen, found));
+            };
+            if self.whole {
+                let Some(rows) = weight_rows(matrix, run.clone()) else { continue };
+                self.model.int8_rows(&rows, &mut |whole| {
+                    match whole {
+                        WholeRows::Int8(rows) => fold(Numbers::Int8(rows)),
+                        // What the blocks stand for, times what the int8 values stand for.
+                        WholeRows::Blocks(_) => fold(Numbers::F32(&self.model.rows(&rows)?)),
+                    }
+                    Ok(())
+                })?;
+            } else {
+                fold(Numbers::F32(&self.rows(matrix, run.clone())?));
+            }
+        }
+        self.stop.check()?;
+        Ok(seen.unwrap_or_default())
+    }
+}

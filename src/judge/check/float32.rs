@@ -1,0 +1,143 @@
+//! A device's stages beside the processor's in float32: two runs of the same ids, stage by stage.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+
+use super::{Check, Runs, SAMPLING};
+use llama_trace_core::config::{CacheDtype, Precision};
+use llama_trace_core::error::Result;
+use llama_trace_core::explain::{Cell, Place, Rules};
+use llama_trace_core::trace::{Frame, PassDims, Recorder, Select, Site, Values};
+use llama_trace_engine::backend::Backend;
+use llama_trace_engine::generate::{Sampler, Session};
+use llama_trace_engine::model::Model;
+
+/// The largest relative L2 distance from the processor's float32, ‖ours − its‖ / ‖its‖, of any stage of any layer and
+/// pass.
+///
+/// - float32: 10⁻⁵, what separates two orders of the same sums. With a cache that rounds, where a value may fall to the
+///   other neighbour, a step of bfloat16.
+/// - bfloat16: a value is rounded by a 512th at most wherever it is written, and what comes of it goes on from there
+///   through all layers, and into the exponents of softmax: a quarter. So far apart are two runs, not two kernels: those are
+///   held to less, on the same inputs.
+/// - int8: both factors of every product are rounded to 255 steps of their group's largest value: a half.
+fn bound(precision: Precision, cache: CacheDtype) -> f64 {
+    match (precision, cache) {
+        (Precision::F32, CacheDtype::F32) => 1e-5,
+        (Precision::F32, _) => 1.0 / 256.0,
+        (Precision::Bf16, _) => 1.0 / 4.0,
+        (Precision::Q8 { .. }, _) => 1.0 / 2.0,
+    }
+}
+
+/// Runs the prompt and decode passes on both, the processor on a thread of its own; one stage of each is held, or a
+/// few where one of them is ahead.
+///
+/// # Errors
+/// Where either fails or was asked to stop.
+pub(super) fn check<B: Backend, C: Backend>(runs: &Runs<'_, B>, processor: &Model<C>) -> Result<Check> {
+    let model = runs.model;
+    let mut check = Check::new("float32", bound(model.backend.precision(), model.backend.cache_dtype()));
+    let mut rules = Rules::new(model.card(), model.backend.cache_dtype(), SAMPLING);
+    let (sampler, tokens) = (Sampler::new(SAMPLING)?, runs.ids.len() + runs.decodes());
+    let mut ours = Session::with_capacity(model, sampler.clone(), tokens)?;
+    let mut its = Session::with_capacity(processor, sampler, tokens)?;
+    // Both read the same: after the prompt its first tokens once more, whatever either would draw.
+    let mut ids = runs.ids.to_vec();
+    for pass in 0..=runs.decodes() {
+        let dims = ours.next_pass(ids.len());
+        rules.push(dims, None);
+        one_pass(&mut ours, &mut its, &ids, dims, &mut |ours, its| {
+            let (distance, at) = distance(ours, its);
+            check.see(distance, || rules.address(Cell { place: Place::Stage(ours.site), at }));
+        })?;
+        runs.ticks("comparing with the processor's float32", 2 * model.config.layers);
+        ids = vec![runs.ids[pass % runs.ids.len()]];
+    }
+    Ok(check)
+}
+
+/// Runs `ids` on both, and shows the frames that both have, as they come.
+fn one_pass<B: Backend, C: Backend>(
+    ours: &mut Session<'_, B>,
+    its: &mut Session<'_, C>,
+    ids: &[u32],
+    dims: PassDims,
+    see: &mut dyn FnMut(&Frame, &Frame),
+) -> Result<()> {
+    let (sizes, its_sizes, select) = (ours.model.sizes(), its.model.sizes(), Select::all());
+    let shared: HashSet<Site> = Site::all(&its_sizes, dims).into_iter().collect();
+    let (send, frames) = mpsc::sync_channel::<Frame>(1);
+    thread::scope(|scope| {
+        let other = scope.spawn({
+            let select = &select;
+            move || {
+                // Nobody takes them any more where the device has failed.
+                let sink = |frame| drop(send.send(frame));
+                its.read(ids, &mut Recorder::new(its_sizes, dims, select, sink))
+            }
+        });
+        let mut beside = Beside { frames, ahead: HashMap::new() };
+        let sink = |frame: Frame| {
+            if shared.contains(&frame.site)
+                && let Some(its) = beside.of(frame.site)
+            {
+                see(&frame, &its);
+            }
+        };
+        let done = ours.read(ids, &mut Recorder::new(sizes, dims, &select, sink));
+        // The other need not wait for anybody who takes what is left.
+        drop(beside);
+        let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        done.and(other)
+    })
+}
+
+/// The frames of the other run.
+struct Beside {
+    frames: Receiver<Frame>,
+    /// Those that came before they were asked for.
+    ahead: HashMap<Site, Frame>,
+}
+
+impl Beside {
+    /// The frame of a site, once it is there; none where its run has ended before.
+    fn of(&mut self, site: Site) -> Option<Frame> {
+        loop {
+            if let Some(frame) = self.ahead.remove(&site) {
+                return Some(frame);
+            }
+            let frame = self.frames.recv().ok()?;
+            self.ahead.insert(frame.site, frame);
+        }
+    }
+}
+
+/// ‖ours − its‖ / ‖its‖, and where the largest difference is; what has the same bits is no difference, as −∞ of the mask.
+fn distance(ours: &Frame, its: &Frame) -> (f64, usize) {
+    let (mut apart, mut size, mut most) = (0.0, 0.0, (0.0, 0));
+    let mut see = |at: usize, a: f64, b: f64| {
+        size += if b.is_finite() { b * b } else { 0.0 };
+        if a == b {
+            return;
+        }
+        let difference = (a - b).abs();
+        apart += difference * difference;
+        // What is no number is further than any, and the first is named.
+        if difference > most.0 || difference.is_nan() && !f64::is_nan(most.0) {
+            most = (difference, at);
+        }
+    };
+    match (ours.values(), its.values()) {
+        (Values::F32(a), Values::F32(b)) => {
+            (0..).zip(a.iter().zip(b)).for_each(|(at, (a, b))| see(at, f64::from(*a), f64::from(*b)));
+        }
+        (Values::I64(a), Values::I64(b)) => {
+            (0..).zip(a.iter().zip(b)).for_each(|(at, (a, b))| see(at, *a as f64, *b as f64));
+        }
+        // The processor's float32 has no int8.
+        _ => {}
+    }
+    (if apart == 0.0 { 0.0 } else { (apart / size).sqrt() }, most.1)
+}

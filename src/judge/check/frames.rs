@@ -1,0 +1,190 @@
+//! The recorded run, and what is computed again of it: layer by layer, so that no more than one is held.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use super::cells::number;
+use super::distance::Verdict;
+use super::kernels::Kernels;
+use super::prints::Prints;
+use super::sample::Sample;
+use super::stages::{self, Frames};
+use super::{AGAIN, Check, Runs, SAMPLING};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::explain::{Cell, Place, Rules};
+use llama_trace_core::trace::stage::Section;
+use llama_trace_core::trace::{Frame, PassDims, Recorder, Select, Site, Stage, Values};
+use llama_trace_engine::backend::Backend;
+use llama_trace_engine::model::Model;
+use llama_trace_runs::replay::derive::{derive, is_derived};
+
+/// What a recorded run had, and what was found of it.
+pub(super) struct Found {
+    /// The bits of the last logits of each pass.
+    pub(super) logits: Vec<Vec<u32>>,
+    pub(super) prints: Prints,
+    pub(super) derived: Check,
+    pub(super) float64: Check,
+    pub(super) kernels: Vec<Check>,
+    /// Rows of the matrices that were computed again, and all of them.
+    pub(super) rows: (usize, usize),
+    pub(super) passes: Vec<PassDims>,
+}
+
+/// What takes the frames as they come.
+struct Taking<'a, 'm, B: Backend> {
+    runs: &'a Runs<'m, B>,
+    rules: Rules,
+    dims: PassDims,
+    frames: Frames,
+    prints: Prints,
+    derived: Check,
+    float64: Verdict,
+    kernels: Kernels<'m, B>,
+    sample: Sample,
+    rows: (usize, usize),
+    /// Why what comes is not looked at any more.
+    failed: Option<Error>,
+}
+
+/// Runs the passes recorded, and computes every stage again.
+pub(super) fn record<'m, B: Backend>(runs: &Runs<'m, B>, sample: &Sample) -> Result<Found> {
+    let model: &'m Model<B> = runs.model;
+    let taking = RefCell::new(Taking {
+        runs,
+        rules: Rules::new(model.card(), model.backend.cache_dtype(), SAMPLING),
+        dims: PassDims { pass: 0, start: 0, tokens: 0 },
+        frames: Frames::new(),
+        prints: Prints::default(),
+        derived: Check::new("derived", 0.0),
+        float64: Verdict::new("float64", &model.backend),
+        kernels: Kernels::new(model, *sample),
+        sample: *sample,
+        rows: (0, 0),
+        failed: None,
+    });
+    let (select, mut logits, mut passes) = (Select::all(), Vec::new(), Vec::new());
+    runs.passes(
+        |dims, random| {
+            passes.push(dims);
+            taking.borrow_mut().begin(dims, random);
+            Recorder::new(model.sizes(), dims, &select, |frame| taking.borrow_mut().take(frame))
+        },
+        |_, last| {
+            logits.push(last);
+            taking.borrow_mut().failed.take().map_or(Ok(()), Err)
+        },
+    )?;
+    let Taking { rules, prints, derived, float64, kernels, rows, .. } = taking.into_inner();
+    let float64 = float64.finish(&rules);
+    Ok(Found { logits, prints, derived, float64, kernels: kernels.finish(&rules), rows, passes })
+}
+
+impl<B: Backend> Taking<'_, '_, B> {
+    fn begin(&mut self, dims: PassDims, random: Option<f64>) {
+        self.dims = dims;
+        self.rules.push(dims, random);
+    }
+
+    /// Takes the next frame, and where it is the last of a layer, or of the pass, looks at all of them.
+    fn take(&mut self, frame: Frame) {
+        let site = frame.site;
+        // Rows as the probe had them: everything along the last axis is one.
+        let rows = self.rules.sizes().rows(site.stage.axes(), self.dims);
+        self.prints.add(site, 0..rows, frame.values());
+        self.frames.insert(site, Arc::new(frame));
+        let whole = match (site.stage, site.layer) {
+            // All that comes before the layers is there.
+            (Stage::AttnNorm, Some(0)) => Section::Start,
+            (Stage::FfnResidual, _) => Section::Layer,
+            (Stage::Sampled, _) => Section::End,
+            _ => return,
+        };
+        if self.failed.is_none() {
+            self.failed = self.look(whole, site.layer).err();
+        }
+        if whole == Section::Layer {
+            self.runs.ticks("computing every stage again", AGAIN);
+        }
+    }
+
+    /// Computes the stages of a layer again, or those before or after the layers, and lets go what nobody reads any
+    /// more.
+    fn look(&mut self, part: Section, layer: Option<usize>) -> Result<()> {
+        let mut sites: Vec<Site> = self.frames.keys().copied().collect();
+        sites.retain(|site| {
+            site.pass == self.dims.pass
+                && match (part, site.stage.info().section) {
+                    (Section::Layer, _) => site.layer == layer,
+                    (Section::Start, section) => section == Section::Start,
+                    (_, section) => matches!(section, Section::End | Section::Sampler),
+                }
+        });
+        sites.sort_unstable_by_key(|site| site.stage);
+        self.derive(&sites)?;
+        let model = self.runs.model;
+        for &site in &sites {
+            if let Some(sums) = stages::distance(model, &self.rules, site, &self.frames, self.sample)? {
+                self.float64.see(&self.rules, site, &sums);
+            }
+            self.count(site);
+        }
+        self.kernels.see(&self.rules, self.dims, &sites, &self.frames)?;
+        let dims = self.dims;
+        self.frames.retain(|site, _| match part {
+            // What is in the cache comes from these, in later passes too.
+            _ if matches!(site.stage, Stage::XkRope | Stage::Xv) => true,
+            Section::Start => true,
+            Section::Layer => {
+                let goes_on = site.layer == layer && site.stage == Stage::FfnResidual;
+                site.pass == dims.pass && (site.layer.is_none() || goes_on)
+            }
+            Section::End | Section::Sampler => false,
+        });
+        Ok(())
+    }
+
+    /// Derives what can be derived, and compares it with what the pass had.
+    fn derive(&mut self, sites: &[Site]) -> Result<()> {
+        let backend = &self.runs.model.backend;
+        for &site in sites.iter().filter(|site| is_derived(backend, site.stage)) {
+            let frames = &self.frames;
+            let mut input = |site: Site| {
+                let missing = || Error::usage(format!("{site} was not recorded"));
+                frames.get(&site).map(Arc::clone).ok_or_else(missing)
+            };
+            let (sizes, precision) = (self.rules.sizes(), backend.precision());
+            let derived = derive(site, sizes, precision, self.dims, backend.stop(), &mut input)?;
+            let (count, first) = different(&derived, &frames[&site]);
+            let cell = Cell { place: Place::Stage(site), at: first };
+            self.derived.differ(count, || self.rules.address(cell));
+        }
+        Ok(())
+    }
+
+    /// Counts the rows of a product's matrix that are computed again, in the first pass.
+    fn count(&mut self, site: Site) {
+        let Some(rules) = self.rules.of(site).filter(|_| self.dims.pass == 0) else { return };
+        if rules.matrix().is_some() {
+            let (outputs, _) = rules.shape();
+            let taken = self.sample.of(number(site), outputs);
+            self.rows.0 += taken.iter().map(ExactSizeIterator::len).sum::<usize>();
+            self.rows.1 += outputs;
+        }
+    }
+}
+
+/// How many values of two frames have other bits, and the first.
+fn different(a: &Frame, b: &Frame) -> (usize, usize) {
+    /// The places at which `differs`.
+    fn places(count: usize, differs: impl Fn(usize) -> bool) -> (usize, usize) {
+        let different = (0..count).filter(|&at| differs(at));
+        (different.clone().count(), different.clone().next().unwrap_or(0))
+    }
+    match (a.values(), b.values()) {
+        (Values::F32(a), Values::F32(b)) => places(b.len(), |at| a[at].to_bits() != b[at].to_bits()),
+        (Values::I8(a), Values::I8(b)) => places(b.len(), |at| a[at] != b[at]),
+        (Values::I64(a), Values::I64(b)) => places(b.len(), |at| a[at] != b[at]),
+        (_, b) => (b.len(), 0),
+    }
+}

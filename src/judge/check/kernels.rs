@@ -1,0 +1,347 @@
+//! Every kernel of the device against the plain functions, on what a run recorded.
+
+use std::sync::Arc;
+
+use super::cells::number;
+use super::distance::{FUSED, Sums, unequal};
+use super::plain::{self, Products};
+use super::sample::Sample;
+use super::stages::Frames;
+use super::{Check, Judge};
+use llama_trace_core::config::Precision;
+use llama_trace_core::error::Result;
+use llama_trace_core::explain::{Cell, Exact, Place, Rules};
+use llama_trace_core::ops;
+use llama_trace_core::trace::{Frame, PassDims, Site, Stage};
+use llama_trace_engine::backend::{AttentionShape, Backend, Nobody, ORDERS_APART, Operation, PassRows, Span};
+use llama_trace_engine::model::Model;
+use llama_trace_runs::replay::derive::{derive, values};
+
+/// One kernel, and what was found of it.
+struct One<B> {
+    backend: B,
+    check: Check,
+    /// Of products in bfloat16 that are summed in another order: how many there are, and how many are unequal.
+    rounded: (usize, usize),
+    /// The first that is.
+    first: Option<Cell>,
+}
+
+/// All kernels.
+pub(super) struct Kernels<'m, B: Backend> {
+    model: &'m Model<B>,
+    sample: Sample,
+    all: Vec<One<B>>,
+}
+
+impl<'m, B: Backend> Kernels<'m, B> {
+    pub(super) fn new(model: &'m Model<B>, sample: Sample) -> Self {
+        let one = |backend: B| {
+            let check = Check::new(format!("kernel:{}", backend.kernel_name()), 0.0);
+            One { backend, check, rounded: (0, 0), first: None }
+        };
+        Self { model, sample, all: model.backend.kernels().into_iter().map(one).collect() }
+    }
+
+    /// Compares the operations of a layer, or those after the layers, whose frames are at hand.
+    pub(super) fn see(
+        &mut self,
+        rules: &Rules,
+        dims: PassDims,
+        sites: &[Site],
+        frames: &Frames,
+    ) -> Result<()> {
+        for &site in sites {
+            self.model.backend.stop().check()?;
+            let Some(of) = rules.of(site) else { continue };
+            match (site.stage, of.matrix(), of.weights().0) {
+                (Stage::Embedding, ..) => {}
+                (_, Some(matrix), _) => self.products(rules, dims, site, matrix, frames)?,
+                (_, None, Some(weight)) => self.norm(rules, site, weight, frames)?,
+                (Stage::AttnHeads, ..) => self.attention(rules, dims, site, frames)?,
+                (Stage::FfnSilu, ..) => self.silu(rules, site, frames)?,
+                (stage, ..) if stage.is_int8() || stage.is_scale() => self.int8(rules, dims, site, frames)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A product with a matrix.
+    fn products(
+        &mut self,
+        rules: &Rules,
+        dims: PassDims,
+        site: Site,
+        matrix: Place,
+        frames: &Frames,
+    ) -> Result<()> {
+        let (Some(of), Place::Weight(layer, weight)) = (rules.of(site), matrix) else { return Ok(()) };
+        let (Some(whole), Some(x)) = (self.model.matrix(layer, weight), activations(rules, site, frames))
+        else {
+            return Ok(());
+        };
+        let (outputs, inputs) = of.shape();
+        let x = values(&x);
+        for run in self.sample.of(number(site), outputs) {
+            let plain = plain::products(self.model, matrix, run.clone(), x, inputs)?;
+            for one in &mut self.all {
+                let backend = &one.backend;
+                backend.stop().check()?;
+                let cut = backend.cut(whole, run.clone())?;
+                let mut out = backend.buffer(dims.tokens * run.len())?;
+                backend.matmul(&prepared(backend, dims, x, inputs)?, &cut, None, &mut out)?;
+                let found = read(backend, &out, dims.tokens * run.len())?;
+                let keeps = backend.product_keeps_order(&cut, dims.tokens);
+                one.see(rules, site, outputs, &plain, &found, keeps);
+            }
+        }
+        Ok(())
+    }
+
+    /// An RMSNorm, of the model's width or of a head's.
+    fn norm(&mut self, rules: &Rules, site: Site, weight: Place, frames: &Frames) -> Result<()> {
+        let Place::Weight(layer, weight) = weight else { return Ok(()) };
+        let (Some(vector), Some(x)) = (self.model.vector(layer, weight), input(rules, site, frames)) else {
+            return Ok(());
+        };
+        let (x, precision) = (values(x), self.model.backend.precision());
+        let eps = self.model.config.norm_eps;
+        let mut weights = Vec::new();
+        self.model.backend.read_vector(vector, &mut |values| {
+            weights.extend_from_slice(values);
+            Ok(())
+        })?;
+        let (mut plain, rows) = (vec![0.0; x.len()], x.len() / weights.len());
+        for (x, out) in x.chunks_exact(weights.len()).zip(plain.chunks_exact_mut(weights.len())) {
+            ops::rms_norm::rms_norm(x, &weights, eps, precision, out);
+        }
+        self.each(rules, site, &plain, |backend| {
+            let mut out = backend.buffer(x.len())?;
+            backend.rms_norm(&written(backend, x)?, vector, eps, rows, &mut out)?;
+            read(backend, &out, x.len())
+        })
+    }
+
+    /// Attention, from the queries and the cache to what each head answers.
+    fn attention(&mut self, rules: &Rules, dims: PassDims, site: Site, frames: &Frames) -> Result<()> {
+        let [q, keys, cached] =
+            [Stage::XqRope, Stage::CacheK, Stage::CacheV].map(|stage| frames.get(&site.other(stage)));
+        let (Some(q), Some(keys), Some(cached)) = (q, keys, cached) else { return Ok(()) };
+        let (sizes, stop) = (*rules.sizes(), self.model.backend.stop().clone());
+        // The functions of ops/, from the queries on: nothing that the pass had on the way.
+        let mut made: Frames = [q, keys, cached].map(|frame| (frame.site, Arc::clone(frame))).into();
+        for stage in [Stage::Qk, Stage::Scores, Stage::Softmax, Stage::AttnHeads] {
+            let mut input = |site: Site| {
+                let frame = made.get(&site).map(Arc::clone);
+                Ok(frame.unwrap_or_else(|| unreachable!("{site} is not derived from what attention reads")))
+            };
+            let precision = self.model.backend.precision();
+            let frame = derive(site.other(stage), &sizes, precision, dims, &stop, &mut input)?;
+            made.insert(frame.site, Arc::new(frame));
+        }
+        let plain = values(&made[&site]);
+        let (heads, kv_heads, head_dim) = (sizes.heads, sizes.kv_heads, sizes.head_dim);
+        let window = site.layer.and_then(|layer| sizes.window_of(layer));
+        let shape = AttentionShape { heads, kv_heads, head_dim, window };
+        let (q, row) = (values(q), kv_heads * head_dim);
+        let keeps = |backend: &B| backend.keeps_order(Operation::Attention);
+        self.each_in_order(rules, site, plain, keeps, |backend| {
+            let all = pass(backend, PassDims { pass: 0, start: 0, tokens: dims.keys() })?;
+            let cache = |x: &[f32]| {
+                let mut cache = backend.new_cache(x.len())?;
+                backend.cache(&written(backend, x)?, row, &all, 0, &mut cache)?;
+                Result::Ok(cache)
+            };
+            let (keys, cached) = (cache(values(keys))?, cache(values(cached))?);
+            let mut out = backend.buffer(q.len())?;
+            let (q_buffer, pass) = (written(backend, q)?, pass(backend, dims)?);
+            backend.attention(shape, &q_buffer, &pass, 0, &keys, &cached, &mut out, &mut Nobody)?;
+            read(backend, &out, q.len())
+        })
+    }
+
+    fn silu(&mut self, rules: &Rules, site: Site, frames: &Frames) -> Result<()> {
+        let Some(gate) = input(rules, site, frames) else { return Ok(()) };
+        let gate = values(gate);
+        let mut plain = vec![0.0; gate.len()];
+        ops::swiglu::silu_all(gate, &mut plain);
+        ops::round::row(self.model.backend.precision(), &mut plain);
+        self.each(rules, site, &plain, |backend| {
+            let mut out = backend.buffer(gate.len())?;
+            backend.silu(&written(backend, gate)?, gate.len(), &mut out)?;
+            read(backend, &out, gate.len())
+        })
+    }
+
+    /// The int8 values of what a product reads, or their scales.
+    fn int8(&mut self, rules: &Rules, dims: PassDims, site: Site, frames: &Frames) -> Result<()> {
+        let (Some(x), Precision::Q8 { group }) = (input(rules, site, frames), self.model.backend.precision())
+        else {
+            return Ok(());
+        };
+        let x = values(x);
+        let width = x.len() / dims.tokens;
+        let shown = |steps: &[i8], scales: &[f32]| match site.stage.is_int8() {
+            true => steps.iter().map(|x| f32::from(*x)).collect::<Vec<_>>(),
+            false => scales.to_vec(),
+        };
+        let (steps, scales) = plain::quantized(x, width, group);
+        self.each(rules, site, &shown(&steps, &scales), |backend| {
+            let (input, mut found) = (prepared(backend, dims, x, width)?, Vec::new());
+            backend.read_quantized(&input, 0..dims.tokens, &mut |steps, scales| {
+                found = shown(steps, scales);
+                Ok(())
+            })?;
+            Ok(found)
+        })
+    }
+
+    /// Holds what each kernel gives against `plain`, bit by bit.
+    fn each(
+        &mut self,
+        rules: &Rules,
+        site: Site,
+        plain: &[f32],
+        run: impl Fn(&B) -> Result<Vec<f32>>,
+    ) -> Result<()> {
+        self.each_in_order(rules, site, plain, |_| true, run)
+    }
+
+    /// The same, but where a kernel does not keep the order of `plain`, within what its own may change.
+    fn each_in_order(
+        &mut self,
+        rules: &Rules,
+        site: Site,
+        plain: &[f32],
+        keeps: impl Fn(&B) -> bool,
+        run: impl Fn(&B) -> Result<Vec<f32>>,
+    ) -> Result<()> {
+        for one in &mut self.all {
+            one.backend.stop().check()?;
+            let found = run(&one.backend)?;
+            if !keeps(&one.backend) {
+                let mut sums = Sums::default();
+                for (i, (found, plain)) in found.iter().zip(plain).enumerate() {
+                    let value = f64::from(*plain);
+                    sums.add(i, f64::from(*found), &Exact { value, other: value, largest: value.abs() });
+                }
+                let (distance, at) = sums.distance();
+                let bf16 = one.backend.precision() == Precision::Bf16;
+                let (bound, allowed) = if bf16 { (Judge::Units.bound(), FUSED) } else { (ORDERS_APART, 1.0) };
+                one.check.bound = bound;
+                one.check.see(distance / allowed, || rules.address(Cell { place: Place::Stage(site), at }));
+                continue;
+            }
+            let differs = |at: &usize| found.get(*at).map(|x| x.to_bits()) != Some(plain[*at].to_bits());
+            let different = (0..plain.len()).filter(differs);
+            let first = different.clone().next().unwrap_or(0);
+            let cell = Cell { place: Place::Stage(site), at: first };
+            one.check.differ(different.count(), || rules.address(cell));
+        }
+        Ok(())
+    }
+
+    /// The line of each kernel.
+    pub(super) fn finish(self, rules: &Rules) -> Vec<Check> {
+        self.all.into_iter().map(|one| one.finish(rules)).collect()
+    }
+}
+
+impl<B: Backend> One<B> {
+    /// Takes in the products of some rows of a matrix of `outputs` rows, (tokens, rows).
+    fn see(
+        &mut self,
+        rules: &Rules,
+        site: Site,
+        outputs: usize,
+        plain: &Products,
+        found: &[f32],
+        keeps_order: bool,
+    ) {
+        let count = plain.rows.len();
+        let tokens = found.len() / count;
+        let cells = (0..found.len()).map(|i| {
+            let (token, row) = (i / count, i % count);
+            let (at, of_plain) = (token * outputs + plain.rows.start + row, row * tokens + token);
+            (at, found[i], plain.values[of_plain], plain.largest[of_plain])
+        });
+        let address = |at| rules.address(Cell { place: Place::Stage(site), at });
+        if keeps_order {
+            let different = cells.filter(|(_, found, plain, _)| found.to_bits() != plain.to_bits());
+            let first = different.clone().next().map_or(0, |(at, ..)| at);
+            return self.check.differ(different.count(), || address(first));
+        }
+        let mut sums = Sums::default();
+        for (at, found, plain, largest) in cells {
+            let value = f64::from(plain);
+            sums.add(at, f64::from(found), &Exact { value, other: value, largest });
+        }
+        if self.backend.precision() == Precision::Bf16 {
+            self.check.bound = Judge::Units.bound();
+            let (units, at) = sums.in_units();
+            self.check.see(units, || address(at));
+            self.rounded = (self.rounded.0 + found.len(), self.rounded.1 + sums.different().0);
+            let first = Cell { place: Place::Stage(site), at: sums.different().1 };
+            self.first = self.first.or((sums.different().0 > 0).then_some(first));
+        } else {
+            self.check.bound = ORDERS_APART;
+            let (distance, at) = sums.distance();
+            self.check.see(distance, || address(at));
+        }
+    }
+}
+
+impl<B: Backend> One<B> {
+    fn finish(mut self, rules: &Rules) -> Check {
+        if let (Some(first), (count, others)) = (self.first, self.rounded) {
+            let share = others as f64 / count as f64;
+            self.check.see(share / unequal(self.backend.cuts_off()), || rules.address(first));
+        }
+        self.check
+    }
+}
+
+/// The first input of a stage.
+fn input<'a>(rules: &Rules, site: Site, frames: &'a Frames) -> Option<&'a Frame> {
+    frames.get(rules.sources(site).first()?).map(|frame| &**frame)
+}
+
+/// What a product reads before it is quantised.
+fn activations(rules: &Rules, site: Site, frames: &Frames) -> Option<Arc<Frame>> {
+    let first = *rules.sources(site).first()?;
+    let stage = if first.stage.is_int8() { first.stage.info().instead? } else { first.stage };
+    frames.get(&first.other(stage)).map(Arc::clone)
+}
+
+/// A buffer with these values.
+fn written<B: Backend>(backend: &B, x: &[f32]) -> Result<B::Buffer> {
+    let mut buffer = backend.buffer(x.len())?;
+    backend.write(x, &mut buffer)?;
+    Ok(buffer)
+}
+
+/// The first `count` values of a buffer.
+fn read<B: Backend>(backend: &B, buffer: &B::Buffer, count: usize) -> Result<Vec<f32>> {
+    let mut values = Vec::with_capacity(count);
+    backend.read(buffer, 0..count, &mut |seen| {
+        values.extend_from_slice(seen);
+        Ok(())
+    })?;
+    Ok(values)
+}
+
+/// A pass over one sequence, whose ids nobody reads.
+fn pass<B: Backend>(backend: &B, dims: PassDims) -> Result<B::Pass> {
+    let mut pass = backend.new_pass()?;
+    let span = Span { sequence: 0, start: dims.start, tokens: dims.tokens };
+    backend.begin_pass(&vec![0; dims.tokens], &[span], &[], &mut pass)?;
+    Ok(pass)
+}
+
+/// `x` (tokens, width), ready for products.
+fn prepared<B: Backend>(backend: &B, dims: PassDims, x: &[f32], width: usize) -> Result<B::Input> {
+    let mut input = backend.input();
+    backend.prepare(&written(backend, x)?, width, &pass(backend, dims)?, &PassRows::All, &mut input)?;
+    Ok(input)
+}

@@ -1,0 +1,105 @@
+//! Text to ids and back.
+
+use super::sample::Random;
+use super::{Check, Plan, Sample};
+use llama_trace_core::error::Result;
+use llama_trace_core::stop;
+use llama_trace_core::trace::{Address, Site, Stage, Step, Subject, Weight};
+use llama_trace_engine::backend::Backend;
+use llama_trace_engine::model::Model;
+use llama_trace_formats::tokenizer::Tokenizer;
+
+/// Tokens of the vocabulary that are tried, where not all are.
+const TOKENS: usize = 4096;
+
+/// What a decoder writes in place of bytes that are no UTF-8.
+const NO_TEXT: char = '\u{fffd}';
+
+/// That ids give a text that gives the ids again. It holds for ids that a text was split into: those of the prompt must
+/// all come back. Ids that nobody split need not: many ids spell one text. Of those, and of each token of the
+/// vocabulary by itself, it is the text that must come back.
+///
+/// Left out are special tokens, for which no text stands, and those that are a part of a character.
+///
+/// # Errors
+/// [`llama_trace_core::error::Error::Interrupted`] where the process was asked to stop.
+pub(super) fn check<B: Backend>(plan: &Plan<'_>, model: &Model<B>) -> Result<Check> {
+    let Some(tokenizer) = plan.tokenizer else {
+        return Ok(Check::skipped("tokenizer", "the model has no tokenizer"));
+    };
+    let mut check = Check::new("tokenizer", 0.0);
+    let mut tried = prompt(plan, tokenizer, &mut check);
+    let vocab = tokenizer.vocab_size().min(model.config.vocab);
+    let mut random = Random::new(match plan.sample {
+        Sample::All => 0,
+        Sample::Seeded(seed) => seed,
+    });
+    let all = plan.sample == Sample::All || vocab <= TOKENS;
+    for i in 0..if all { vocab } else { TOKENS } {
+        stop::check()?;
+        let id = if all { i } else { random.below(vocab) };
+        let Some(text) = text(tokenizer, &[id as u32]) else { continue };
+        // A vocabulary need not have a token for every character that one of its tokens has.
+        let Ok(ids) = tokenizer.encode_plain(&text) else { continue };
+        let Some(again) = self::text(tokenizer, &ids) else { continue };
+        tried = true;
+        check.differ(usize::from(again != text), || Address {
+            subject: Weight::from_name("tok_embeddings").map(Subject::Weight),
+            index: vec![('v', id)],
+            ..Address::default()
+        });
+    }
+    if !tried {
+        return Ok(Check::skipped("tokenizer", "no id of it has a text of its own"));
+    }
+    Ok(check)
+}
+
+/// Tries the prompt. Whether there was something to try.
+fn prompt(plan: &Plan<'_>, tokenizer: &dyn Tokenizer, check: &mut Check) -> bool {
+    let all = plan.split.as_ref().unwrap_or(&plan.ids);
+    let Some(text) = text(tokenizer, all) else { return false };
+    let Ok(ids) = tokenizer.encode(&text) else {
+        // What was split once can be split again.
+        check.differ(usize::from(plan.split.is_some()), || token(0));
+        return plan.split.is_some();
+    };
+    if plan.split.is_some() {
+        let differs = |at: &usize| ids.get(*at) != all.get(*at);
+        let different: Vec<usize> = (0..ids.len().max(all.len())).filter(differs).collect();
+        check.differ(different.len(), || token(different[0].min(plan.ids.len() - 1)));
+    } else {
+        check.differ(usize::from(decoded(tokenizer, &ids) != text), || token(0));
+    }
+    true
+}
+
+/// The text of `ids`, at whose beginning the token stands that begins a text, where the tokenizer adds one: a decoder
+/// may take the first blank away after it. None where another id has no text of its own, or all together have none.
+fn text(tokenizer: &dyn Tokenizer, ids: &[u32]) -> Option<String> {
+    let (mut stream, mut text) = (tokenizer.stream(), String::new());
+    let own = ids.iter().copied().skip(usize::from(ids.first().copied() == tokenizer.bos()));
+    tokenizer.bos().into_iter().for_each(|id| text += &stream.push(id));
+    for id in own {
+        let piece = stream.piece(id);
+        if piece.bytes.is_empty() {
+            return None;
+        }
+        text += &piece.text;
+    }
+    text += &stream.finish();
+    (!text.is_empty() && !text.contains(NO_TEXT)).then_some(text)
+}
+
+/// The text of `ids` that a text was split into. One of them may have none by itself: a blank that the tokenizer puts before
+/// every text, and takes away again.
+fn decoded(tokenizer: &dyn Tokenizer, ids: &[u32]) -> String {
+    let mut stream = tokenizer.stream();
+    let pieces: String = ids.iter().map(|&id| stream.push(id)).collect();
+    pieces + &stream.finish()
+}
+
+/// Token `t` of the prompt.
+fn token(t: usize) -> Address {
+    Address::of(Site::once(0, Stage::Tokens), Step::Stage(Stage::Tokens), &[t])
+}

@@ -1,0 +1,582 @@
+//! Two runs, stage by stage in the order of the pass.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::causes::{self, Cause};
+use super::difference::{self, Apart, Pair, floats, shape};
+use super::drawn::Own;
+use super::judge::{Judge, Judged};
+use super::report::{First, Kind, Line, Misshapen, Missing, Report, number};
+use super::streamed::Streamed;
+use super::traced::{About, Traced};
+use super::{Doing, Progress, sizes, streamed};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::stage::{Section, Unit};
+use llama_trace_core::trace::{
+    Address, Frame, ModelCard, PassDims, Sampling, Site, Sizes, Stage, Step, Values,
+};
+
+/// The cell of a stage that is told of, and what else is known of B's.
+struct Cell<'a> {
+    at: usize,
+    shape: &'a [usize],
+    /// A's value and B's.
+    values: [f64; 2],
+    odd: Option<String>,
+    print: Option<u64>,
+}
+
+/// How many times as far apart as what reads it a stage is that did not lead to it.
+const CLEAR: f64 = 16.0;
+
+/// So many stages that were not compared are named each.
+const NAMED: usize = 6;
+
+/// Two runs under comparison.
+pub(super) struct Comparison<'a, A, B, J> {
+    a: &'a mut A,
+    b: &'a mut B,
+    judge: J,
+    sizes: Sizes,
+    report: Report,
+    /// The stage that differs first, until the part of the pass that it is in is over.
+    waits: Option<Site>,
+    /// Stages of B by what is in them, to notice one that is another's.
+    seen: HashMap<u64, Site>,
+    /// Whether the last row of logits has the same bits in both, and so what is drawn must be the same.
+    same_logits: bool,
+    /// What B draws from in the pass.
+    own: Own,
+    /// Passes in which it cannot be told whether B drew right.
+    not_told: BTreeSet<usize>,
+}
+
+impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
+    /// `known` are the sizes of the model, where neither run says them.
+    pub(super) fn new(a: &'a mut A, b: &'a mut B, known: Option<Sizes>, judge: J) -> Result<Self> {
+        let sizes = sizes(a, b).or_else(|error| known.ok_or(error))?;
+        let (sizes, report) = (sizes, Report { measured: judge.measures(), ..Report::default() });
+        Ok(Self {
+            a,
+            b,
+            judge,
+            sizes,
+            report,
+            waits: None,
+            seen: HashMap::new(),
+            same_logits: false,
+            own: Own::default(),
+            not_told: BTreeSet::new(),
+        })
+    }
+
+    pub(super) fn run(mut self, progress: Progress<'_>) -> Result<Report> {
+        self.check_layers()?;
+        let cause = causes::first(self.a.about(), self.b.about());
+        if cause.as_ref().is_none_or(|cause| cause.first.kind == Kind::Tokens) {
+            causes::check_passes(self.a.about(), self.b.about())?;
+        }
+        // What a later pass reads was drawn from what earlier ones computed.
+        let (now, later) =
+            if cause.as_ref().is_some_and(|cause| cause.pass == 0) { (cause, None) } else { (None, cause) };
+        now.into_iter().for_each(|cause| self.because(cause));
+        let until = causes::same_until(self.a.about(), self.b.about());
+        let passes: Vec<PassDims> = self.a.about().passes.iter().map(|pass| pass.dims).collect();
+        let of_b = self.b.about().passes.len();
+        let sites: Vec<_> = passes.iter().take(until).map(|dims| (*dims, self.sites(*dims))).collect();
+        let (total, mut done) = (sites.iter().map(|(_, sites)| sites.len()).sum(), 0);
+        progress(Doing::Stages { done, of: total });
+        for (number, (dims, sites)) in sites.iter().enumerate() {
+            if number >= of_b && of_b > 0 {
+                self.report.absent.push(Site::once(dims.pass, Stage::Tokens));
+                done += sites.len();
+                progress(Doing::Stages { done, of: total });
+                continue;
+            }
+            self.judge.begin(*dims);
+            (self.own, self.same_logits) = (Own::default(), false);
+            let compared = |report: &Report| report.lines.len() + report.misshapen.len();
+            let before = compared(&self.report);
+            for (i, &site) in sites.iter().enumerate() {
+                llama_trace_core::stop::check()?;
+                self.stage(site, *dims)?;
+                let next = sites.get(i + 1);
+                let part = |site: &Site| (site.layer, site.stage.info().section);
+                if next.is_none_or(|next| part(next) != part(&site)) {
+                    self.part_done(site, progress)?;
+                }
+                done += 1;
+                progress(Doing::Stages { done, of: total });
+            }
+            if compared(&self.report) == before && number > 0 {
+                let note =
+                    format!("nothing of p{} is compared: the two have no stage of it in common", dims.pass);
+                self.report.notes.push(note);
+            }
+        }
+        match later {
+            Some(cause) if self.report.first.is_none() => self.because(cause),
+            Some(cause) => self
+                .report
+                .notes
+                .push(format!("from p{} on the runs read other tokens, and are not compared", cause.pass)),
+            None => {}
+        }
+        // What has another shape tells of the file; values tell of the run.
+        if let (None, Some(one)) = (&self.report.first, self.report.misshapen.first()) {
+            self.report.first = Some(one.difference());
+            self.report.notes.push(format!("{}: {}", one.site, one.why));
+        }
+        if let [first, ..] = &self.report.absent[..] {
+            let passes = match self.report.absent.len() {
+                1 => format!("p{} is", first.pass),
+                more => format!("p{} to p{} are", first.pass, first.pass + more - 1),
+            };
+            self.report
+                .notes
+                .push(format!("B drew, or wrote, fewer tokens than A: {passes} compared with nothing"));
+        }
+        if let (more @ 1.., true) = (of_b.saturating_sub(passes.len()), until == passes.len()) {
+            let passes = if more == 1 { "a pass" } else { &format!("{more} passes") };
+            self.report.notes.push(format!("B has {passes} more than A, with nothing to compare with"));
+        }
+        self.report.notes.extend(self.unsure());
+        self.report.samples = self.judge.samples();
+        let otherwise = self.went_on_otherwise();
+        self.report.written_alone = otherwise.is_some();
+        self.report.notes.extend(otherwise);
+        // Where something differs, that is what is to be said.
+        let not_told = self.not_told.len();
+        if not_told > 0 && self.report.first.is_none() {
+            let passes = if not_told == 1 { "a pass" } else { &format!("{not_told} passes") };
+            let why = match self.sampling() {
+                Some(_) => "B has no logits, or no probs, of its own there",
+                None => "neither run says how it drew",
+            };
+            self.report.notes.push(format!("of {passes} what was drawn is not judged: {why}"));
+        }
+        if self.report.lines.is_empty() && self.report.first.is_none() {
+            if let Some(missing) = self.report.damaged().next() {
+                return Err(Error::model(
+                    "there is nothing to compare: what B has of A's stages cannot be read",
+                )
+                .at(missing.site)
+                .expected("values that can be compared")
+                .found(missing.why.as_deref().unwrap_or("none"))
+                .next("mend the file, or what capture.toml says of it"));
+            }
+            let what = match not_told {
+                0 => "the two have no stage in common",
+                _ => "of what B drew nobody can tell whether it is right",
+            };
+            return Err(Error::usage(format!("there is nothing to compare: {what}"))
+                .at(&self.b.about().name)
+                .expected(format!("stages that {} has", self.a.about().name))
+                .found(
+                    self.report.missing.iter().find_map(|missing| missing.why.as_deref()).unwrap_or("none"),
+                )
+                .next("look which files each of them has"));
+        }
+        Ok(self.report)
+    }
+
+    /// That B's map was not sure of the first stage that differs, or of one that differs and may be an earlier one.
+    fn unsure(&self) -> Option<String> {
+        let first = self.report.first.as_ref()?.site?;
+        let unsure = &self.b.about().unsure;
+        let listed =
+            |stages: &[Stage]| stages.iter().map(|stage| stage.name()).collect::<Vec<_>>().join(", ");
+        if let Some(others) = unsure.get(&first.stage) {
+            return Some(format!(
+                "unsure between {} and {}: nothing tells which of them B's file is, and the mistake lies there or in what leads there \
+                 (mend capture.toml, or write more stages)",
+                first.stage,
+                listed(others)
+            ));
+        }
+        let differs = |stage: Stage| {
+            self.report.differences.iter().any(|one| one.site.is_some_and(|site| site.stage == stage))
+        };
+        let is_before = |other: &&Stage| **other < first.stage;
+        let earlier = unsure.iter().filter(|(stage, _)| differs(**stage)).find_map(|(stage, others)| {
+            let before: Vec<Stage> = others.iter().filter(is_before).copied().collect();
+            (!before.is_empty()).then_some((stage, before))
+        });
+        let (stage, before) = earlier?;
+        Some(format!(
+            "unsure between {} and {}: nothing tells whether B's file of {stage} is {stage}; if it is the other, the mistake is there \
+             (mend capture.toml, or write more stages)",
+            first.stage,
+            listed(&before)
+        ))
+    }
+
+    /// Takes note of a cause that is no stage.
+    fn because(&mut self, cause: Cause) {
+        (self.report.first, self.report.diagnosis) = (Some(cause.first), cause.diagnosis);
+    }
+
+    /// Checks how many layers the runs say that ran, and says what is not compared for that.
+    fn check_layers(&mut self) -> Result<()> {
+        let all = self.sizes.layers;
+        for (letter, about) in [("A", self.a.about()), ("B", self.b.about())] {
+            match about.layers {
+                Some(ran) if ran > all => {
+                    return Err(Error::model("the run says that more layers ran than the model has")
+                        .at(&about.name)
+                        .expected(format!("at most {all}"))
+                        .found(format!("layers = {ran}"))
+                        .next("mend `layers` in capture.toml, or leave it out where all of them ran"));
+                }
+                Some(ran) if ran < all => self.report.notes.push(format!(
+                    "of {letter} the first {ran} of {all} layers ran: what comes after them is not compared"
+                )),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `site` comes after the layers that ran, where those are not all.
+    fn is_after(&self, about: &About, site: Site) -> bool {
+        about.layers.is_some_and(|ran| match site.layer {
+            Some(layer) => layer >= ran,
+            None => ran < self.sizes.layers && site.stage.info().section != Section::Start,
+        })
+    }
+
+    /// The stages of a pass, and those that B has beyond them, each behind the one that stands for it.
+    fn sites(&self, dims: PassDims) -> Vec<Site> {
+        let mut sites = Site::all(&self.sizes, dims);
+        for site in super::beyond(&self.sizes, dims).into_iter().filter(|site| self.b.has_beyond(*site)) {
+            let stands = self.stands_for(site, dims).and_then(|of| sites.iter().position(|site| *site == of));
+            stands.into_iter().for_each(|at| sites.insert(at + 1, site));
+        }
+        sites
+    }
+
+    /// What A has in the place of a stage that the pass does not have.
+    fn stands_for(&self, site: Site, dims: PassDims) -> Option<Site> {
+        let instead = site.stage.info().instead.filter(|_| !site.stage.present(&self.sizes, dims));
+        instead.map(|stage| site.other(stage))
+    }
+
+    fn stage(&mut self, site: Site, dims: PassDims) -> Result<()> {
+        let stands = self.stands_for(site, dims);
+        let missing = |why, damaged| Missing { site, why, damaged };
+        if self.is_after(self.a.about(), site) || self.is_after(self.b.about(), site) {
+            self.report.missing.push(missing(None, false));
+            return Ok(());
+        }
+        let absent = |about: &About| {
+            let lacks = |card: &ModelCard| !site.stage.present(&card.sizes(), dims);
+            stands.is_none() && about.card.as_ref().is_some_and(lacks)
+        };
+        if self.judge.streams() && stands.is_none() && !absent(self.a.about()) && !absent(self.b.about()) {
+            let shape = shape(site, &self.sizes, dims);
+            match streamed::compare(&*self.a, &*self.b, site, &shape)? {
+                Ok(Some(seen)) => return self.streamed(site, &shape, &seen),
+                Ok(None) => {}
+                Err(why) => {
+                    self.report.missing.push(missing(Some(why), true));
+                    return Ok(());
+                }
+            }
+        }
+        let ours = self.a.stage(stands.unwrap_or(site))?.of(site).frame();
+        let theirs = if absent(self.b.about()) { return Ok(()) } else { self.b.stage(site)?.frame() };
+        let (a, b) = match (ours, theirs) {
+            (Ok(Some(a)), Ok(Some(b))) => (a, b),
+            (Ok(None), Ok(theirs)) => {
+                if let Some(theirs) = &theirs {
+                    // What it drew from all the same.
+                    let (values, width) = (floats(theirs), self.sizes.vocab);
+                    let last = || values.len().checked_sub(width).map(|first| values[first..].to_vec());
+                    self.own.take(site.stage, last);
+                }
+                self.report.unjudged += usize::from(theirs.is_some());
+                return Ok(());
+            }
+            (Err((why, damaged)), _) => {
+                self.report.missing.push(missing(Some(format!("A: {why}")), damaged));
+                return Ok(());
+            }
+            // They were compared before the stages.
+            (Ok(Some(_)), Ok(None)) if site.stage == Stage::Tokens && says_ids(self.b.about(), site.pass) => {
+                return Ok(());
+            }
+            (Ok(a), theirs) => {
+                let nowhere = || self.b.about().nowhere.get(&site.stage).cloned();
+                let named = || nowhere().or_else(|| self.b.unwritten(site)).map(|why| (why, true));
+                let named = || a.is_some().then(named).flatten();
+                let (why, damaged) = theirs.err().or_else(named).unzip();
+                let why = why.map(|why| format!("B: {why}"));
+                self.report.missing.push(missing(why, damaged.unwrap_or(false)));
+                a.into_iter().for_each(|frame| self.judge.alone(Arc::unwrap_or_clone(frame)));
+                return Ok(());
+            }
+        };
+        let shape = shape(site, &self.sizes, dims);
+        let pair = match Pair::new(site, &shape, &a, &b) {
+            Ok(pair) => pair,
+            Err(why) => {
+                if b.values().is_empty() || a.values().is_empty() {
+                    self.report.missing.push(missing(Some(why), true));
+                } else {
+                    self.differs_in_shape(site, &shape, [a, b], why);
+                }
+                return Ok(());
+            }
+        };
+        if site.stage == Stage::Logits {
+            let last = shape.iter().product::<usize>() - shape.last().copied().unwrap_or(0);
+            let bits = |frame: &Frame| {
+                frame
+                    .values()
+                    .slice(last..frame.values().len())
+                    .numbers()
+                    .map(f64::to_bits)
+                    .collect::<Vec<_>>()
+            };
+            self.same_logits = bits(&pair.a) == bits(&pair.b);
+        }
+        let last = || {
+            let values = floats(&pair.b);
+            Some(values[values.len() - shape.last()?..].to_vec())
+        };
+        self.own.take(site.stage, last);
+        if self.drew_right(site, &pair.b, || pair.apart()) {
+            return Ok(());
+        }
+        let mut judged = self.judge.see(&pair)?;
+        if let Some(stands) = stands.filter(|_| judged.line.differs()) {
+            let note = format!("nothing is hidden in p{}: {site} are its {}", dims.pass, stands.stage);
+            judged.note = Some(note);
+        }
+        let print = match pair.b.values() {
+            Values::F32(values) if values.len() > 1 => Some(print(values)),
+            _ => None,
+        };
+        if judged.line.differs() {
+            let at = judged.at.unwrap_or(pair.first);
+            let cell =
+                Cell { at, shape: &shape, values: pair.at(at), odd: difference::oddities(&pair), print };
+            self.differs(&cell, &judged);
+        }
+        self.judged(judged, print);
+        Ok(())
+    }
+
+    /// Takes note of a stage whose values came part by part.
+    fn streamed(&mut self, site: Site, shape: &[usize], seen: &Streamed) -> Result<()> {
+        if site.stage == Stage::Logits {
+            self.same_logits = seen.same_last;
+        }
+        if matches!(site.stage, Stage::Logits | Stage::Probs | Stage::Nucleus | Stage::Sampled) {
+            let last = streamed::last_row(&*self.b, site, shape);
+            self.own.take(site.stage, || last.as_ref().map(|last| floats(last).to_vec()));
+            if last.is_some_and(|last| self.drew_right(site, &last, || seen.apart)) {
+                return Ok(());
+            }
+        }
+        let Some(judged) = self.judge.see_streamed(site, seen) else { return Ok(()) };
+        let is_print = !site.stage.is_ids() && !site.stage.is_int8() && shape.iter().product::<usize>() > 1;
+        let print = self.b.print(site).filter(|_| is_print);
+        if judged.line.differs() {
+            let at = judged.at.unwrap_or(0);
+            let values =
+                [streamed::number(&*self.a, site, shape, at), streamed::number(&*self.b, site, shape, at)];
+            // It takes another look at all of their values.
+            let odd = match self.report.first {
+                None => streamed::oddities(&*self.a, &*self.b, site, shape)?,
+                Some(_) => None,
+            };
+            self.differs(&Cell { at, shape, values, odd, print }, &judged);
+        }
+        self.judged(judged, print);
+        Ok(())
+    }
+
+    /// How B drew.
+    fn sampling(&self) -> Option<Sampling> {
+        self.b.about().sampling.or(self.a.about().sampling)
+    }
+
+    /// Whether `drawn`, which B has at `site`, needs no look at A's: it follows from B's own logits and probabilities, or
+    /// nobody can tell. Where the logits have the same bits, A's can.
+    fn drew_right(&mut self, site: Site, drawn: &Frame, apart: impl FnOnce() -> Apart) -> bool {
+        if !matches!(site.stage, Stage::Nucleus | Stage::Sampled) {
+            return false;
+        }
+        let sampling = self.sampling();
+        // Of equal logits each may be the argmax.
+        let greedy = sampling.is_some_and(|sampling| sampling.temperature == 0.0);
+        if self.same_logits && !greedy {
+            return false;
+        }
+        match sampling.and_then(|sampling| self.own.leads_to(drawn, sampling)) {
+            Some(true) => {
+                let (error, tolerance) = (0.0, 0.0);
+                self.report.lines.push(Line {
+                    site,
+                    apart: apart().error(),
+                    error,
+                    tolerance,
+                    inherited: None,
+                });
+                true
+            }
+            Some(false) => false,
+            None if self.same_logits => false,
+            None => {
+                self.not_told.insert(site.pass);
+                true
+            }
+        }
+    }
+
+    fn judged(&mut self, judged: Judged, print: Option<u64>) {
+        if let Some(print) = print {
+            self.seen.entry(print).or_insert(judged.line.site);
+        }
+        // Of stages that are the same, the first that there is something to say of.
+        if !judged.line.differs() && self.report.first.is_none() && self.report.notes.is_empty() {
+            self.report.notes.extend(judged.note);
+        }
+        self.report.lines.push(judged.line);
+    }
+
+    /// Takes note of a stage that differs.
+    fn differs(&mut self, cell: &Cell<'_>, judged: &Judged) {
+        let site = judged.line.site;
+        let [ours, theirs] = cell.values;
+        let index = llama_trace_core::trace::block::index_of(cell.shape, cell.at);
+        let kind = if site.stage == Stage::Tokens { Kind::Tokens } else { Kind::Stage };
+        let told =
+            |value: f64| if site.stage.is_ids() { serde_json::json!(value as i64) } else { number(value) };
+        let difference = First {
+            kind,
+            address: Address::of(site, Step::Stage(site.stage), &index).to_string(),
+            ours: told(ours),
+            theirs: told(theirs),
+            error: Some(judged.line.error),
+            tolerance: Some(judged.line.tolerance),
+            site: Some(site),
+        };
+        self.report.differences.push(difference.clone());
+        if self.report.first.is_some() {
+            return;
+        }
+        self.report.first = Some(difference);
+        let unseen = self.unseen(site);
+        let notes = &mut self.report.notes;
+        notes.extend(unseen);
+        notes.extend(cell.odd.iter().map(|what| format!("B's {site}: {what}")));
+        if let Some(other) = cell.print.and_then(|print| self.seen.get(&print)) {
+            notes.push(format!("B's {site} repeats its {other}, value for value"));
+        }
+        notes.extend(judged.note.clone());
+        self.waits = (kind == Kind::Stage).then_some(site);
+    }
+
+    /// Where the mistake may lie that shows at `site` first, where some of what leads to it was not compared: in that, too.
+    fn unseen(&self, site: Site) -> Option<String> {
+        let compared: HashSet<Site> = self.report.lines.iter().map(|line| line.site).collect();
+        let (mut unseen, mut open) = (BTreeSet::new(), vec![site]);
+        while let Some(of) = open.pop() {
+            let is_unseen = |source: &Site| source.stage != Stage::Tokens && !compared.contains(source);
+            for source in self.sources(of).into_iter().filter(is_unseen) {
+                let order = (source.pass, source.stage.info().section, source.layer, source.stage as usize);
+                if unseen.insert((order, source)) {
+                    open.push(source);
+                }
+            }
+        }
+        let name = |(_, other): &(_, Site)| match (other.pass, other.layer) == (site.pass, site.layer) {
+            true => other.stage.to_string(),
+            false => other.to_string(),
+        };
+        let names: Vec<_> = unseen.iter().map(name).collect();
+        let which = match &names[..] {
+            [] => return None,
+            [first, .., last] if names.len() > NAMED => {
+                format!("{} stages, from {first} to {last}", names.len())
+            }
+            few => few.join(", "),
+        };
+        Some(format!(
+            "the mistake lies there or in what leads there and was not compared: {which} (write more)"
+        ))
+    }
+
+    /// That what stands in the place of the first difference is not what the run went on with, where a stage that reads it is
+    /// the same in both. One that may be the same whatever its input is long, or beside, says nothing: a norm, softmax, a draw.
+    fn went_on_otherwise(&self) -> Option<String> {
+        let first = self.report.first.as_ref()?.site?;
+        let apart = self.report.lines.iter().find(|line| line.site == first)?.apart;
+        let tells = |stage: Stage| {
+            let info = stage.info();
+            info.op != "rms_norm" && info.unit != Unit::Share && info.section != Section::Sampler
+        };
+        let same = |line: &&Line| line.apart <= line.tolerance && line.tolerance * CLEAR <= apart;
+        let readers =
+            self.report.lines.iter().filter(|line| tells(line.site.stage) && line.site.pass == first.pass);
+        let reader = readers
+            .filter(same)
+            .find(|line| line.site != first && self.sources(line.site).contains(&first))?;
+        let named =
+            if self.report.diagnosis.is_empty() { "" } else { ". What it looks like is said of that alone" };
+        Some(format!(
+            "{} reads it and is the same in both: what was written is not what the run went on with (a file of another stage, \
+             or another order of axes or pairs?){named}",
+            reader.site
+        ))
+    }
+
+    /// The stages that `site` is computed from. What is in a cache came from earlier passes too.
+    fn sources(&self, site: Site) -> Vec<Site> {
+        let dims =
+            |number: usize| self.a.about().passes.iter().map(|pass| pass.dims).find(|it| it.pass == number);
+        let Some(own) = dims(site.pass) else { return Vec::new() };
+        let inputs = site.stage.inputs(&self.sizes, own).into_iter();
+        let mut sources: Vec<Site> = inputs.filter_map(|input| site.input(input, &self.sizes)).collect();
+        let before = site.pass.checked_sub(1).and_then(dims);
+        if let (Some(before), Stage::CacheK | Stage::CacheV) = (before, site.stage) {
+            sources.push(Site { pass: before.pass, ..site });
+        }
+        sources
+    }
+
+    /// Of a stage with another shape there is no cell to name, and what follows is compared as if B did not have it.
+    fn differs_in_shape(&mut self, site: Site, shape: &[usize], [a, b]: [Arc<Frame>; 2], why: String) {
+        let shapes = [&a, &b].map(|frame| difference::listed(frame.shape()));
+        let fits = |frame: &Frame| difference::fitted(site, shape, frame);
+        let key = if fits(&b).is_ok() { None } else { difference::key(site.stage, shape, b.shape()) };
+        let misshapen = Misshapen { site, shapes, why, key };
+        self.report.differences.push(misshapen.difference());
+        self.report.misshapen.push(misshapen);
+        if let Ok((a, 0)) = fits(&a) {
+            self.judge.alone(a);
+        }
+    }
+
+    fn part_done(&mut self, last: Site, progress: Progress<'_>) -> Result<()> {
+        if let Some(site) = self.waits.take() {
+            let tried = |tried, of| progress(Doing::Mistakes { tried, of });
+            self.report.diagnosis = self.judge.diagnose(site, &tried)?;
+        }
+        self.judge.part_done(last)
+    }
+}
+
+/// Whether the run says which tokens a pass reads.
+fn says_ids(about: &About, pass: usize) -> bool {
+    about.passes.get(pass).is_some_and(|pass| !pass.tokens.is_empty())
+}
+
+/// A number for values that is another one for others, but for one case in 2⁶⁴.
+fn print(values: &[f32]) -> u64 {
+    const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+    values.iter().fold(MIX, |print, x| (print.rotate_left(23) ^ u64::from(x.to_bits())).wrapping_mul(MIX))
+}

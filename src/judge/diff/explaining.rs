@@ -1,0 +1,89 @@
+//! Which known mistakes lead to what a run has at a stage. Each form is computed of a few tokens first, where most are seen
+//! not to.
+
+use super::bench::{Exactly, of_the_run};
+use super::difference::{Apart, number, value};
+use super::given::Given;
+use super::injection::{Bad, Injection, apart};
+use super::judge::Tried;
+use super::mistakes::{Mistake, mistakes};
+use super::report::Diagnosis;
+use llama_trace_core::error::Result;
+use llama_trace_core::trace::Site;
+use llama_trace_engine::backend::Backend;
+
+/// Of how many tokens a stage is computed before it is of all.
+const FEW: [usize; 2] = [8, 64];
+
+/// A stage that differs, and what it would be.
+struct Case<'a> {
+    site: Site,
+    bad: &'a Bad,
+    /// How far it is off.
+    before: f64,
+    /// ‖found‖² over the cells that are computed.
+    norm: f64,
+    /// What it is computed from: few tokens, more of them, all.
+    given: Vec<Given>,
+}
+
+impl<B: Backend> Injection<'_, B> {
+    /// The mistakes that would give what the run has at `site`, the likeliest first.
+    pub(super) fn explaining(&self, site: Site, bad: &Bad, tried: Tried<'_>) -> Result<Vec<Diagnosis>> {
+        let mut bench = self.bench(&self.rules, bad.of_a);
+        let all = Given::all(&bench, &self.begun);
+        let Some(frame) = all.found(site) else { return Ok(Vec::new()) };
+        let Some(right) = of_the_run(bench.fold_rows(site, &bad.rows))? else { return Ok(Vec::new()) };
+        // Of values that are not there nothing is made.
+        let right: Exactly = right.into_iter().filter(|(at, _)| *at >= bad.first).collect();
+        let squares = right.iter().map(|&(at, _)| value(site.stage, number(frame, at)).powi(2));
+        let norm = squares.filter(|square| square.is_finite()).sum();
+        let before = apart(frame, &right, bad.first).error();
+        let mistakes = mistakes(&self.card, &self.begun, &bench.chain(site), frame, &right);
+        let few = FEW.into_iter().filter(|_| bad.first == 0);
+        let mut given: Vec<_> =
+            few.filter_map(|tokens| all.first(tokens, site, self.rules.sizes())).collect();
+        given.push(all);
+        let case = Case { site, bad, before, norm, given };
+        let (mut found, of): (Vec<Diagnosis>, _) = (Vec::new(), mistakes.len());
+        for (i, mistake) in mistakes.into_iter().enumerate() {
+            tried(i, of);
+            let Some(after) = self.after(&case, &mistake)? else { continue };
+            let Mistake { name, form, .. } = mistake;
+            match found.iter_mut().find(|one| one.name == name) {
+                Some(one) if one.after <= after => {}
+                Some(one) => (one.after, one.form) = (after, form),
+                None => found.push(Diagnosis { name, form, before, after }),
+            }
+        }
+        found.sort_by(|a, b| a.after.total_cmp(&b.after));
+        Ok(found)
+    }
+
+    /// How far the stage is off what the mistake makes of it; none where that explains nothing.
+    fn after(&self, case: &Case<'_>, mistake: &Mistake) -> Result<Option<f64>> {
+        let (site, bad, before) = (case.site, case.bad, case.before);
+        let most = if mistake.rounds { bad.tolerance.max(before / 8.0) } else { bad.explained };
+        let card = mistake.card.as_ref().unwrap_or(&self.card);
+        let mut off = Apart::default();
+        for given in case.given.iter().skip(if mistake.looks_ahead { case.given.len() - 1 } else { 0 }) {
+            let rules = given.rules(card, self.sampling);
+            let mut bench = given.bench(self.model, &rules);
+            (bench.change, bench.otherwise) = (&*mistake.change, mistake.otherwise);
+            if !bench.chain(site).iter().any(|site| mistake.touches.contains(&site.stage)) {
+                return Ok(None);
+            }
+            let Some(frame) = given.found(site) else { return Ok(None) };
+            let Some(wrong) = of_the_run(bench.fold_rows(site, &bad.rows))? else { return Ok(None) };
+            off = apart(frame, &wrong, bad.first);
+            if off.is_above(most, case.norm) {
+                return Ok(None);
+            }
+        }
+        let after = off.error();
+        // An infinite error is near nothing: half of it is as large. Where much is allowed, what hardly changes the error
+        // explains nothing.
+        let explains = after.is_finite() && after <= most && (after <= before / 2.0 || before.is_nan());
+        Ok(explains.then_some(after))
+    }
+}

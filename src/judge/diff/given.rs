@@ -1,0 +1,89 @@
+//! What a stage is computed from to try a mistake: the frames of a run as they are, or of the first tokens alone.
+
+use std::sync::Arc;
+
+use ndarray::{ArrayD, ArrayView, IxDyn, Slice};
+
+use super::bench::{Bench, Frames, Otherwise};
+use crate::check::Nothing;
+use llama_trace_core::config::CacheDtype;
+use llama_trace_core::explain::Rules;
+use llama_trace_core::trace::{Axis, Frame, FrameData, ModelCard, PassDims, Sampling, Site, Sizes};
+use llama_trace_engine::backend::Backend;
+use llama_trace_engine::model::Model;
+
+/// The passes so far, and the frames that are there.
+pub(super) struct Given {
+    passes: Vec<PassDims>,
+    run: Frames,
+    both: Frames,
+    kept: Frames,
+    reference: Frames,
+}
+
+impl Given {
+    /// What is in `of`, whose rules have these passes.
+    pub(super) fn all<B: Backend>(of: &Bench<'_, B>, passes: &[PassDims]) -> Self {
+        let [run, both, kept, reference] = [of.run, of.both, of.kept, of.reference].map(Frames::clone);
+        Self { passes: passes.to_vec(), run, both, kept, reference }
+    }
+
+    /// The same of the first tokens of the pass of `site`, on which later ones have no part where nothing looks ahead; none
+    /// where the pass has not many more, or the stage is not one token's.
+    pub(super) fn first(&self, tokens: usize, site: Site, sizes: &Sizes) -> Option<Self> {
+        let dims = *self.passes.iter().find(|dims| dims.pass == site.pass)?;
+        if dims.tokens < 4 * tokens || !site.stage.axes().contains(&Axis::Token) {
+            return None;
+        }
+        let few = PassDims { tokens, ..dims };
+        let passes = self.passes.iter().map(|one| if one.pass == site.pass { few } else { *one }).collect();
+        let shortened = |frames: &Frames| -> Option<Frames> {
+            let short = |(site, frame): (&Site, &Arc<Frame>)| match site.pass == few.pass {
+                true => Some((*site, Arc::new(shortened(frame, sizes, [dims, few])?))),
+                false => Some((*site, Arc::clone(frame))),
+            };
+            frames.iter().map(short).collect()
+        };
+        let [run, both, kept, reference] =
+            [&self.run, &self.both, &self.kept, &self.reference].map(shortened);
+        Some(Self { passes, run: run?, both: both?, kept: kept?, reference: reference? })
+    }
+
+    /// The frame of the run at `site`.
+    pub(super) fn found(&self, site: Site) -> Option<&Frame> {
+        self.run.get(&site).map(AsRef::as_ref)
+    }
+
+    /// The rules of `card`'s model for these passes.
+    pub(super) fn rules(&self, card: &ModelCard, sampling: Sampling) -> Rules {
+        let mut rules = Rules::new(card.clone(), CacheDtype::F32, sampling);
+        self.passes.iter().for_each(|dims| rules.push(*dims, None));
+        rules
+    }
+
+    /// Where stages are computed from it.
+    pub(super) fn bench<'a, B: Backend>(&'a self, model: &'a Model<B>, rules: &'a Rules) -> Bench<'a, B> {
+        let Self { run, both, kept, reference, .. } = self;
+        let (otherwise, made) = (Otherwise::default(), Frames::new());
+        Bench { model, rules, change: &Nothing, otherwise, run, both, kept, reference, made }
+    }
+}
+
+/// The part of a frame that a shorter pass has; none where it has not the stage's shape.
+fn shortened(frame: &Frame, sizes: &Sizes, dims: [PassDims; 2]) -> Option<Frame> {
+    let axes = frame.site.stage.axes();
+    let [whole, short] = dims.map(|dims| sizes.shape(axes, dims));
+    let data = match &frame.data {
+        FrameData::F32(values) => FrameData::F32(start_of(values, &whole, &short)?),
+        FrameData::I64(values) => FrameData::I64(start_of(values, &whole, &short)?),
+        FrameData::I8(values) => FrameData::I8(start_of(values, &whole, &short)?),
+    };
+    Some(Frame { site: frame.site, axes, data })
+}
+
+/// What of values in the shape `whole` is in the shape `short`.
+fn start_of<T: Copy>(values: &ArrayD<T>, whole: &[usize], short: &[usize]) -> Option<ArrayD<T>> {
+    let values = ArrayView::from_shape(IxDyn(whole), values.as_slice()?).ok()?;
+    let start = values.slice_each_axis(|axis| Slice::from(..short[axis.axis.index()].min(axis.len)));
+    ArrayD::from_shape_vec(start.raw_dim(), start.iter().copied().collect()).ok()
+}

@@ -1,0 +1,444 @@
+//! The judge that has the model: each stage is computed from the reference's own inputs and from those of the run that
+//! is judged, so that what it brings in itself is told from what came with them.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::bench::{Bench, Exactly, Frames, Otherwise, beside, of_the_run};
+use super::difference::{Apart, Pair, floats, frame, value};
+use super::judge::Tried;
+use super::report::{Diagnosis, Line};
+use super::traced::{About, Pass};
+use super::{Judge, Judged, Table, sixteen, tolerance};
+use crate::check::{Nothing, Sample, TOGETHER};
+use llama_trace_core::config::{CacheDtype, Precision};
+use llama_trace_core::error::Result;
+use llama_trace_core::explain::Rules;
+use llama_trace_core::trace::stage::{Rounded, Section};
+use llama_trace_core::trace::{Frame, FrameData, ModelCard, PassDims, Sampling, Site, Stage};
+use llama_trace_engine::backend::Backend;
+use llama_trace_engine::model::Model;
+
+/// The least that a float32 stage may be off: a few units of its last place.
+const LEAST: f64 = 1e-6;
+
+/// The most, however far the reference itself is off on these inputs.
+const MOST: f64 = 2e-5;
+
+/// How many times as far off as the reference a float32 stage may be: others add up in another order.
+const ORDERS: f64 = 16.0;
+
+/// How many times as far off as rounding by the rules a bfloat16 stage may be: others round in other places.
+const PLACES: f64 = 6.0;
+
+/// Of what a bfloat16 stage may be off, the part that the right mistake may leave: twice what rounding by the rules leads to.
+const EXPLAINED: f64 = PLACES / 2.0;
+
+/// The least that a bfloat16 stage may be off.
+const LEAST_ROUNDED: f64 = 1e-2;
+
+/// What a product in whole numbers may be off.
+const WHOLE: f64 = 0.05;
+
+/// What a cache may be off that keeps 8 bits of a number or more.
+const CACHED: f64 = 4e-3;
+
+/// What a unit in the last place of an angle's float32 is, over the angle.
+const ANGLE: f64 = 1.2e-7;
+
+/// How many times as far from A as the furthest of the rows of a matrix that were computed B may be in others, before those
+/// are computed too.
+const STANDS_OUT: f64 = 2.0;
+
+/// The judge.
+pub(super) struct Injection<'m, B: Backend> {
+    pub(super) model: &'m Model<B>,
+    pub(super) card: ModelCard,
+    pub(super) sampling: Sampling,
+    /// Whether A says how it drew, and B not otherwise.
+    drew_alike: bool,
+    pub(super) rules: Rules,
+    /// The same with every result rounded, where one of the runs does that.
+    rounded: Option<Rules>,
+    precisions: [Precision; 2],
+    passes: Vec<Pass>,
+    pub(super) begun: Vec<PassDims>,
+    pub(super) a: Frames,
+    pub(super) b: Frames,
+    /// What B does not have by itself and later stages read, of A and of B: keys and values of earlier passes and what the
+    /// layer before gave, as they lie in the cache, or computed from the run's own inputs.
+    pub(super) kept: [Frames; 2],
+    /// The stages that B shows, of all passes so far.
+    shown: HashSet<Site>,
+    table: Table,
+    bad: HashMap<Site, Bad>,
+    sample: Sample,
+    /// Whether some rows of a matrix were not computed.
+    samples: bool,
+}
+
+/// A stage that differs.
+pub(super) struct Bad {
+    /// How far it may be off.
+    pub(super) tolerance: f64,
+    /// How far it may be off what a mistake makes of it, to be explained by that. Where results are rounded, much is allowed
+    /// that another mistake would be, too; the right one leaves what rounding does.
+    pub(super) explained: f64,
+    /// Whether it is the reference that is.
+    pub(super) of_a: bool,
+    /// The rows of its matrix that were computed.
+    pub(super) rows: Vec<Range<usize>>,
+    /// The first value that both have.
+    pub(super) first: usize,
+}
+
+impl<'m, B: Backend> Injection<'m, B> {
+    pub(super) fn new(model: &'m Model<B>, a: &About, b: &About, sample: Sample) -> Self {
+        let of = |about: &About| about.precision.unwrap_or(Precision::F32);
+        let precisions = [of(a), of(b)];
+        let card = ModelCard { precision: Precision::F32, ..model.card() };
+        let sampling = a.sampling.unwrap_or_default();
+        // The seed is no part of `probs` or `nucleus`.
+        let unseeded = |about: &About| about.sampling.map(|sampling| Sampling { seed: 0, ..sampling });
+        let rules =
+            |precision| Rules::new(ModelCard { precision, ..card.clone() }, CacheDtype::F32, sampling);
+        let rounded = precisions.contains(&Precision::Bf16).then(|| rules(Precision::Bf16));
+        let precision = tolerance::coarser(precisions[0], precisions[1]);
+        let caches_fewer = [a.may_cache_fewer(), b.may_cache_fewer()];
+        Self {
+            model,
+            sampling,
+            drew_alike: a.sampling.is_some() && (b.sampling.is_none() || unseeded(a) == unseeded(b)),
+            rules: rules(Precision::F32),
+            rounded,
+            precisions,
+            passes: a.passes.clone(),
+            begun: Vec::new(),
+            a: Frames::new(),
+            b: Frames::new(),
+            kept: [Frames::new(), Frames::new()],
+            shown: HashSet::new(),
+            table: Table { layers: card.config.layers, precision, caches_fewer },
+            bad: HashMap::new(),
+            card,
+            sample,
+            samples: false,
+        }
+    }
+
+    /// Where stages of A are computed, or of B.
+    pub(super) fn bench<'a>(&'a self, rules: &'a Rules, of_a: bool) -> Bench<'a, B> {
+        let (otherwise, made) = (Otherwise::default(), Frames::new());
+        let (both, reference) = (&self.b, &self.a);
+        let (run, kept) = if of_a { (&self.a, &self.kept[0]) } else { (&self.b, &self.kept[1]) };
+        Bench { model: self.model, rules, change: &Nothing, otherwise, run, both, kept, reference, made }
+    }
+
+    /// What the stage is, of a product these rows of the matrix, computed from A's inputs and from B's; none where no rule is
+    /// known or an input is missing.
+    fn folded(&self, site: Site, rows: &[Range<usize>]) -> Result<Option<[Exactly; 2]>> {
+        let stage = site.stage;
+        let known = match stage {
+            Stage::Tokens | Stage::Nucleus | Stage::Sampled => false,
+            Stage::Probs => self.drew_alike,
+            _ => !stage.is_int8() && !stage.is_scale() && self.rules.of(site).is_some(),
+        };
+        if !known {
+            return Ok(None);
+        }
+        let fold = |of_a| of_the_run(self.bench(&self.rules, of_a).fold_rows(site, rows));
+        let (Some(a), Some(b)) = (fold(true)?, fold(false)?) else { return Ok(None) };
+        Ok(Some([a, b]))
+    }
+
+    /// The rows of a matrix that were not among those `looked` at, and in which B is further from A than in any of them, and
+    /// than all may be: those are computed as well, so that what is not in the sample cannot hide a difference.
+    fn standing_out(&self, pair: &Pair, looked: &[Range<usize>], tolerance: f64) -> Vec<Range<usize>> {
+        let Some(outputs) =
+            self.rules.of(pair.site).filter(|of| of.matrix().is_some()).map(|of| of.shape().0)
+        else {
+            return Vec::new();
+        };
+        if looked.iter().map(ExactSizeIterator::len).sum::<usize>() == outputs {
+            return Vec::new();
+        }
+        let (mut apart, mut norm) = (vec![0.0; outputs], 0.0);
+        let rows = floats(&pair.a).chunks(outputs).zip(floats(&pair.b).chunks(outputs));
+        for (a, b) in rows.skip(pair.first / outputs) {
+            for (apart, (a, b)) in apart.iter_mut().zip(a.iter().zip(b)) {
+                let (a, b) = (f64::from(*a), f64::from(*b));
+                norm += if a.is_finite() { a * a } else { 0.0 };
+                // Infinite or no number in both is the same.
+                *apart += if a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan() {
+                    0.0
+                } else {
+                    (b - a).powi(2)
+                };
+            }
+        }
+        let furthest = looked.iter().cloned().flatten().fold(0.0, |most: f64, row| most.max(apart[row]));
+        let most = (STANDS_OUT * STANDS_OUT * furthest).max(tolerance * tolerance * norm / outputs as f64);
+        let is_looked_at = |row: usize| looked.iter().any(|run| run.contains(&row));
+        let mut out: Vec<Range<usize>> = Vec::new();
+        // What is no number is further than anything.
+        for row in (0..outputs).filter(|&row| !apart[row].le(&most) && !is_looked_at(row)) {
+            match out.last_mut() {
+                Some(run) if run.end == row && run.len() < TOGETHER => run.end += 1,
+                _ => out.push(row..row + 1),
+            }
+        }
+        out
+    }
+
+    /// A stage of A or of B that is further off than `tolerance`.
+    fn of_bad(&self, of_a: bool, tolerance: f64, rows: Vec<Range<usize>>, first: usize) -> Bad {
+        let rounds = self.precisions[usize::from(!of_a)] == Precision::Bf16;
+        let explained = if rounds { tolerance / EXPLAINED } else { tolerance };
+        Bad { tolerance, explained, of_a, rows, first }
+    }
+
+    /// What a stage of run `i`, whose cache may keep 16 bits, may be off where it is computed by way of cached keys
+    /// and values that it does not have.
+    fn cached(&self, i: usize, site: Site) -> f64 {
+        let reads = |site: &Site| matches!(site.stage, Stage::Keys | Stage::Values);
+        let unseen = || self.bench(&self.rules, i == 0).chain(site).iter().any(reads);
+        if unseen() { CACHED } else { 0.0 }
+    }
+
+    /// Keeps what later stages read of the layer that is over and B does not have: its keys and values, for later passes, which
+    /// may lie in the caches and else are computed from the runs' own inputs, and what it gave, for the next layer. This only in
+    /// float32: what is rounded more parts from its rules layer by layer, and no tolerance of one stage has room for that.
+    fn keep(&mut self, last: Site) -> Result<()> {
+        let (Some(dims), Some(_)) = (self.rules.pass(last.pass), last.layer) else { return Ok(()) };
+        let is_last = self.begun.len() >= self.passes.len();
+        let exact = self.precisions == [Precision::F32; 2] && self.table.caches_fewer == [false; 2];
+        let parts: [(_, Option<Stage>, &[Stage]); 3] = [
+            (Stage::XkRope, Some(Stage::CacheK), &[Stage::Xk, Stage::XkNorm]),
+            (Stage::Xv, Some(Stage::CacheV), &[]),
+            (Stage::FfnResidual, None, &[]),
+        ];
+        for (stage, cache, others) in parts {
+            let has = |stage: &Stage| self.b.contains_key(&last.other(*stage));
+            let idle = if cache.is_some() { is_last } else { !exact };
+            if has(&stage) || others.iter().any(has) || idle {
+                continue;
+            }
+            let (site, shape) = (last.other(stage), self.rules.sizes().shape(stage.axes(), dims));
+            let cached = |of: &Frames| of.get(&last.other(cache?)).cloned();
+            let made = if let (Some(a), Some(b)) = (cached(&self.a), cached(&self.b)) {
+                [a, b].map(|cached| newest(&cached, site, &shape))
+            } else if self.bench(&self.rules, false).stands_on_own(site) {
+                let made = |of_a| of_the_run(self.bench(&self.rules, of_a).operand(site, site));
+                // A's own, but where computing tells how far float32 leads from the rules.
+                let own = self.a.get(&site).filter(|_| cache.is_some()).cloned();
+                [own.map_or_else(|| made(true), |own| Ok(Some(own)))?, made(false)?]
+            } else {
+                continue;
+            };
+            if let [Some(a), Some(b)] = made {
+                self.kept[0].insert(site, a);
+                self.kept[1].insert(site, b);
+            }
+        }
+        // What the layer before this one gave nobody reads any more.
+        let stays = |site: &Site| {
+            site.stage != Stage::FfnResidual || (site.pass, site.layer) == (last.pass, last.layer)
+        };
+        self.kept.iter_mut().for_each(|kept| kept.retain(|site, _| stays(site)));
+        Ok(())
+    }
+
+    /// How many stages of its pass that calculate lie between a stage and those that B shows, itself among them.
+    fn between(&self, site: Site) -> usize {
+        let (mut between, mut open) = (HashSet::from([site]), vec![site]);
+        while let Some(of) = open.pop() {
+            let sources = self.rules.sources(of).into_iter();
+            let unseen = |source: &Site| source.pass == site.pass && !self.shown.contains(source);
+            open.extend(sources.filter(unseen).filter(|source| between.insert(*source)));
+        }
+        between.iter().filter(|site| site.stage.info().rounded != Rounded::Never).count().max(1)
+    }
+
+    /// How far a stage of B may be off, of which `may` tells by the precision. Where it is computed by way of stages that B
+    /// does not show, all that both rounded in those is in it: it grows with the root of their number, as errors add up that
+    /// know nothing of one another. Where it is computed by way of what the reference's layers gave, it grows as
+    /// [`tolerance::of`]'s does.
+    fn borrowing(&self, site: Site, may: impl Fn(Precision) -> Result<f64>) -> Result<f64> {
+        let [of_a, own] = self.precisions;
+        let precision = tolerance::coarser(of_a, own);
+        let is_exact = precision == Precision::F32 && self.table.caches_fewer == [false; 2];
+        if is_exact {
+            return Ok(may(own)? * (self.between(site) as f64).sqrt());
+        }
+        if !self.bench(&self.rules, false).borrows(site) {
+            return may(own);
+        }
+        let least = match precision {
+            Precision::F32 => CACHED,
+            Precision::Bf16 => LEAST_ROUNDED,
+            Precision::Q8 { .. } => WHOLE,
+        };
+        let layers = site.layer.unwrap_or(self.table.layers) as f64;
+        Ok(may(precision)?.max(least) * (layers + 1.0).sqrt())
+    }
+
+    /// How far a stage of a run in `precision` may be off, on A's own inputs. `alone` is how far A itself is.
+    fn tolerance(&self, site: Site, precision: Precision, alone: f64, exact: &Exactly) -> Result<f64> {
+        let chain = self.bench(&self.rules, true).chain(site);
+        let products = |site: &Site| {
+            site.stage == Stage::Embedding || self.rules.of(*site).is_some_and(|of| of.matrix().is_some())
+        };
+        // The angles of late positions are large, and so are the last places of their float32.
+        let turned = chain.iter().any(|site| matches!(site.stage, Stage::RopeCos | Stage::RopeSin));
+        let keys = self.rules.pass(site.pass).map_or(0, PassDims::keys);
+        let angles = if turned { keys as f64 * ANGLE } else { 0.0 };
+        let plain = match self.precisions[0] {
+            Precision::F32 if alone.is_finite() => (ORDERS * alone).clamp(LEAST, MOST) + angles,
+            _ => MOST + angles,
+        };
+        Ok(match precision {
+            Precision::F32 => plain,
+            Precision::Q8 { .. } if chain.iter().any(products) => WHOLE,
+            Precision::Q8 { .. } => plain,
+            Precision::Bf16 => {
+                let Some(rules) = &self.rounded else { return Ok(LEAST_ROUNDED) };
+                let rounded = of_the_run(self.bench(rules, true).fold(site, self.sample))?;
+                let exact: HashMap<usize, f64> = exact.iter().copied().collect();
+                let mut apart = Apart::default();
+                for (at, rounded) in rounded.into_iter().flatten() {
+                    exact.get(&at).into_iter().for_each(|&exact| apart.add(at, rounded, exact));
+                }
+                let measured = if apart.error().is_finite() { apart.error() } else { 0.0 };
+                (PLACES * measured).max(LEAST_ROUNDED)
+            }
+        })
+    }
+}
+
+/// The last rows of a cache, which its pass wrote, as the stage that they were written from.
+fn newest(cached: &Frame, site: Site, shape: &[usize]) -> Option<Arc<Frame>> {
+    let (values, count) = (floats(cached), shape.iter().product::<usize>());
+    let first = values.len().checked_sub(count)?;
+    frame(site, shape, values[first..].to_vec()).map(Arc::new)
+}
+
+/// How far a run's stage is from what its rule gives, from the first value on that it has.
+pub(super) fn apart(frame: &Frame, exactly: &Exactly, first: usize) -> Apart {
+    let mut apart = Apart::default();
+    for (at, found, exact) in beside(frame, exactly).filter(|(at, ..)| *at >= first) {
+        apart.add(at, value(frame.site.stage, found), exact);
+    }
+    apart
+}
+
+impl<B: Backend> Judge for Injection<'_, B> {
+    fn begin(&mut self, dims: PassDims) {
+        let rules = std::iter::once(&mut self.rules).chain(&mut self.rounded);
+        rules.for_each(|rules| rules.push(dims, None));
+        self.begun.push(dims);
+        // The ids are known where no run has them as a stage.
+        let site = Site::once(dims.pass, Stage::Tokens);
+        let pass = self.passes.iter().find(|pass| pass.dims == dims);
+        let ids: Vec<i64> =
+            pass.iter().flat_map(|pass| &pass.tokens).map(|token| i64::from(token.id)).collect();
+        if ids.len() == dims.tokens {
+            let data = FrameData::I64(ndarray::Array1::from(ids).into_dyn());
+            let frame = Arc::new(Frame { site, axes: site.stage.axes(), data });
+            self.a.insert(site, Arc::clone(&frame));
+            self.b.insert(site, frame);
+        }
+    }
+
+    fn alone(&mut self, frame: Frame) {
+        self.a.insert(frame.site, Arc::new(frame));
+    }
+
+    fn see(&mut self, pair: &Pair) -> Result<Judged> {
+        let site = pair.site;
+        self.a.insert(site, Arc::clone(&pair.a));
+        self.b.insert(site, Arc::clone(&pair.b));
+        self.shown.insert(site);
+        let mut rows = self.bench(&self.rules, true).rows(site, self.sample);
+        let Some([mut from_a, mut from_b]) = self.folded(site, &rows)? else { return self.table.see(pair) };
+        let of_pair = pair.apart();
+        let whole = of_pair.error();
+        let mut off = [apart(&pair.a, &from_a, pair.first), apart(&pair.b, &from_b, pair.first)];
+        let may = |precision| self.tolerance(site, precision, off[0].error(), &from_a);
+        let mut may = [may(self.precisions[0])?, self.borrowing(site, may)?];
+        let kept = [sixteen::dtype(&pair.a), sixteen::dtype(&pair.b)];
+        for (i, may) in may.iter_mut().enumerate() {
+            if self.table.caches_fewer[i] {
+                *may = may.max(if kept[i].is_some() { CACHED } else { self.cached(i, site) });
+            }
+        }
+        let is_bad = |off: &[Apart; 2]| (off[0].error() > may[0], !off[1].error().le(&may[1]));
+        if is_bad(&off) == (false, false) {
+            let others = self.standing_out(pair, &rows, may[1]);
+            if let Some([a, b]) = if others.is_empty() { None } else { self.folded(site, &others)? } {
+                from_a.extend(a);
+                from_b.extend(b);
+                rows.extend(others);
+                off = [apart(&pair.a, &from_a, pair.first), apart(&pair.b, &from_b, pair.first)];
+            }
+        }
+        let outputs = self.rules.of(site).map_or(0, |of| of.shape().0);
+        self.samples |= !rows.is_empty() && rows.iter().map(ExactSizeIterator::len).sum::<usize>() < outputs;
+        let mut inherited = Apart::default();
+        let of_a: HashMap<usize, f64> = from_a.iter().copied().collect();
+        for &(at, b) in from_b.iter().filter(|(at, _)| *at >= pair.first) {
+            of_a.get(&at).into_iter().for_each(|&a| inherited.add(at, b, a));
+        }
+        let ((bad_a, bad_b), [may_a, may_b], [off_a, off_b]) = (is_bad(&off), may, off);
+        let inherited = Some(inherited.error());
+        if bad_a && bad_b {
+            // Neither has what this model gives: one is judged by the other.
+            let Judged { line, at, .. } = self.table.see(pair)?;
+            let note = Some(format!("neither A nor B has what the model gives at {site}"));
+            if line.differs() {
+                self.bad.insert(site, self.of_bad(false, may_b, rows, pair.first));
+            }
+            return Ok(Judged { line: Line { inherited, ..line }, at, note });
+        }
+        if bad_a {
+            let line = Line { site, apart: whole, error: off_a.error(), tolerance: may_a, inherited };
+            self.bad.insert(site, self.of_bad(true, may_a, rows, pair.first));
+            let note = Some(format!("it is A that does not have what the model gives at {site}; B does"));
+            return Ok(Judged { line, at: off_a.cell(), note });
+        }
+        if bad_b {
+            self.bad.insert(site, self.of_bad(false, may_b, rows, pair.first));
+        }
+        let line = Line { site, apart: whole, error: off_b.error(), tolerance: may_b, inherited };
+        let unsaid = kept[1].filter(|_| bad_b && !self.table.caches_fewer[1]);
+        let note = unsaid.map(|dtype| sixteen::note(site, dtype)).or_else(|| of_pair.note(site));
+        Ok(Judged { line, at: off_b.cell(), note })
+    }
+
+    fn diagnose(&mut self, site: Site, tried: Tried<'_>) -> Result<Vec<Diagnosis>> {
+        self.bad.get(&site).map_or_else(|| Ok(Vec::new()), |bad| self.explaining(site, bad, tried))
+    }
+
+    fn part_done(&mut self, last: Site) -> Result<()> {
+        self.keep(last)?;
+        // What is in the cache comes from these, in later passes too; and what is before the layers stays for them all.
+        let stays = |site: &Site| match site.stage {
+            Stage::Xk | Stage::XkNorm | Stage::XkRope | Stage::Xv => true,
+            _ if !site.stage.in_layer() => {
+                site.stage.info().section == Section::Start || site.pass == last.pass
+            }
+            stage => stage == Stage::FfnResidual && site.pass == last.pass && site.layer == last.layer,
+        };
+        self.a.retain(|site, _| stays(site));
+        self.b.retain(|site, _| stays(site));
+        Ok(())
+    }
+
+    fn samples(&self) -> bool {
+        self.samples
+    }
+
+    fn measures(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,196 @@
+//! The known mistakes of those who port a Llama: each is a change of the configuration, of a rule's data, or of the
+//! weights that a rule reads, and no second computation.
+
+mod attention;
+mod layout;
+mod stream;
+mod values;
+
+use super::bench::{Exactly, Otherwise};
+use crate::check::{Change, Nothing};
+use llama_trace_core::config::{ModelConfig, Pairing, Precision, RopeScaling};
+use llama_trace_core::trace::{Frame, ModelCard, PassDims, Site, Stage};
+
+/// The names of the mistakes.
+pub const NAMES: [&str; 32] = [
+    "rope_pairing",
+    "rope_theta",
+    "rope_scaling",
+    "rope_direction",
+    "rope_missing",
+    "position_offset",
+    "norm_eps",
+    "norm_weight_plus_one",
+    "norm_weight_missing",
+    "norm_missing",
+    "norm_weights_swapped",
+    "norm_input",
+    "norm_sum",
+    "layer_norm",
+    "residual_missing",
+    "other_layer",
+    "attention_scale",
+    "mask_offset",
+    "window",
+    "kv_head_order",
+    "kv_swapped",
+    "heads_merged",
+    "weight_layout",
+    "bias_missing",
+    "bos",
+    "tied_head",
+    "activation",
+    "gate_up_swapped",
+    "bf16_rounding",
+    "quantized_activations",
+    "embedding_scale",
+    "softcap",
+];
+
+/// A mistake, in one of its forms.
+pub(super) struct Mistake {
+    pub(super) name: &'static str,
+    /// Which of its forms it is, in words; empty where there is one.
+    pub(super) form: String,
+    /// The stages that it changes; where none of them is computed, it is not tried.
+    pub(super) touches: &'static [Stage],
+    /// The model as the mistake has it, where that is what it changes.
+    pub(super) card: Option<ModelCard>,
+    pub(super) change: Box<dyn Change>,
+    pub(super) otherwise: Otherwise,
+    /// Whether it rounds, so that values near the middle may be rounded to the other side.
+    pub(super) rounds: bool,
+    /// Whether what it makes of a token depends on later ones.
+    pub(super) looks_ahead: bool,
+}
+
+impl Mistake {
+    fn of(
+        name: &'static str,
+        form: impl Into<String>,
+        touches: &'static [Stage],
+        change: impl Change + 'static,
+    ) -> Self {
+        let (form, otherwise, change) = (form.into(), Otherwise::default(), Box::new(change));
+        Self { name, form, touches, card: None, change, otherwise, rounds: false, looks_ahead: false }
+    }
+
+    fn again(mut self, again: &'static [Stage]) -> Self {
+        self.otherwise.again = again;
+        self
+    }
+}
+
+/// The stages that angles go into.
+const TURNED: &[Stage] = &[Stage::RopeCos, Stage::RopeSin];
+const ROPE: &[Stage] = &[Stage::RopeCos, Stage::RopeSin, Stage::XqRope, Stage::XkRope];
+const NORMS: &[Stage] = &[Stage::AttnNorm, Stage::FfnNorm, Stage::FinalNorm, Stage::XqNorm, Stage::XkNorm];
+const PRODUCTS: &[Stage] = &[
+    Stage::Xq,
+    Stage::Xk,
+    Stage::Xv,
+    Stage::AttnOutput,
+    Stage::FfnGate,
+    Stage::FfnUp,
+    Stage::FfnDown,
+    Stage::Logits,
+];
+const SEEING: &[Stage] = &[Stage::Mask, Stage::MaskedScores, Stage::Softmax, Stage::AttnHeads];
+
+/// Thetas that models have.
+const THETAS: [f32; 16] =
+    [100.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2.5e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8];
+
+/// Epsilons that models have, and that others write.
+const EPSILONS: [f32; 12] = [0.0, 1e-2, 1e-3, 1e-4, 2e-5, 1e-5, 5e-6, 1e-6, 1e-7, 1e-8, 1e-10, 1e-12];
+
+/// The factors by which models stretch RoPE.
+const FACTORS: [f32; 5] = [2.0, 4.0, 8.0, 16.0, 32.0];
+
+/// Every form of every mistake that a run of `card`'s model could have made, whose stage is `found` and should be
+/// `right`, computed by way of `chain`.
+pub(super) fn mistakes(
+    card: &ModelCard,
+    passes: &[PassDims],
+    chain: &[Site],
+    found: &Frame,
+    right: &Exactly,
+) -> Vec<Mistake> {
+    let mut all = Vec::new();
+    configured(card, found, &mut all);
+    attention::add(card, passes, found, right, &mut all);
+    layout::add(card, chain, &mut all);
+    stream::add(card, chain, &mut all);
+    values::add(card, found, right, &mut all);
+    all
+}
+
+/// Those that are another configuration.
+fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
+    let mut add = |name, form: String, touches, again, change: &dyn Fn(&mut ModelConfig)| {
+        let mut other = card.clone();
+        change(&mut other.config);
+        if other.config != card.config && other.config.check().is_ok() {
+            let mistake = Mistake { card: Some(other), ..Mistake::of(name, form, touches, Nothing) };
+            all.push(mistake.again(again));
+        }
+    };
+    let (other, form) = match card.config.pairing {
+        Pairing::Halves => (Pairing::Neighbours, "neighbours are turned, not halves"),
+        Pairing::Neighbours => (Pairing::Halves, "halves are turned, not neighbours"),
+    };
+    add("rope_pairing", form.into(), &[Stage::XqRope, Stage::XkRope], &[], &|config| config.pairing = other);
+    for theta in THETAS {
+        // Where results are rounded, others near it would do as well.
+        let form = if card.precision == Precision::F32 { "=" } else { "≈" };
+        add("rope_theta", format!("θ {form} {theta}"), ROPE, TURNED, &|config| config.rope_theta = theta);
+    }
+    let form = "not stretched".into();
+    add("rope_scaling", form, ROPE, TURNED, &|config| config.rope_scaling = RopeScaling::None);
+    let own = match card.config.rope_scaling {
+        RopeScaling::Linear { factor } | RopeScaling::Llama3 { factor, .. } => Some(factor),
+        RopeScaling::None | RopeScaling::Divisors(_) => None,
+    };
+    // The frequencies and the context between which Llama 3 stretches: those that models have, and this one's.
+    let mut between: Vec<_> = [8192, 4096, 2048].map(|context| (1.0, 4.0, context)).into();
+    if let RopeScaling::Llama3 { low_freq_factor, high_freq_factor, original_context, .. } =
+        card.config.rope_scaling
+    {
+        between.push((low_freq_factor, high_freq_factor, original_context));
+    }
+    for factor in FACTORS.into_iter().chain(own) {
+        let form = format!("all stretched, factor {factor}");
+        add("rope_scaling", form, ROPE, TURNED, &|config| {
+            config.rope_scaling = RopeScaling::Linear { factor }
+        });
+        for &(low_freq_factor, high_freq_factor, original_context) in &between {
+            let form = format!("llama3, factor {factor}, from a context of {original_context}");
+            add("rope_scaling", form, ROPE, TURNED, &|config| {
+                config.rope_scaling =
+                    RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context };
+            });
+        }
+    }
+    for eps in EPSILONS {
+        add(
+            "norm_eps",
+            if eps == 0.0 { "ε = 0".into() } else { format!("ε = {eps:e}") },
+            NORMS,
+            &[],
+            &|config| config.norm_eps = eps,
+        );
+    }
+    let shown = attention::shown(found);
+    let around =
+        card.config.window.into_iter().flat_map(|window| [window + 1, window.saturating_sub(1), window * 2]);
+    // A window that hides nothing is none.
+    for window in [None].into_iter().chain(around.chain(shown).map(Some)) {
+        let form = window.map_or_else(|| "none".into(), |window| format!("of {window} tokens"));
+        add("window", form, SEEING, &[Stage::Mask, Stage::MaskedScores], &|config| {
+            (config.window, config.window_from) = (window, 0);
+        });
+    }
+    let mut rounded = Mistake::of("bf16_rounding", "results", Stage::ALL, Nothing);
+    (rounded.card, rounded.rounds) = (Some(ModelCard { precision: Precision::Bf16, ..card.clone() }), true);
+    all.push(rounded);
+}

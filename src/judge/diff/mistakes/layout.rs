@@ -1,0 +1,343 @@
+//! Mistakes of weights: read in another order, not at all, or in another's place.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use half::bf16;
+
+use super::super::bench::Otherwise;
+use super::{Mistake, NORMS, PRODUCTS};
+use crate::check::{Change, Nothing, ReadRows};
+use llama_trace_core::error::Result;
+use llama_trace_core::explain::{Fold, Place, Rule};
+use llama_trace_core::trace::{ModelCard, PassDims, Site, Sizes, Stage, Weight};
+
+/// Values of the largest matrix that is read whole to be read in another order.
+const WHOLE: usize = 1 << 28;
+
+/// Where the value is that stands in row `o`, column `i` of a matrix as the mistake reads it; none where it does not
+/// read that matrix otherwise.
+type Order = fn(Weight, &Sizes, [usize; 2], [usize; 2]) -> Option<usize>;
+
+/// Matrices are read in another order.
+struct Reordered {
+    sizes: Sizes,
+    order: Order,
+    /// The one matrix that is; none where all are that the order is of.
+    only: Option<Weight>,
+    /// Whether the embedding table is read as a head alone, and may be read otherwise there.
+    is_head: bool,
+    whole: Mutex<HashMap<Place, Arc<Vec<f32>>>>,
+}
+
+/// The weights of norms are others, value by value.
+struct Norms(fn(f32) -> f32);
+
+/// The norm is left out: what goes in comes out.
+struct NoNorm;
+
+/// No bias is added.
+struct NoBias;
+
+/// The head is the embedding table.
+struct Tied;
+
+/// In the place of the first weight of each pair the second is read.
+struct OtherWeights(&'static [[&'static str; 2]]);
+
+/// The activation is of the other half.
+struct SwappedHalves;
+
+/// Weights have bfloat16's bits only.
+struct RoundedWeights;
+
+/// Adds those of a stage that is computed by way of `chain`.
+pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
+    reordered(card, chain, all);
+    all.push(Mistake::of("norm_weight_plus_one", "", NORMS, Norms(|weight| weight + 1.0)));
+    all.push(Mistake::of("norm_weight_missing", "", NORMS, Norms(|_| 1.0)));
+    all.push(Mistake::of("norm_missing", "", NORMS, NoNorm));
+    if card.config.qkv_bias || card.config.output_bias || card.config.mlp_bias {
+        all.push(Mistake::of("bias_missing", "", PRODUCTS, NoBias));
+    }
+    if !card.config.tied {
+        all.push(Mistake::of("tied_head", "", &[Stage::Logits], Tied));
+    }
+    exchanged(all);
+    let mut halves =
+        Mistake::of("gate_up_swapped", "SiLU of up", &[Stage::FfnSilu, Stage::FfnHidden], SwappedHalves);
+    halves.otherwise = Otherwise {
+        again: &[Stage::FfnSilu],
+        also: &[(Stage::FfnSilu, Stage::FfnUp), (Stage::FfnHidden, Stage::FfnGate)],
+        ..Otherwise::default()
+    };
+    all.push(halves);
+    let mut rounded = Mistake::of("bf16_rounding", "weights", Stage::ALL, RoundedWeights);
+    rounded.rounds = true;
+    all.push(rounded);
+    let mut rounded = Mistake::of("bf16_rounding", "what products read", PRODUCTS, Nothing);
+    (rounded.otherwise.rounds_inputs, rounded.rounds) = (true, true);
+    all.push(rounded);
+    for group in [32, 64, 128, 0] {
+        let form = if group == 0 { "a scale a row".into() } else { format!("{group} to a scale") };
+        let mut quantized = Mistake::of("quantized_activations", form, PRODUCTS, Nothing);
+        (quantized.otherwise.quantize, quantized.rounds) = (Some(group), true);
+        all.push(quantized);
+    }
+}
+
+/// Weights of a layer that have one shape stand in each other's place: of the two that one first, whose stage shows it alone.
+fn exchanged(all: &mut Vec<Mistake>) {
+    type Forms = [(&'static str, &'static [Stage], OtherWeights); 3];
+    let norms: Forms = [
+        (
+            "the feed-forward network's for attention's",
+            &[Stage::AttnNorm],
+            OtherWeights(&[["attention_norm", "ffn_norm"]]),
+        ),
+        (
+            "attention's for the feed-forward network's",
+            &[Stage::FfnNorm],
+            OtherWeights(&[["ffn_norm", "attention_norm"]]),
+        ),
+        (
+            "both",
+            &[Stage::AttnNorm, Stage::FfnNorm],
+            OtherWeights(&[["attention_norm", "ffn_norm"], ["ffn_norm", "attention_norm"]]),
+        ),
+    ];
+    let cached: Forms = [
+        ("wv for wk", &[Stage::Xk], OtherWeights(&[["wk", "wv"], ["bk", "bv"]])),
+        ("wk for wv", &[Stage::Xv], OtherWeights(&[["wv", "wk"], ["bv", "bk"]])),
+        (
+            "both",
+            &[Stage::Xk, Stage::Xv],
+            OtherWeights(&[["wk", "wv"], ["bk", "bv"], ["wv", "wk"], ["bv", "bk"]]),
+        ),
+    ];
+    let gates: Forms = [
+        ("w3 for w1", &[Stage::FfnGate], OtherWeights(&[["w1", "w3"], ["b1", "b3"]])),
+        ("w1 for w3", &[Stage::FfnUp], OtherWeights(&[["w3", "w1"], ["b3", "b1"]])),
+        (
+            "the weights",
+            &[Stage::FfnGate, Stage::FfnUp],
+            OtherWeights(&[["w1", "w3"], ["b1", "b3"], ["w3", "w1"], ["b3", "b1"]]),
+        ),
+    ];
+    for (name, forms) in [("norm_weights_swapped", norms), ("kv_swapped", cached), ("gate_up_swapped", gates)]
+    {
+        all.extend(forms.into_iter().map(|(form, stages, other)| Mistake::of(name, form, stages, other)));
+    }
+}
+
+/// Where several products lead to the stage, one of their matrices alone may be read otherwise, or all of them.
+fn reordered(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
+    let sizes = card.sizes();
+    let products: Vec<&Stage> =
+        PRODUCTS.iter().filter(|stage| chain.iter().any(|site| site.stage == **stage)).collect();
+    let mut one_by_one: Vec<_> =
+        products.iter().filter_map(|stage| Weight::read_in(**stage, card).next()).map(Some).collect();
+    if one_by_one.len() == 1 {
+        one_by_one.clear();
+    }
+    let has = |stage: Stage| chain.iter().any(|site| site.stage == stage);
+    let is_head = has(Stage::Logits) && !has(Stage::Embedding);
+    let orders: [(_, Order); 5] = [
+        ("transposed", transposed),
+        ("rows of heads as neighbours, not halves", halves_as_neighbours),
+        ("rows of heads as halves, not neighbours", neighbours_as_halves),
+        ("components before heads", heads_interleaved),
+        ("heads taken for components", heads_apart),
+    ];
+    for (form, order) in orders {
+        for only in std::iter::once(None).chain(one_by_one.iter().copied()) {
+            let reordered = Reordered { sizes, order, only, is_head, whole: Mutex::default() };
+            // An order that is not of the matrix would change nothing, and take as long.
+            if only.is_none_or(|weight| reordered.is_of(weight)) {
+                let of = only.map_or_else(String::new, |weight| format!("{}: ", weight.name()));
+                all.push(Mistake::of("weight_layout", format!("{of}{form}"), PRODUCTS, reordered));
+            }
+        }
+    }
+}
+
+/// The values as they lie, read as inputs × outputs.
+fn transposed(_: Weight, _: &Sizes, [outputs, _]: [usize; 2], [o, i]: [usize; 2]) -> Option<usize> {
+    Some(i * outputs + o)
+}
+
+/// The heads and the outputs of a head of wq and wk.
+fn turned(weight: Weight, sizes: &Sizes) -> Option<usize> {
+    matches!(weight.name(), "wq" | "wk").then_some(sizes.head_dim)
+}
+
+/// The rows of wq and wk as if they were in pairs of neighbours.
+fn halves_as_neighbours(
+    weight: Weight,
+    sizes: &Sizes,
+    [_, inputs]: [usize; 2],
+    [o, i]: [usize; 2],
+) -> Option<usize> {
+    let c = turned(weight, sizes)?;
+    let (head, row) = (o / c * c, o % c);
+    Some((head + row / 2 + row % 2 * (c / 2)) * inputs + i)
+}
+
+/// The rows of wq and wk as if they were in halves.
+fn neighbours_as_halves(
+    weight: Weight,
+    sizes: &Sizes,
+    [_, inputs]: [usize; 2],
+    [o, i]: [usize; 2],
+) -> Option<usize> {
+    let c = turned(weight, sizes)?;
+    let (head, row) = (o / c * c, o % c);
+    Some((head + row % (c / 2) * 2 + row / (c / 2)) * inputs + i)
+}
+
+/// Components before heads, where heads come first.
+fn heads_interleaved(weight: Weight, sizes: &Sizes, lengths: [usize; 2], cell: [usize; 2]) -> Option<usize> {
+    of_heads(weight, sizes, lengths, cell, |at, heads, c| at % heads * c + at / heads)
+}
+
+/// Heads before components, where components come first.
+fn heads_apart(weight: Weight, sizes: &Sizes, lengths: [usize; 2], cell: [usize; 2]) -> Option<usize> {
+    of_heads(weight, sizes, lengths, cell, |at, heads, c| at % c * heads + at / c)
+}
+
+/// The side of wq, wk, wv and wo that has heads and components, as `moved` has it: of a place, the heads and the components
+/// of each.
+fn of_heads(
+    weight: Weight,
+    sizes: &Sizes,
+    [_, inputs]: [usize; 2],
+    [o, i]: [usize; 2],
+    moved: fn(usize, usize, usize) -> usize,
+) -> Option<usize> {
+    let c = sizes.head_dim;
+    match weight.name() {
+        "wq" => Some(moved(o, sizes.heads, c) * inputs + i),
+        "wk" | "wv" => Some(moved(o, sizes.kv_heads, c) * inputs + i),
+        "wo" => Some(o * inputs + moved(i, sizes.heads, c)),
+        _ => None,
+    }
+}
+
+impl Reordered {
+    /// The lengths of a matrix; none where a weight is none.
+    fn lengths(&self, weight: Weight) -> Option<[usize; 2]> {
+        let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
+        self.sizes.shape(weight.axes(), nothing).try_into().ok()
+    }
+
+    /// Whether it reads the matrix otherwise.
+    fn is_of(&self, weight: Weight) -> bool {
+        let chosen = self.only.is_none_or(|only| only.name() == weight.name());
+        let known = |lengths: [usize; 2]| (self.order)(weight, &self.sizes, lengths, [0, 0]).is_some();
+        let small = |[outputs, inputs]: [usize; 2]| outputs.saturating_mul(inputs) <= WHOLE;
+        chosen
+            && (self.is_head || weight.name() != "tok_embeddings")
+            && self.lengths(weight).is_some_and(|lengths| known(lengths) && small(lengths))
+    }
+}
+
+impl Change for Reordered {
+    fn rows(&self, place: Place, rows: Range<usize>, read: ReadRows<'_>) -> Result<Vec<f32>> {
+        let Place::Weight(_, weight) = place else { return read(place, rows) };
+        let Some([outputs, inputs]) = self.lengths(weight).filter(|_| self.is_of(weight)) else {
+            return read(place, rows);
+        };
+        let mut held = self.whole.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let whole = match held.get(&place) {
+            Some(whole) => Arc::clone(whole),
+            None => {
+                let whole = Arc::new(read(place, 0..outputs)?);
+                held.insert(place, Arc::clone(&whole));
+                whole
+            }
+        };
+        let cells = rows.flat_map(|o| (0..inputs).map(move |i| [o, i]));
+        let value = |cell| {
+            let from = (self.order)(weight, &self.sizes, [outputs, inputs], cell);
+            from.map_or(0.0, |from| whole[from])
+        };
+        Ok(cells.map(value).collect())
+    }
+}
+
+/// The name of a weight, and whether each layer has one.
+fn named(place: Place) -> Option<&'static str> {
+    match place {
+        Place::Weight(_, weight) => Some(weight.name()),
+        Place::Stage(_) => None,
+    }
+}
+
+impl Change for Norms {
+    fn rows(&self, place: Place, rows: Range<usize>, read: ReadRows<'_>) -> Result<Vec<f32>> {
+        let mut values = read(place, rows)?;
+        if matches!(named(place), Some("attention_norm" | "ffn_norm" | "norm" | "q_norm" | "k_norm")) {
+            values.iter_mut().for_each(|value| *value = (self.0)(*value));
+        }
+        Ok(values)
+    }
+}
+
+impl Change for NoNorm {
+    fn rule(&self, _site: Site, _at: usize, mut rule: Rule) -> Rule {
+        if let Fold::Norm { x, at, .. } = rule.fold {
+            rule.fold = Fold::Same { from: x.cell(at) };
+        }
+        rule
+    }
+}
+
+impl Change for NoBias {
+    fn rows(&self, place: Place, rows: Range<usize>, read: ReadRows<'_>) -> Result<Vec<f32>> {
+        let values = read(place, rows)?;
+        let is_bias = named(place).is_some_and(|name| name.starts_with('b'));
+        Ok(if is_bias { vec![0.0; values.len()] } else { values })
+    }
+}
+
+impl Change for Tied {
+    fn rows(&self, place: Place, rows: Range<usize>, read: ReadRows<'_>) -> Result<Vec<f32>> {
+        let table = Weight::from_name("tok_embeddings").filter(|_| named(place) == Some("output"));
+        read(table.map_or(place, |table| Place::Weight(None, table)), rows)
+    }
+}
+
+impl Change for OtherWeights {
+    fn rows(&self, place: Place, rows: Range<usize>, read: ReadRows<'_>) -> Result<Vec<f32>> {
+        let other = |name: &str| {
+            let [_, other] = self.0.iter().find(|[own, _]| *own == name)?;
+            Weight::all().find(|weight| weight.name() == *other)
+        };
+        let (Place::Weight(layer, _), Some(other)) = (place, named(place).and_then(other)) else {
+            return read(place, rows);
+        };
+        read(Place::Weight(layer, other), rows)
+    }
+}
+
+impl Change for SwappedHalves {
+    fn rule(&self, site: Site, _at: usize, mut rule: Rule) -> Rule {
+        match &mut rule.fold {
+            Fold::Silu { gate } => gate.place = Place::Stage(site.other(Stage::FfnUp)),
+            Fold::Mul { b, .. } if site.stage == Stage::FfnHidden => {
+                b.place = Place::Stage(site.other(Stage::FfnGate));
+            }
+            _ => {}
+        }
+        rule
+    }
+}
+
+impl Change for RoundedWeights {
+    fn rows(&self, place: Place, rows: Range<usize>, read: ReadRows<'_>) -> Result<Vec<f32>> {
+        let mut values = read(place, rows)?;
+        values.iter_mut().for_each(|value| *value = bf16::from_f32(*value).to_f32());
+        Ok(values)
+    }
+}

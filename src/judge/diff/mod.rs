@@ -1,0 +1,187 @@
+//! Where a run first parts from another: [`compare`] judges B by A, the reference, in the order of causes: the model,
+//! the text, its tokens, then the stages in the order of the pass.
+//!
+//! | without a model | with one |
+//! |---|---|
+//! | a stage is as far from the reference's as it is, what came with its inputs included | the stage is computed from the run's own inputs, by its rule in float64: what is left is what the stage itself brought in |
+//! | a table says how far it may be ([`tolerance`]) | that is measured on these very inputs: float32 against float64, bfloat16 against float32 |
+//! | | on the first stage that differs known mistakes are tried ([`NAMES`]) |
+//!
+//! Where the two say that RoPE's pairs lie in another order, both are compared in one.
+//!
+//! There is no second forward pass: the rules are those of [`llama_trace_core::explain`]. Stages come one at a time from a
+//! [`Traced`], and with a model those of a layer are held.
+
+mod bench;
+mod causes;
+mod comparison;
+mod difference;
+mod drawn;
+mod explaining;
+mod given;
+mod injection;
+mod judge;
+mod mistakes;
+mod pairs;
+mod report;
+mod sixteen;
+mod streamed;
+pub mod tolerance;
+mod traced;
+
+use comparison::Comparison;
+use difference::{Pair, shape};
+use injection::Injection;
+use judge::{Judge, Judged, Table};
+use pairs::InOrder;
+
+use crate::check::Sample;
+use llama_trace_core::config::Precision;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::{Axis, Frame, PassDims, Site, Sizes, Stage};
+use llama_trace_engine::backend::Backend;
+use llama_trace_engine::model::Model;
+
+pub use difference::fitted;
+pub use mistakes::NAMES;
+pub use report::{Diagnosis, First, Growth, Kind, Line, Misshapen, Missing, Report, number, whole};
+pub use traced::{About, Found, Pass, Traced};
+
+/// How far a comparison has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// So many stages of so many were compared.
+    Stages {
+        /// Those that were.
+        done: usize,
+        /// All.
+        of: usize,
+    },
+    /// So many known mistakes of so many were tried on the first stage that differs.
+    Mistakes {
+        /// Those that were.
+        tried: usize,
+        /// All.
+        of: usize,
+    },
+}
+
+/// Told how far a comparison has come.
+pub type Progress<'a> = &'a dyn Fn(Doing);
+
+/// Compares B with A by the table of tolerances.
+///
+/// # Errors
+/// [`Error::Usage`] where nothing can be compared, and those of the runs.
+pub fn compare(a: &mut impl Traced, b: &mut impl Traced, progress: Progress<'_>) -> Result<Report> {
+    let (sizes, order) = (sizes(a, b)?, pairs::of(a.about()));
+    let precision = coarser(a.about(), b.about());
+    let caches_fewer = [a.about().may_cache_fewer(), b.about().may_cache_fewer()];
+    let note = pairs::note(a.about(), b.about());
+    let mut b = InOrder::new(b, order, sizes.head_dim);
+    let table = Table { layers: sizes.layers, precision, caches_fewer };
+    let mut report = Comparison::new(a, &mut b, None, table)?.run(progress)?;
+    report.notes.extend(note);
+    Ok(report)
+}
+
+/// Compares B with A on `model`, whose rules and weights tell what each stage brings in. Of large matrices the rows that
+/// `sample` has are computed.
+///
+/// # Errors
+/// As [`compare`], [`Error::Model`] where A is a run of another model, and where the backend fails or was asked to stop.
+pub fn compare_with<B: Backend>(
+    model: &Model<B>,
+    a: &mut impl Traced,
+    b: &mut impl Traced,
+    sample: Sample,
+    progress: Progress<'_>,
+) -> Result<Report> {
+    let (order, head_dim) = (Some(model.config.pairing), model.config.head_dim);
+    let note = pairs::note(a.about(), b.about());
+    let (a, b) = (&mut InOrder::new(a, order, head_dim), &mut InOrder::new(b, order, head_dim));
+    let of_model = match serde_json::json!(model.config) {
+        serde_json::Value::Object(all) => all,
+        _ => serde_json::Map::new(),
+    };
+    if let Some((name, theirs, ours)) = causes::setting(&a.about().known(), &of_model) {
+        return Err(Error::model("the model is another one than the reference's")
+            .at(&a.about().name)
+            .expected(format!("a run of {}: {name} {ours}", model.card().name))
+            .found(format!("{name} {theirs}"))
+            .next("give the model that A was recorded from"));
+    }
+    let of_a = (&a.about().fingerprint, a.about().precision);
+    if let (Some(weights), Some(precision)) = of_a
+        && precision == model.backend.precision()
+        && *weights != model.fingerprint()?.weights
+    {
+        return Err(Error::model("the model has other weights than the reference's")
+            .at(&a.about().name)
+            .expected(format!("a run of {}", model.card().name))
+            .next("give the model that A was recorded from"));
+    }
+    let injection = Injection::new(model, a.about(), b.about(), sample);
+    let mut report = Comparison::new(a, b, Some(model.sizes()), injection)?.run(progress)?;
+    report.notes.extend(note);
+    Ok(report)
+}
+
+/// How far a stage of one run is from another's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Distance {
+    /// ‖b − a‖ / ‖a‖.
+    pub error: f64,
+    /// The sine of the angle between them, over the values that are finite in both.
+    pub sine: f64,
+    /// The error of the first token alone, which sees no other and is turned by nothing; none where the stage has no tokens,
+    /// or that token's values are the same in every run.
+    pub first: Option<f64>,
+}
+
+impl Distance {
+    /// Whether the first token's values are the same but for rounding.
+    pub fn is_near_first(&self) -> bool {
+        /// How far those may be off.
+        const NEAR: f64 = 0.01;
+        self.first.is_some_and(|error| error <= NEAR)
+    }
+}
+
+/// How far `b` is from `a` as a stage of a pass; none where they have not the stage's shape.
+pub fn distance(site: Site, sizes: &Sizes, dims: PassDims, a: &Frame, b: &Frame) -> Option<Distance> {
+    let pair = Pair::new(site, &shape(site, sizes, dims), a, b).ok()?;
+    let is_told = site.stage.axes().first() == Some(&Axis::Token)
+        && !matches!(site.stage, Stage::RopeCos | Stage::RopeSin | Stage::Mask);
+    let row = pair.a.values().len() / dims.tokens.max(1);
+    let first = (is_told && dims.tokens > 1 && pair.first == 0).then(|| pair.apart_soon(0..row).error());
+    let whole = pair.apart_soon(pair.first..pair.a.values().len());
+    Some(Distance { error: whole.error(), sine: pair.sine(), first })
+}
+
+/// The stages that a pass of `dims` does not have because they would be another one's values there: the masked scores where
+/// nothing is hidden. A port may write them all the same.
+pub fn beyond(sizes: &Sizes, dims: PassDims) -> Vec<Site> {
+    let is_beyond = |stage: &&Stage| !stage.present(sizes, dims) && stage.info().instead.is_some();
+    let stages = Stage::ALL.iter().filter(is_beyond);
+    stages
+        .flat_map(|&stage| (0..sizes.layers).map(move |layer| Site::layer(dims.pass, layer, stage)))
+        .collect()
+}
+
+/// The coarser one of the precisions of two runs.
+fn coarser(a: &About, b: &About) -> Precision {
+    let of = |about: &About| about.precision.unwrap_or(Precision::F32);
+    tolerance::coarser(of(a), of(b))
+}
+
+/// The sizes of the model of the first run that says what it is.
+fn sizes(a: &impl Traced, b: &impl Traced) -> Result<Sizes> {
+    let cards = [&a.about().card, &b.about().card];
+    let card = cards.into_iter().flatten().next();
+    card.map(llama_trace_core::trace::ModelCard::sizes).ok_or_else(|| {
+        Error::usage("neither run says which model it is of")
+            .expected("a manifest.json with a `card`, or --model")
+            .next("add --model, or compare with an export")
+    })
+}

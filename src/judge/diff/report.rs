@@ -1,0 +1,411 @@
+//! What a comparison found.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use llama_trace_core::trace::stage::Section;
+use llama_trace_core::trace::{Run, Site, Stage};
+
+/// In which of the causes, in their order, two runs part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Configuration or weights.
+    Artifact,
+    /// The text that was given to the model.
+    Template,
+    /// The ids that it was split into.
+    Tokens,
+    /// A stage.
+    Stage,
+}
+
+/// Where they part. It is a stage of another shape only where no value differs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct First {
+    /// In what.
+    pub kind: Kind,
+    /// Of a stage the cell of largest error, complete; else the setting, or the token.
+    pub address: String,
+    /// A's value.
+    pub ours: Value,
+    /// B's.
+    pub theirs: Value,
+    /// How far apart they are; none where that is no number, as of two texts.
+    pub error: Option<f64>,
+    /// How far they may be.
+    pub tolerance: Option<f64>,
+    /// The stage, where it is one.
+    pub site: Option<Site>,
+}
+
+impl First {
+    /// Whether it is a shape.
+    fn is_shape(&self) -> bool {
+        self.kind == Kind::Stage && self.error.is_none()
+    }
+
+    /// A's value and B's, to read: of a stage its numbers (`nan` and `inf` too, which are strings in JSON) or its shape as
+    /// they are; of what comes before the stages a text between quotes.
+    pub fn told(&self) -> [String; 2] {
+        [&self.ours, &self.theirs].map(|value| match value {
+            Value::String(number_or_shape) if self.kind == Kind::Stage => number_or_shape.clone(),
+            Value::Null => "nothing".to_owned(),
+            other => other.to_string(),
+        })
+    }
+}
+
+/// A known mistake that would give what B has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Diagnosis {
+    /// Its name: one of [`super::NAMES`].
+    pub name: &'static str,
+    /// Which of its forms, in words: `θ = 500000`; empty where there is one.
+    pub form: String,
+    /// B's error.
+    pub before: f64,
+    /// What is left of it where the mistake is made.
+    pub after: f64,
+}
+
+impl Diagnosis {
+    /// Its name, and its form where it has several.
+    pub fn told(&self) -> String {
+        if self.form.is_empty() { self.name.to_owned() } else { format!("{} ({})", self.name, self.form) }
+    }
+}
+
+/// A stage that both have, one of them in a shape that the stage does not have: no value of it can be compared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Misshapen {
+    /// Which.
+    pub site: Site,
+    /// A's shape and B's, in words.
+    pub shapes: [String; 2],
+    /// Which of them it is, and what is expected.
+    pub why: String,
+    /// The key of a map that may read B's as it is.
+    pub key: Option<&'static str>,
+}
+
+impl Misshapen {
+    /// As where the two part.
+    pub(super) fn difference(&self) -> First {
+        let [ours, theirs] = self.shapes.each_ref().map(|shape| json!(shape));
+        First {
+            kind: Kind::Stage,
+            address: self.site.to_string(),
+            ours,
+            theirs,
+            error: None,
+            tolerance: None,
+            site: Some(self.site),
+        }
+    }
+}
+
+/// A stage of one run that the other does not have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Missing {
+    /// Which.
+    pub site: Site,
+    /// Why, where more is known than that it is not there.
+    pub why: Option<String>,
+    /// Whether it is there, in a form that cannot be read: nobody knows then whether it is the same.
+    pub damaged: bool,
+}
+
+/// A stage that both have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// Which.
+    pub site: Site,
+    /// How far B is from A: ‖B − A‖ / ‖A‖.
+    pub apart: f64,
+    /// What is judged: with a model what the stage itself brings in, the larger one of both runs; else `apart`.
+    pub error: f64,
+    /// What it may be.
+    pub tolerance: f64,
+    /// With a model: how much of it came with the inputs, ‖rule(B's inputs) − rule(A's inputs)‖ / ‖rule(A's inputs)‖.
+    pub inherited: Option<f64>,
+}
+
+impl Line {
+    /// Whether it is further away than it may be.
+    pub fn differs(&self) -> bool {
+        // What is no number is.
+        !self.error.le(&self.tolerance)
+    }
+}
+
+/// How far B is from A in a layer, or after the last one, ‖B − A‖ / ‖A‖.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Growth {
+    /// The layer, of its pass, sequence and run, or none before and after the layers; the stage is that which is furthest away.
+    pub site: Site,
+    /// After attention; none where it was not compared.
+    pub attn_residual: Option<f64>,
+    /// After the feed-forward network.
+    pub ffn_residual: Option<f64>,
+    /// How far that stage is away; none where nothing of it could be compared.
+    pub worst: Option<f64>,
+    /// The first of its stages that have another shape.
+    pub misshapen: Option<Stage>,
+    /// Whether one of its stages is further away than it may be, or has another shape.
+    pub differs: bool,
+}
+
+impl Growth {
+    /// The layer's address: `s1/p0/L3`, or `s1/p0/start` before the layers and `s1/p0/end` after them.
+    pub fn place(&self) -> String {
+        let address = self.site.to_string();
+        let place = address.rsplit_once('/').map_or(&*address, |(place, _)| place);
+        match self.site.stage.info().section {
+            Section::Layer => place.to_owned(),
+            Section::Start => format!("{place}/start"),
+            Section::End | Section::Sampler => format!("{place}/end"),
+        }
+    }
+
+    /// The stage that is furthest away, with its number as `told` writes it, and the one that has another shape.
+    pub fn worst_told(&self, told: impl Fn(f64) -> String) -> String {
+        let worst = self.worst.map(|worst| format!("{} {}", self.site.stage, told(worst)));
+        let misshapen = self.misshapen.map(|stage| format!("{stage} shape"));
+        worst.into_iter().chain(misshapen).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Where the two part; none where they are the same within the tolerance.
+    pub first: Option<First>,
+    /// The mistakes that would give it, the best first.
+    pub diagnosis: Vec<Diagnosis>,
+    /// Stages of A that B does not have, or that cannot be read.
+    pub missing: Vec<Missing>,
+    /// The sequences, branches and passes of A that B does not have, each by what it reads first.
+    pub absent: Vec<Site>,
+    /// How many stages B has that A does not, so that nothing judges them.
+    pub unjudged: usize,
+    /// The stages that both have, in the order of the pass.
+    pub lines: Vec<Line>,
+    /// The stages of another shape.
+    pub misshapen: Vec<Misshapen>,
+    /// Every stage that differs, each with its cell of largest error.
+    pub differences: Vec<First>,
+    /// Whether it is what was written that differs first, and not what the run went on with: what reads it is the same.
+    pub written_alone: bool,
+    /// What is odd, in words.
+    pub notes: Vec<String>,
+    /// Whether tolerances were measured, with a model.
+    pub measured: bool,
+    /// Whether of some matrices a sample of the rows was computed, and those that stand out.
+    pub samples: bool,
+}
+
+impl Report {
+    /// What was found of sequence number `sequence` of `run`, which was compared as if it were the only one.
+    #[must_use]
+    pub fn of_sequence(mut self, run: Run, sequence: usize) -> Self {
+        if (run, sequence) == (Run::ITSELF, 0) {
+            return self;
+        }
+        let number = if run == Run::ITSELF { String::new() } else { format!("{run}:") };
+        let part = if sequence == 0 { String::new() } else { format!("s{sequence}/") };
+        let place = format!("{number}{part}");
+        let first = self.first.iter_mut().chain(&mut self.differences).flat_map(|first| {
+            if matches!(first.kind, Kind::Stage | Kind::Tokens) {
+                first.address.insert_str(0, &place);
+            }
+            first.site.as_mut()
+        });
+        let lines = self.lines.iter_mut().map(|line| &mut line.site);
+        let missing = self.missing.iter_mut().map(|missing| &mut missing.site).chain(&mut self.absent);
+        let misshapen = self.misshapen.iter_mut().map(|misshapen| &mut misshapen.site);
+        first
+            .chain(lines)
+            .chain(missing)
+            .chain(misshapen)
+            .for_each(|site| (site.run, site.sequence) = (run, sequence));
+        let place = place.trim_end_matches(['/', ':']);
+        self.notes.iter_mut().for_each(|note| note.insert_str(0, &format!("{place}: ")));
+        self
+    }
+
+    /// Takes in what was found of the next sequence. Where an earlier one differs, that is where the runs part.
+    pub fn join(&mut self, next: Self) {
+        let has_value = |first: &Option<First>| first.as_ref().is_some_and(|first| !first.is_shape());
+        if self.first.is_none() || has_value(&next.first) && !has_value(&self.first) {
+            (self.first, self.diagnosis) = (next.first, next.diagnosis);
+            self.written_alone = next.written_alone;
+            self.notes.extend(next.notes);
+        }
+        self.misshapen.extend(next.misshapen);
+        self.differences.extend(next.differences);
+        self.lines.extend(next.lines);
+        self.samples |= next.samples;
+        self.missing.extend(next.missing);
+        self.absent.extend(next.absent);
+        self.unjudged += next.unjudged;
+        self.measured |= next.measured;
+    }
+
+    /// Whether nothing differs by more than it may, as far as it could be read; everything could that is there, and no
+    /// sequence, branch or pass is absent.
+    pub fn same(&self) -> bool {
+        self.first.is_none() && self.uncompared().is_none()
+    }
+
+    /// What nobody knows to be the same, where it should be: stages that are there and cannot be read, and sequences,
+    /// branches and passes that B does not have. As a text speaks of them; none where there are none.
+    pub fn uncompared(&self) -> Option<String> {
+        let of = |(what, several): (&str, &str)| match self
+            .absent
+            .iter()
+            .filter(|site| whole(**site) == what)
+            .count()
+        {
+            0 => None,
+            1 => Some(format!("a {what}")),
+            count => Some(format!("{count} {several}")),
+        };
+        let kinds = [("sequence", "sequences"), ("branch", "branches"), ("pass", "passes")];
+        let absent: Vec<String> = kinds.into_iter().filter_map(of).collect();
+        let absent = (!absent.is_empty()).then(|| format!("{} that B does not have", absent.join(" and ")));
+        let damaged = self.damaged_stages().map(|stages| format!("{stages} that cannot be read"));
+        let both: Vec<String> = damaged.into_iter().chain(absent).collect();
+        (!both.is_empty()).then(|| both.join(" and "))
+    }
+
+    /// What is there and cannot be read.
+    pub fn damaged(&self) -> impl Iterator<Item = &Missing> {
+        self.missing.iter().filter(|missing| missing.damaged)
+    }
+
+    /// How many stages are there and cannot be read, as a text speaks of them; none where all can be.
+    pub fn damaged_stages(&self) -> Option<String> {
+        match self.damaged().count() {
+            0 => None,
+            1 => Some("a stage".to_owned()),
+            count => Some(format!("{count} stages")),
+        }
+    }
+
+    /// The smallest tolerance that, given to every stage, would let all of them pass; none where a value is no number, or a
+    /// stage of another shape.
+    pub fn smallest_tolerance(&self) -> Option<f64> {
+        let worst = self
+            .lines
+            .iter()
+            .map(|line| line.error)
+            .try_fold(0.0, |worst: f64, error| error.is_finite().then(|| worst.max(error)));
+        worst.filter(|_| !self.lines.is_empty() && self.misshapen.is_empty())
+    }
+
+    /// The mistakes that explain the first difference best. There are several where each leaves no more than is allowed:
+    /// the values that are there do not tell them apart.
+    pub fn likeliest(&self) -> impl Iterator<Item = &Diagnosis> {
+        let allowed = self.first.as_ref().and_then(|first| first.tolerance).unwrap_or(0.0);
+        let least = self.diagnosis.first().map_or(0.0, |best| best.after);
+        self.diagnosis.iter().filter(move |one| one.after <= allowed.max(least))
+    }
+
+    /// How errors grow, layer by layer, and after them; before them where they begin there.
+    pub fn growth(&self) -> Vec<Growth> {
+        let mut layers: BTreeMap<_, (Vec<&Line>, Option<Site>)> = BTreeMap::new();
+        let place = |site: Site| {
+            let is_after = !matches!(site.stage.info().section, Section::Start | Section::Layer);
+            (site.run, site.sequence, site.pass, is_after, site.layer)
+        };
+        // Which token was drawn is no distance.
+        let grows = |line: &Line| match line.site.stage.info().section {
+            Section::Start => line.differs() && line.site.stage != Stage::Tokens,
+            Section::Layer | Section::End => true,
+            Section::Sampler => line.site.stage == Stage::Probs,
+        };
+        for line in self.lines.iter().filter(|line| grows(line)) {
+            layers.entry(place(line.site)).or_default().0.push(line);
+        }
+        for site in self.misshapen.iter().map(|misshapen| misshapen.site) {
+            layers.entry(place(site)).or_default().1.get_or_insert(site);
+        }
+        let order = |apart: f64| if apart.is_nan() { f64::INFINITY } else { apart };
+        let growth = |(lines, misshapen): (Vec<&Line>, Option<Site>)| {
+            let of = |stage: Stage| lines.iter().find(|line| line.site.stage == stage).map(|line| line.apart);
+            let worst = lines.iter().max_by(|a, b| order(a.apart).total_cmp(&order(b.apart)));
+            Some(Growth {
+                site: worst.map(|worst| worst.site).or(misshapen)?,
+                attn_residual: of(Stage::AttnResidual),
+                ffn_residual: of(Stage::FfnResidual),
+                worst: worst.map(|worst| worst.apart),
+                misshapen: misshapen.map(|site| site.stage),
+                differs: misshapen.is_some() || lines.iter().any(|line| line.differs()),
+            })
+        };
+        layers.into_values().filter_map(growth).collect()
+    }
+
+    /// As one object.
+    pub fn json(&self) -> Value {
+        let first = self.first.as_ref().map(|first| {
+            json!({
+                "kind": first.kind.name(),
+                "address": first.address,
+                "ours": first.ours,
+                "theirs": first.theirs,
+                "error": first.error.map(number),
+                "tolerance": first.tolerance.map(number),
+            })
+        });
+        let diagnosis = self
+            .diagnosis
+            .iter()
+            .map(|one| json!({"name": one.name, "form": one.form, "before": number(one.before), "after": number(one.after)}));
+        let missing = self.missing.iter().map(|missing| &missing.site).chain(&self.absent);
+        let told = self.first.as_ref().and_then(|first| first.site);
+        let misshapen = self.misshapen.iter().filter(|one| Some(one.site) != told);
+        let misshapen = misshapen.map(|one| format!("{} cannot be compared: {}", one.site, one.why));
+        json!({
+            "same": self.same(),
+            "first": first,
+            "smallest_tolerance": self.smallest_tolerance(),
+            "missing": missing.map(Site::to_string).collect::<Vec<_>>(),
+            "diagnosis": diagnosis.collect::<Vec<_>>(),
+            "notes": self.notes.iter().cloned().chain(misshapen).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// What stands for all that is absent with it, as a text speaks of that: a later pass for itself, and the first one for
+/// the sequence or the branch.
+pub fn whole(site: Site) -> &'static str {
+    match site.run {
+        _ if site.pass > 0 => "pass",
+        Run::ITSELF => "sequence",
+        _ => "branch",
+    }
+}
+
+impl Kind {
+    /// Its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Artifact => "artifact",
+            Self::Template => "template",
+            Self::Tokens => "tokens",
+            Self::Stage => "stage",
+        }
+    }
+}
+
+/// A number of JSON, which has none for what is not finite.
+pub fn number(value: f64) -> Value {
+    match value {
+        value if value.is_nan() => json!("nan"),
+        f64::INFINITY => json!("inf"),
+        f64::NEG_INFINITY => json!("-inf"),
+        value => json!(value),
+    }
+}

@@ -1,0 +1,53 @@
+//! Caches that keep 16 bits of a number, told by their values.
+
+use llama_trace_core::config::CacheDtype;
+use llama_trace_core::trace::{Frame, Site, Stage, Values};
+
+/// The number type of 16 bits that a cache keeps, where all of its values are of one.
+pub(super) fn dtype(frame: &Frame) -> Option<CacheDtype> {
+    if !matches!(frame.site.stage, Stage::CacheK | Stage::CacheV) {
+        return None;
+    }
+    let mut bits = Bits::default();
+    bits.see(frame.values());
+    bits.dtype()
+}
+
+/// Whether all values that were seen are those of a type of 16 bits.
+pub(super) struct Bits {
+    bf16: bool,
+    f16: bool,
+    any: bool,
+}
+
+impl Default for Bits {
+    fn default() -> Self {
+        Self { bf16: true, f16: true, any: false }
+    }
+}
+
+impl Bits {
+    pub(super) fn see(&mut self, values: Values<'_>) {
+        let Values::F32(values) = values else { return };
+        self.any |= !values.is_empty();
+        self.bf16 = self.bf16 && values.iter().all(|&x| half::bf16::from_f32(x).to_f32() == x);
+        self.f16 = self.f16 && values.iter().all(|&x| half::f16::from_f32(x).to_f32() == x);
+    }
+
+    /// Of which type they are.
+    pub(super) fn dtype(&self) -> Option<CacheDtype> {
+        match (self.any, self.bf16, self.f16) {
+            (true, true, _) => Some(CacheDtype::Bf16),
+            (true, false, true) => Some(CacheDtype::F16),
+            _ => None,
+        }
+    }
+}
+
+/// What is to be said of a cache of B that differs and keeps fewer bits than anybody says.
+pub(super) fn note(site: Site, dtype: CacheDtype) -> String {
+    let name = dtype.name();
+    format!(
+        "B's {site} has {name} values alone: where a cache of {name} is meant, capture.toml says cache = \"{name}\""
+    )
+}

@@ -1,0 +1,6 @@
+//! What is right: a model against its references, and one run against another.
+//!
+//! It knows no command line.
+
+pub mod check;
+pub mod diff;

@@ -1,0 +1,134 @@
+//! A run that was recorded, wherever its values lie: in a trace, or in a folder of files.
+
+use std::ops::Range;
+
+use super::about::Keep;
+use super::branch::Branch;
+use super::read::{Pass, Trace};
+use llama_trace_core::config::CacheDtype;
+use llama_trace_core::error::Result;
+use llama_trace_core::trace::manifest::Drawing;
+use llama_trace_core::trace::{FrameData, ModelCard, PassDims, Run, Site, Stats};
+
+/// What a run that was recorded says about itself, and the values that are kept of it. A sequence counts its own passes.
+pub trait Kept: Send + Sync {
+    /// The model.
+    fn card(&self) -> &ModelCard;
+
+    /// The number type of the cached keys and values, where it is known.
+    fn cache(&self) -> Option<CacheDtype>;
+
+    /// How the tokens were drawn, where it is known.
+    fn sampling(&self) -> Option<Drawing>;
+
+    /// The path that it was opened at.
+    fn place(&self) -> &str;
+
+    /// How many sequences there are.
+    fn sequences(&self) -> usize;
+
+    /// The branches, the first of which is `r1`.
+    fn branches(&self) -> &[Branch];
+
+    /// The passes of a sequence of a run, of a branch those too that it shares; none where there is no such sequence.
+    fn passes(&self, run: Run, sequence: usize) -> &[Pass];
+
+    /// The prompt of a sequence, where it was a text.
+    fn prompt(&self, sequence: usize) -> Option<String>;
+
+    /// The label of a token of the vocabulary, where it is known.
+    fn label(&self, id: u32) -> Option<String>;
+
+    /// Whether the values of `site` are kept.
+    fn holds(&self, site: Site) -> bool;
+
+    /// Whether the values of `site` are those that were recorded: ids are there in any case.
+    fn tells(&self, site: Site) -> bool {
+        site.stage.is_ids() || self.holds(site)
+    }
+
+    /// Rows of the values of `site`, (rows, width); everything along the last axis is one. None where they are not kept.
+    ///
+    /// # Errors
+    /// [`llama_trace_core::error::Error::Model`] where they are damaged.
+    fn rows(&self, site: Site, rows: Range<usize>) -> Result<Option<FrameData>>;
+
+    /// The statistics of `site`, where there are some.
+    fn stats(&self, site: Site) -> Option<Stats>;
+
+    /// Whether values were to be kept, and not statistics alone.
+    fn keeps_values(&self) -> bool {
+        true
+    }
+
+    /// Why the values of `site` are not kept, and do not follow from what is.
+    fn why_not(&self, site: Site) -> String;
+
+    /// The sizes of the pass of `site`; none where there is no such site in the run.
+    fn dims(&self, site: Site) -> Option<PassDims> {
+        let sizes = self.card().sizes();
+        let dims = self.passes(site.run, site.sequence).get(site.pass)?.dims;
+        let there = site.stage.present(&sizes, dims)
+            && site.stage.in_layer() == site.layer.is_some()
+            && site.layer.is_none_or(|layer| layer < sizes.layers);
+        there.then_some(dims)
+    }
+}
+
+impl Kept for Trace {
+    fn card(&self) -> &ModelCard {
+        &self.about().card
+    }
+
+    fn cache(&self) -> Option<CacheDtype> {
+        self.about().cache()
+    }
+
+    fn sampling(&self) -> Option<Drawing> {
+        Some(self.about().sampling)
+    }
+
+    fn place(&self) -> &str {
+        self.place()
+    }
+
+    fn sequences(&self) -> usize {
+        self.sequences()
+    }
+
+    fn branches(&self) -> &[Branch] {
+        self.branches()
+    }
+
+    fn passes(&self, run: Run, sequence: usize) -> &[Pass] {
+        self.passes(run, sequence)
+    }
+
+    fn prompt(&self, sequence: usize) -> Option<String> {
+        self.prompt(sequence)
+    }
+
+    fn label(&self, id: u32) -> Option<String> {
+        self.label(id)
+    }
+
+    fn holds(&self, site: Site) -> bool {
+        self.holds(site)
+    }
+
+    fn rows(&self, site: Site, rows: Range<usize>) -> Result<Option<FrameData>> {
+        self.rows(site, rows)
+    }
+
+    fn stats(&self, site: Site) -> Option<Stats> {
+        self.stats(site)
+    }
+
+    fn keeps_values(&self) -> bool {
+        self.about().keep != Keep::Stats
+    }
+
+    fn why_not(&self, site: Site) -> String {
+        self.why_not(site)
+    }
+}

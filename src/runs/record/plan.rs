@@ -1,0 +1,389 @@
+//! What a trace holds and where it lies, decided before the first pass runs.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+
+use super::about::{About, Keep};
+use super::branch::Branch;
+use super::layout::{Course, Key, Layout, Part};
+use super::tables::{self, BLOCK, COUNTS, DIGESTS, STATS};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::{PassDims, Site, Sizes, Stage};
+
+/// Where a tensor of the file lies.
+#[derive(Clone, Debug)]
+pub(super) struct Tensor {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    /// Its first byte, counted from the end of the header.
+    pub(super) start: usize,
+    pub(super) bytes: usize,
+}
+
+/// The texts that go into a trace: how many there are, and how many bytes they have together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Texts {
+    /// Tokens that have a label.
+    pub labels: usize,
+    /// Bytes of the labels.
+    pub label_bytes: usize,
+    /// Bytes of the prompts.
+    pub prompt_bytes: usize,
+}
+
+/// The tensors of a file.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The passes.
+    pub layout: Layout,
+    /// The stages of which there are statistics.
+    pub stages: Vec<Stage>,
+    pub(super) texts: Texts,
+    tensors: Vec<Tensor>,
+    names: HashMap<String, usize>,
+    keys: HashMap<Key, Held>,
+    /// Of the sites of a tensor, the blocks that have a digest: those before each. They are the same in every layer.
+    blocks: HashMap<(Option<Course>, Part, Stage), Vec<usize>>,
+    rows: usize,
+}
+
+/// What the file has of a tensor of `stages`.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    /// The first of its rows in the tables.
+    row: usize,
+    /// Where its values are kept: the number of the tensor, and the first of its digests.
+    values: Option<(usize, usize)>,
+}
+
+/// The stages that are kept of a model of these sizes.
+pub fn stages(sizes: &Sizes, keep: Keep, derivable: impl Fn(Stage) -> bool) -> Vec<Stage> {
+    // A pass that hides keys has every stage that the model has.
+    let hiding = PassDims { pass: 0, start: 0, tokens: 2 };
+    let kept = |stage: &Stage| stage.present(sizes, hiding) && (keep != Keep::Minimal || !derivable(*stage));
+    Stage::ALL.iter().copied().filter(kept).collect()
+}
+
+/// Whether the values of `stage` are kept whatever else is.
+pub(super) fn always(stage: Stage) -> bool {
+    matches!(stage, Stage::Tokens | Stage::Sampled)
+}
+
+/// The order in which stages are kept while a budget lasts: the residual stream, attention, the head, the rest; last
+/// what follows from others.
+fn rank(stage: Stage) -> usize {
+    const ORDER: [Stage; 12] = [
+        Stage::Embedding,
+        Stage::AttnOutput,
+        Stage::FfnDown,
+        Stage::XqRope,
+        Stage::XkRope,
+        Stage::Xv,
+        Stage::Logits,
+        Stage::FinalNorm,
+        Stage::RopeCos,
+        Stage::RopeSin,
+        Stage::AttnNorm,
+        Stage::FfnNorm,
+    ];
+    let derived = if stage.info().derivation.is_some() { 1000 } else { 0 };
+    derived + ORDER.iter().position(|other| *other == stage).unwrap_or(ORDER.len() + stage as usize)
+}
+
+fn dtype(stage: Stage) -> Dtype {
+    match stage {
+        _ if stage.is_ids() => Dtype::I64,
+        _ if stage.is_int8() => Dtype::I8,
+        _ => Dtype::F32,
+    }
+}
+
+impl Plan {
+    /// The file of a run of these passes, by course, that holds the values of `stages` where `kept` says so.
+    pub(super) fn new(
+        sizes: Sizes,
+        (passes, branches): (&[Vec<PassDims>], &[Branch]),
+        stages: Vec<Stage>,
+        texts: Texts,
+        kept: impl Fn(Key) -> bool,
+    ) -> Self {
+        let layout = Layout::new(sizes, passes, branches, &stages);
+        let mut plan = Self {
+            layout,
+            stages,
+            texts,
+            tensors: Vec::new(),
+            names: HashMap::new(),
+            keys: HashMap::new(),
+            blocks: HashMap::new(),
+            rows: 0,
+        };
+        let keys: Vec<Key> = plan.layout.keys(&plan.stages).collect();
+        let mut digests = 0_usize;
+        for &key in &keys {
+            let mut held = Held { row: plan.rows, values: None };
+            plan.rows += plan.layout.rows(key);
+            if kept(key) {
+                // Which tensor it is becomes known below.
+                held.values = Some((usize::MAX, digests));
+                digests = digests.saturating_add(plan.blocks_of(key));
+            }
+            plan.keys.insert(key, held);
+        }
+        let (rows, all) = (plan.rows, plan.layout.passes().count());
+        // The wider first, so that all of them lie at multiples of their size.
+        let tables = [
+            (tables::PASSES, Dtype::I64, vec![all, 4]),
+            (tables::INDEX, Dtype::I64, vec![rows, 4]),
+            (COUNTS.name, Dtype::I64, vec![rows, 3]),
+            (tables::LABEL_ENDS, Dtype::I64, vec![texts.labels]),
+            (tables::PROMPT_ENDS, Dtype::I64, vec![passes.len() - branches.len(), 2]),
+            (tables::BRANCHES, Dtype::I64, vec![branches.len(), 4]),
+            (STATS.name, Dtype::F32, vec![rows, 4]),
+            (DIGESTS.name, Dtype::I8, vec![digests, DIGESTS.bytes]),
+            (tables::LABELS, Dtype::I8, vec![texts.label_bytes]),
+            (tables::PROMPTS, Dtype::I8, vec![texts.prompt_bytes]),
+        ];
+        for section in [Dtype::I64, Dtype::F32, Dtype::I8] {
+            for (name, _, shape) in tables.iter().filter(|(_, dtype, _)| *dtype == section) {
+                plan.add((*name).to_owned(), section, shape.clone());
+            }
+            for &key in keys.iter().filter(|key| dtype(key.stage) == section && kept(**key)) {
+                let shape = plan.layout.shape(key);
+                let at = plan.add(key.to_string(), section, shape);
+                if let Some((tensor, _)) = plan.keys.get_mut(&key).and_then(|held| held.values.as_mut()) {
+                    *tensor = at;
+                }
+            }
+        }
+        plan
+    }
+
+    /// How many digests a tensor has.
+    fn blocks_of(&mut self, key: Key) -> usize {
+        let place = (key.course, key.part, key.stage);
+        let ends = self.blocks.entry(place).or_insert_with(|| self.layout.blocks(key, BLOCK));
+        ends.last().copied().unwrap_or(0)
+    }
+
+    /// The file of a run that is to be recorded as `about` says, of the passes that its sequences and then its branches
+    /// have at most; within the budget where there is one.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where not even the tokens and the statistics have room in the budget.
+    pub fn of(about: &About, passes: &[Vec<PassDims>], branches: &[Branch], texts: Texts) -> Result<Self> {
+        let passes = (passes, branches);
+        let sizes = about.card.sizes();
+        let stages = about.stages().unwrap_or_default();
+        let whole = Self::new(sizes, passes, stages.clone(), texts, |key| {
+            about.keep != Keep::Stats || always(key.stage)
+        });
+        let Some(budget) = about.budget.filter(|budget| *budget < whole.bytes(about) as u64) else {
+            return Ok(whole);
+        };
+        let budget = usize::try_from(budget).unwrap_or(usize::MAX);
+        let least = Self::new(sizes, passes, stages.clone(), texts, |key| always(key.stage));
+        let digests = |key: Key| {
+            let ends = whole.blocks.get(&(key.course, key.part, key.stage));
+            ends.and_then(|ends| ends.last()).map_or(0, |count| count * DIGESTS.bytes)
+        };
+        // The header of the whole has room for that of any part.
+        let fixed = whole.header_bytes(about) + least.data_bytes();
+        let Some(mut room) = budget.checked_sub(fixed) else {
+            return Err(Error::usage("the budget is too small")
+                .at("--budget")
+                .expected(format!("at least {fixed} bytes, for the tokens and the statistics"))
+                .found(format!("{budget} bytes"))
+                .next("give a larger --budget, or draw fewer tokens"));
+        };
+        let mut keys: Vec<Key> =
+            whole.keys.keys().copied().filter(|key| whole.holds(*key) && !always(key.stage)).collect();
+        keys.sort_by_key(|key| (rank(key.stage), key.layer, key.part, key.course));
+        let mut kept = HashSet::new();
+        for key in keys {
+            let bytes = whole.layout.count(key) * key.stage.value_bytes() + digests(key);
+            if bytes <= room {
+                room -= bytes;
+                kept.insert(key);
+            }
+        }
+        Ok(Self::new(sizes, passes, stages, texts, |key| always(key.stage) || kept.contains(&key)))
+    }
+
+    /// The same file for a run that had these passes, fewer perhaps than were planned.
+    pub(super) fn ended(&self, passes: &[Vec<PassDims>]) -> Self {
+        // A sequence that never began has no part of it.
+        let passes = (passes, self.layout.branches());
+        Self::new(*self.layout.sizes(), passes, self.stages.clone(), self.texts, |key| self.holds(key))
+    }
+
+    fn add(&mut self, name: String, dtype: Dtype, shape: Vec<usize>) -> usize {
+        let start = self.data_bytes();
+        // Of a file that lies this may be more than there can be; then no tensor has this shape.
+        let count = shape.iter().copied().fold(1, usize::saturating_mul);
+        let bytes = count.saturating_mul(dtype.bitsize() / 8);
+        self.names.insert(name.clone(), self.tensors.len());
+        self.tensors.push(Tensor { name, dtype, shape, start, bytes });
+        self.tensors.len() - 1
+    }
+
+    /// How many bytes all tensors have.
+    pub(super) fn data_bytes(&self) -> usize {
+        self.tensors.last().map_or(0, |last| last.start.saturating_add(last.bytes))
+    }
+
+    /// Bytes of the header with its length, as long as the file's passes are not more than these.
+    pub(super) fn header_bytes(&self, about: &About) -> usize {
+        8 + self.header(about).len().next_multiple_of(8)
+    }
+
+    /// How many bytes the file has.
+    pub fn bytes(&self, about: &About) -> usize {
+        self.header_bytes(about) + self.data_bytes()
+    }
+
+    /// The header, without its length.
+    pub(super) fn header(&self, about: &About) -> Vec<u8> {
+        let tensors = self.tensors.iter().map(|tensor| {
+            let Tensor { name, dtype, shape, start, bytes } = tensor;
+            let data_offsets = (*start, start + bytes);
+            (name.clone(), TensorInfo { dtype: *dtype, shape: shape.clone(), data_offsets })
+        });
+        let header = Metadata::new(None, tensors.collect());
+        let header = header.unwrap_or_else(|_| unreachable!("the tensors lie side by side"));
+        let mut all = serde_json::Map::new();
+        // In an order of their own, so that two runs alike make two files alike.
+        all.insert("__metadata__".into(), about.metadata().into_iter().collect());
+        if let Ok(serde_json::Value::Object(tensors)) = serde_json::to_value(&header) {
+            all.extend(tensors);
+        }
+        serde_json::Value::Object(all).to_string().into_bytes()
+    }
+
+    /// A table.
+    pub(super) fn table(&self, name: &str) -> &Tensor {
+        &self.tensors[self.names[name]]
+    }
+
+    /// Whether the values of a tensor are kept.
+    pub fn holds(&self, key: Key) -> bool {
+        self.keys.get(&key).is_some_and(|held| held.values.is_some())
+    }
+
+    /// Where the row of `site` is in the tables: none where there are no statistics of it.
+    pub(super) fn row(&self, site: Site) -> Option<usize> {
+        let held = self.keys.get(&self.layout.key(site))?;
+        Some(held.row + self.layout.place(site)?.0)
+    }
+
+    /// The digests of `site`: the row of their table where those of its tensor begin, and which of these they are; none
+    /// where its values are not kept.
+    pub(super) fn digests(&self, site: Site) -> Option<(usize, Range<usize>)> {
+        let key = self.layout.key(site);
+        let (_, first) = self.keys.get(&key)?.values?;
+        let (number, _) = self.layout.place(site)?;
+        let ends = self.blocks.get(&(key.course, key.part, key.stage))?;
+        Some((first, *ends.get(number)?..*ends.get(number + 1)?))
+    }
+
+    /// Where the tensor begins that has the values of `site`, counted in bytes from the end of the header, and where they
+    /// begin in it; none where they are not kept.
+    pub(super) fn place(&self, site: Site) -> Option<(usize, usize)> {
+        let (tensor, _) = self.keys.get(&self.layout.key(site))?.values?;
+        let (_, first) = self.layout.place(site)?;
+        Some((self.tensors[tensor].start, first * site.stage.value_bytes()))
+    }
+
+    /// Takes the places of the tensors from a header that was read.
+    ///
+    /// # Errors
+    /// Which tensor the header has not, or has in another shape.
+    pub(super) fn placed(mut self, header: &Metadata) -> std::result::Result<Self, String> {
+        for tensor in &mut self.tensors {
+            let info = header.info(&tensor.name);
+            let fits = |info: &&TensorInfo| info.dtype == tensor.dtype && info.shape == tensor.shape;
+            match info.filter(fits) {
+                Some(info) => tensor.start = info.data_offsets.0,
+                None => {
+                    let found = info.map_or("none".into(), |info| format!("{} {:?}", info.dtype, info.shape));
+                    let Tensor { name, dtype, shape, .. } = tensor;
+                    return Err(format!("{name}: {dtype} {shape:?} is expected, and there is {found}"));
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    /// What moves where in the file, from this plan to `ended`, in the order of the places: first byte, the same
+    /// afterwards, and bytes.
+    pub(super) fn moves(&self, ended: &Self) -> Vec<(usize, usize, usize)> {
+        let mut moves: Vec<(usize, usize, usize)> = Vec::new();
+        let mut add = |from: usize, to: usize, bytes: usize| match moves.last_mut() {
+            Some((last, at, length)) if *last + *length == from && *at + *length == to => *length += bytes,
+            _ => moves.push((from, to, bytes)),
+        };
+        let one = |row: Option<usize>| row.map(|row| row..row + 1);
+        for table in [&COUNTS, &STATS, &DIGESTS] {
+            let (from, to) = (self.table(table.name).start, ended.table(table.name).start);
+            for site in ended.sites() {
+                let [old, new] = [self, ended].map(|plan| match table.name {
+                    name if name == DIGESTS.name => {
+                        plan.digests(site).map(|(first, own)| first + own.start..first + own.end)
+                    }
+                    _ => one(plan.row(site)),
+                });
+                if let (Some(old), Some(new)) = (old, new) {
+                    add(
+                        from + old.start * table.bytes,
+                        to + new.start * table.bytes,
+                        new.len() * table.bytes,
+                    );
+                }
+            }
+        }
+        for site in ended.sites() {
+            if let (Some((from, before)), Some((to, after))) = (self.place(site), ended.place(site)) {
+                let (from, to) = (from + before, to + after);
+                let dims = ended.layout.dims(site.sequence, site.pass);
+                let shape = dims.map(|dims| self.layout.sizes().shape(site.stage.axes(), dims));
+                let count: usize = shape.map_or(0, |shape| shape.iter().product());
+                add(from, to, count * site.stage.value_bytes());
+            }
+        }
+        moves.retain(|(from, to, _)| from != to);
+        moves.sort_by_key(|(_, to, _)| *to);
+        moves
+    }
+
+    /// Every site of which there are statistics, in the order of the tables.
+    pub(super) fn sites(&self) -> impl Iterator<Item = Site> {
+        self.layout.keys(&self.stages).flat_map(|key| self.layout.sites(key))
+    }
+
+    /// What the budget left out, in words: `ffn_up in layers 0-3`.
+    pub fn left_out(&self) -> Vec<String> {
+        let mut out: Vec<String> = Vec::new();
+        for &stage in &self.stages {
+            let of = |key: &&Key| key.stage == stage;
+            let mut layers: Vec<Option<usize>> =
+                self.keys.keys().filter(of).filter(|key| !self.holds(**key)).map(|key| key.layer).collect();
+            layers.sort_unstable();
+            layers.dedup();
+            match &layers[..] {
+                [] => {}
+                [Some(first), .., Some(last)] if last - first + 1 == layers.len() => {
+                    out.push(format!("{stage} in layers {first}-{last}"));
+                }
+                [None] => out.push(stage.to_string()),
+                layers => {
+                    let layers: Vec<_> = layers.iter().flatten().map(ToString::to_string).collect();
+                    out.push(format!("{stage} in layers {}", layers.join(", ")));
+                }
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,88 @@
+//! The place of a trace: checked before anything runs, taken when the whole file is there.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use llama_trace_core::error::{Error, Result};
+use llama_trace_ending::scratch::{self, Scratch};
+use llama_trace_formats::files::folder_of;
+
+/// What the temporary folder is for.
+const KIND: &str = "record";
+
+/// A file that may be written.
+pub struct Target {
+    path: PathBuf,
+    force: bool,
+}
+
+impl Target {
+    /// Checks that a file can be put at `path`; `force` lets it take the place of another.
+    ///
+    /// # Errors
+    /// [`Error::Output`] where it cannot, or something is there already.
+    pub fn check(path: &Path, force: bool) -> Result<Self> {
+        let target = Self { path: path.to_owned(), force };
+        target.check_free()?;
+        let folder = folder_of(path);
+        let names_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        if names_folder
+            || path.file_name().is_none()
+            || !fs::metadata(folder).is_ok_and(|about| about.is_dir())
+        {
+            return Err(Error::output("the trace cannot be written there")
+                .in_file(path)
+                .expected("the path of a file in a directory that exists")
+                .next("make the directory first, or choose another --out"));
+        }
+        scratch::remove_left(folder, KIND, |_| Ok(()));
+        Ok(target)
+    }
+
+    fn check_free(&self) -> Result<()> {
+        let found = match fs::symlink_metadata(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => error.to_string(),
+            Ok(about) if about.is_file() && self.force => return Ok(()),
+            Ok(about) if about.is_file() => {
+                return Err(Error::output("the output is there already")
+                    .in_file(&self.path)
+                    .expected("a path where nothing is")
+                    .next("choose another --out, or add --force to replace the file"));
+            }
+            Ok(about) if about.is_dir() => "a directory".to_owned(),
+            Ok(_) => "a link, pipe or device".to_owned(),
+        };
+        Err(Error::output("the trace cannot be written there")
+            .in_file(&self.path)
+            .expected("a path where nothing is, or with --force a file")
+            .found(found)
+            .next("choose another --out"))
+    }
+
+    /// A temporary folder in the target's own file system.
+    pub(super) fn begin(&self) -> Result<Scratch> {
+        let folder = folder_of(&self.path);
+        Scratch::new(folder, KIND).map_err(|error| {
+            Error::output("nothing can be written beside the output")
+                .in_file(folder)
+                .found(error)
+                .next("choose an --out in a directory that can be written")
+        })
+    }
+
+    /// Moves the whole file to its place, at once.
+    pub(super) fn commit(&self, from: &Path) -> Result<()> {
+        // Somebody else may have come first.
+        self.check_free()?;
+        fs::rename(from, &self.path).map_err(|error| {
+            Error::output("the trace cannot be moved to its place").in_file(&self.path).found(error)
+        })
+    }
+
+    /// The path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}

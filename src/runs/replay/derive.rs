@@ -1,0 +1,279 @@
+//! Stages that follow from others without any weight, computed with the operations of [`llama_trace_core::ops`] in
+//! the order in which the pass computes them: derived frames equal recorded ones bit for bit.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use ndarray::{ArrayD, IxDyn};
+
+use llama_trace_core::config::Precision;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::ops;
+use llama_trace_core::ops::attention::{kv_head, mask, mix, qk, scale, softmax_visible, visible};
+use llama_trace_core::ops::elementwise::{add, mul};
+use llama_trace_core::ops::round;
+use llama_trace_core::ops::swiglu::silu;
+use llama_trace_core::stop::Stop;
+use llama_trace_core::trace::stage::{Derivation, Input, Rule};
+use llama_trace_core::trace::{Frame, FrameData, PassDims, Site, Sizes, Stage, Values};
+use llama_trace_engine::backend::{Backend, Operation};
+
+/// Whether `stage` follows from other stages without weights.
+pub fn is_derivable(stage: Stage) -> bool {
+    stage.info().derivation.is_some()
+}
+
+/// Whether `stage` follows from others that are kept of all passes so far, or from how tokens are drawn: a trace need
+/// not keep it.
+pub fn follows(stage: Stage) -> bool {
+    is_derivable(stage) || matches!(stage, Stage::CacheK | Stage::CacheV | Stage::Probs | Stage::Nucleus)
+}
+
+/// Whether `stage` of a run on `backend` is to be derived: it can be, and the functions of [`llama_trace_core::ops`] give the
+/// bits that the backend computed.
+pub fn is_derived<B: Backend>(backend: &B, stage: Stage) -> bool {
+    let Some(Derivation { rule, .. }) = stage.info().derivation else { return false };
+    let operation = match rule {
+        Rule::Copied => return true,
+        Rule::Attention => Operation::Attention,
+        Rule::Silu => Operation::Silu,
+        Rule::Mul => Operation::Mul,
+        Rule::Add => Operation::Add,
+        Rule::Quantized => Operation::Prepare,
+    };
+    backend.keeps_order(operation)
+}
+
+/// Rows of a stage: everything along the last axis is one, and they are numbered over all axes before it.
+#[derive(Clone, Debug)]
+pub struct Rows {
+    frame: Arc<Frame>,
+    /// The row that the values of the frame begin with.
+    first: usize,
+}
+
+impl Rows {
+    /// All rows of a stage.
+    pub fn whole(frame: Arc<Frame>) -> Self {
+        Self { frame, first: 0 }
+    }
+
+    /// The rows of `frame`, the first of which is row `first` of its stage.
+    pub fn part(frame: Arc<Frame>, first: usize) -> Self {
+        Self { frame, first }
+    }
+
+    /// These of them, of a float32 stage.
+    pub(crate) fn floats(&self, rows: Range<usize>) -> &[f32] {
+        let width = self.frame.shape().last().copied().unwrap_or(1);
+        &values(&self.frame)[(rows.start - self.first) * width..(rows.end - self.first) * width]
+    }
+
+    /// These of them.
+    pub(crate) fn values(&self, rows: Range<usize>) -> Values<'_> {
+        let width = self.frame.shape().last().copied().unwrap_or(1);
+        self.frame.values().slice((rows.start - self.first) * width..(rows.end - self.first) * width)
+    }
+}
+
+/// The frame of `site`, whose stage [`is_derivable`]. `input` gives the frames that it follows from, and
+/// may derive those in turn; what enters the layer is asked for under the site that holds it.
+///
+/// # Errors
+/// Whatever `input` answers, and [`Error::Interrupted`] where `stop` was asked.
+pub fn derive(
+    site: Site,
+    sizes: &Sizes,
+    precision: Precision,
+    dims: PassDims,
+    stop: &Stop,
+    input: &mut dyn FnMut(Site) -> Result<Arc<Frame>>,
+) -> Result<Frame> {
+    let mut inputs: HashMap<Site, Arc<Frame>> = HashMap::new();
+    let mut whole = |site: Site, _: Range<usize>| {
+        if let Some(frame) = inputs.get(&site) {
+            return Ok(Rows::whole(Arc::clone(frame)));
+        }
+        let frame = input(site)?;
+        inputs.insert(site, Arc::clone(&frame));
+        Ok(Rows::whole(frame))
+    };
+    let rows = sizes.rows(site.stage.axes(), dims);
+    let frame = derive_rows(site, 0..rows, sizes, precision, dims, stop, &mut whole)?;
+    Ok(shaped(frame, &sizes.shape(site.stage.axes(), dims)))
+}
+
+/// `frame`, whose values are those of a whole stage of `shape`.
+pub(crate) fn shaped(frame: Frame, shape: &[usize]) -> Frame {
+    fn to<T>(array: ArrayD<T>, shape: &[usize]) -> ArrayD<T> {
+        array.into_shape_with_order(shape).unwrap_or_else(|_| unreachable!("the rows are all of them"))
+    }
+    let data = match frame.data {
+        FrameData::F32(array) => FrameData::F32(to(array, shape)),
+        FrameData::I64(array) => FrameData::I64(to(array, shape)),
+        FrameData::I8(array) => FrameData::I8(to(array, shape)),
+    };
+    Frame { data, ..frame }
+}
+
+/// Rows of `site`, whose stage [`is_derivable`], as a frame (rows, width). `input` gives the rows that they follow from,
+/// or more of them.
+///
+/// # Errors
+/// As [`derive()`].
+pub fn derive_rows(
+    site: Site,
+    rows: Range<usize>,
+    sizes: &Sizes,
+    precision: Precision,
+    dims: PassDims,
+    stop: &Stop,
+    input: &mut dyn FnMut(Site, Range<usize>) -> Result<Rows>,
+) -> Result<Frame> {
+    let Some(Derivation { rule, from }) = site.stage.info().derivation else {
+        unreachable!("{} needs weights", site.stage)
+    };
+    if rule == Rule::Quantized {
+        return quantize(site, rows, sizes, dims, stop, input);
+    }
+    let source = |number: usize| match from[number] {
+        Input::Stage(stage) => site.other(stage),
+        Input::LayerInput => site.layer_input(),
+        Input::Positions => unreachable!("positions are no stage"),
+    };
+    let all = |site: Site| 0..sizes.rows(site.stage.axes(), dims);
+    let Sizes { heads, kv_heads, head_dim: c, .. } = *sizes;
+    let (tokens, stride) = (dims.tokens, kv_heads * c);
+    let width = sizes.axis(site.stage.axes()[site.stage.axes().len() - 1], dims);
+    let mut out = vec![0.0; rows.len() * width];
+    // The keys that row t sees; outside the layers, in those with a window.
+    let window = site.layer.map_or(sizes.window, |layer| sizes.window_of(layer));
+    let seen = |t: usize| visible(dims.start + t, window);
+    let each = |out: &mut [f32], row: &mut dyn FnMut(usize, &mut [f32]) -> Result<()>| {
+        for (i, out) in rows.clone().zip(out.chunks_exact_mut(width)) {
+            stop.check()?;
+            row(i, out)?;
+        }
+        Ok(())
+    };
+    match site.stage {
+        Stage::Mask => each(&mut out, &mut |t, row| {
+            mask(row, seen(t));
+            Ok(())
+        })?,
+        Stage::Keys | Stage::Values => {
+            let cache = input(source(0), all(source(0)))?;
+            let cache = cache.floats(all(source(0)));
+            each(&mut out, &mut |i, out| {
+                let from = i / heads * stride + kv_head(i % heads, heads, kv_heads) * c;
+                out.copy_from_slice(&cache[from..from + c]);
+                Ok(())
+            })?;
+        }
+        Stage::Qk => {
+            let (queries, cache) = (input(source(0), all(source(0)))?, input(source(1), all(source(1)))?);
+            let (queries, cache) = (queries.floats(all(source(0))), cache.floats(all(source(1))));
+            each(&mut out, &mut |i, row| {
+                let (head, t) = (i / tokens, i % tokens);
+                let query = &queries[(t * heads + head) * c..][..c];
+                qk(query, &cache[kv_head(head, heads, kv_heads) * c..], stride, row);
+                Ok(())
+            })?;
+        }
+        Stage::Scores | Stage::MaskedScores | Stage::Softmax => {
+            out.copy_from_slice(input(source(0), rows.clone())?.floats(rows.clone()));
+            if site.stage == Stage::Scores {
+                scale(&mut out, c);
+            } else {
+                each(&mut out, &mut |i, row| {
+                    match site.stage {
+                        Stage::MaskedScores => mask(row, seen(i % tokens)),
+                        _ => softmax_visible(row, seen(i % tokens)),
+                    }
+                    Ok(())
+                })?;
+            }
+        }
+        Stage::AttnHeads => {
+            let cache = input(source(1), all(source(1)))?;
+            let cache = cache.floats(all(source(1)));
+            each(&mut out, &mut |i, out| {
+                let (t, head) = (i / heads, i % heads);
+                let (seen, first) = (seen(t), kv_head(head, heads, kv_heads) * c);
+                let row = head * tokens + t;
+                let weights = input(source(0), row..row + 1)?;
+                let weights = &weights.floats(row..row + 1)[seen.clone()];
+                mix(weights, &cache[seen.start * stride + first..], stride, out);
+                Ok(())
+            })?;
+        }
+        Stage::FfnSilu => {
+            let gate = input(source(0), rows.clone())?;
+            for (out, gate) in out.iter_mut().zip(gate.floats(rows.clone())) {
+                *out = silu(*gate);
+            }
+        }
+        Stage::FfnHidden | Stage::AttnResidual | Stage::FfnResidual => {
+            let (a, b) = (input(source(0), rows.clone())?, input(source(1), rows.clone())?);
+            let fold = if rule == Rule::Mul { mul } else { add };
+            fold(a.floats(rows.clone()), b.floats(rows.clone()), &mut out);
+        }
+        stage => unreachable!("{stage} is not derived from {} stages", from.len()),
+    }
+    // Every one of these stages is rounded when it is done; those that only copy are so already.
+    round::row(precision, &mut out);
+    Ok(frame(site, &[rows.len(), width], out, FrameData::F32))
+}
+
+fn frame<T>(site: Site, shape: &[usize], values: Vec<T>, data: fn(ArrayD<T>) -> FrameData) -> Frame {
+    let array = ArrayD::from_shape_vec(IxDyn(shape), values)
+        .unwrap_or_else(|_| unreachable!("the values were made for this shape"));
+    Frame { site, axes: site.stage.axes(), data: data(array) }
+}
+
+/// Rows of int8 values or of scales, which have a row of groups a token.
+fn quantize(
+    site: Site,
+    rows: Range<usize>,
+    sizes: &Sizes,
+    dims: PassDims,
+    stop: &Stop,
+    input: &mut dyn FnMut(Site, Range<usize>) -> Result<Rows>,
+) -> Result<Frame> {
+    let x = site.stage.info().derivation.and_then(|derivation| derivation.from.first());
+    let (Some(group), Some(&Input::Stage(x))) = (sizes.group, x) else {
+        return Err(Error::usage(format!("there is no {site} in this run")));
+    };
+    let of_token = |stage: Stage| sizes.rows(stage.axes(), dims) / dims.tokens;
+    let (own, from) = (of_token(site.stage), of_token(x));
+    let tokens = rows.start / own..rows.end.div_ceil(own);
+    let read = tokens.start * from..tokens.end * from;
+    let x_rows = input(site.other(x), read.clone())?;
+    let x = x_rows.floats(read);
+    let width = x.len() / tokens.len();
+    let groups = width.div_ceil(group);
+    let (mut q8, mut scales) = (vec![0; tokens.len() * width], vec![0.0; tokens.len() * groups]);
+    let each = q8.chunks_exact_mut(width).zip(scales.chunks_exact_mut(groups));
+    for (x, (q8, scales)) in x.chunks_exact(width).zip(each) {
+        stop.check()?;
+        ops::quantize::quantize(x, group, q8, scales);
+    }
+    let cut = rows.start - tokens.start * own..rows.end - tokens.start * own;
+    Ok(if site.stage.is_int8() {
+        let width = width / own;
+        let q8 = q8[cut.start * width..cut.end * width].to_vec();
+        frame(site, &[rows.len(), width], q8, FrameData::I8)
+    } else {
+        let scales = scales[cut.start * groups..cut.end * groups].to_vec();
+        frame(site, &[rows.len(), groups], scales, FrameData::F32)
+    })
+}
+
+/// The numbers of a float32 frame, row-major.
+pub fn values(frame: &Frame) -> &[f32] {
+    match &frame.data {
+        FrameData::F32(array) => array.as_slice().unwrap_or_default(),
+        FrameData::I64(_) | FrameData::I8(_) => &[],
+    }
+}

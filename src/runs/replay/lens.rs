@@ -1,0 +1,126 @@
+//! The logit lens: the head's reading of a residual that is not finished, of the run that is live or of a recorded one.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::lens::{Candidate, LensAt, Reading};
+use llama_trace_core::trace::{Probe, Site, Stage, Values};
+use llama_trace_engine::backend::Backend;
+use llama_trace_engine::model::{Activations, Model, forward};
+
+/// The ids that the last layer finds the likeliest, by pass and token.
+#[derive(Default)]
+pub(super) struct Answers(HashMap<(usize, usize), u32>);
+
+impl Answers {
+    /// Those for the tokens of `at`, if all are known.
+    pub(super) fn get(&self, at: &LensAt) -> Option<Vec<u32>> {
+        at.tokens.clone().map(|token| self.0.get(&(at.site.pass, token)).copied()).collect()
+    }
+
+    /// Those for the tokens of `at`, by what was read of the last layer.
+    pub(super) fn keep(&mut self, at: &LensAt, last: &[Reading]) -> Vec<u32> {
+        let ids: Vec<u32> = last.iter().map(|reading| reading.answer.id).collect();
+        let keys = at.tokens.clone().map(|token| (at.site.pass, token));
+        self.0.extend(keys.zip(ids.iter().copied()));
+        ids
+    }
+
+    /// Forgets them: another run is told of.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// What the head makes of rows `tokens` of what enters the next layer of `work`, with the `top` likeliest tokens: the
+/// same operations as at the end of the pass. `answers` has the answer for each row; none yet where this is the last layer.
+///
+/// # Errors
+/// Where the backend fails.
+pub(super) fn read_residual<B: Backend>(
+    model: &Model<B>,
+    work: &mut Activations<B>,
+    tokens: Range<usize>,
+    top: usize,
+    answers: &[u32],
+) -> Result<Vec<Reading>> {
+    let readings = vec![None; tokens.len()];
+    let mut ranking = Ranking { tokens: tokens.clone(), vocab: model.config.vocab, top, answers, readings };
+    forward::finish_rows(model, work, tokens, &mut ranking)?;
+    model.backend.sync()?;
+    let read = ranking.readings.into_iter().collect::<Option<Vec<_>>>();
+    read.ok_or_else(|| Error::usage("the head has not read all of these rows"))
+}
+
+/// Ranks rows of logits as they come, and holds none of them.
+struct Ranking<'a> {
+    /// The tokens of the pass whose rows they are.
+    tokens: Range<usize>,
+    /// V.
+    vocab: usize,
+    /// How many of the likeliest are told.
+    top: usize,
+    /// The answer for each of the tokens; none yet where this is the last layer.
+    answers: &'a [u32],
+    /// What was read so far, by token.
+    readings: Vec<Option<Reading>>,
+}
+
+impl Probe for Ranking<'_> {
+    const ENABLED: bool = true;
+
+    fn wants(&self, site: Site) -> bool {
+        site.stage == Stage::Logits
+    }
+
+    fn record(&mut self, _: Site, rows: Range<usize>, values: Values<'_>) {
+        let Values::F32(logits) = values else { return };
+        for (token, row) in rows.zip(logits.chunks_exact(self.vocab)) {
+            if let Some(at) = token.checked_sub(self.tokens.start).filter(|_| token < self.tokens.end) {
+                self.readings[at] = Some(read(row, self.top, self.answers.get(at).copied()));
+            }
+        }
+    }
+}
+
+/// What `logits` (V) say, with the `top` likeliest tokens.
+fn read(logits: &[f32], top: usize, answer: Option<u32>) -> Reading {
+    let before = |a: u32, b: u32| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b));
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let share = |logit: f32| (f64::from(logit) - f64::from(max)).exp();
+    let sum: f64 = logits.iter().map(|&logit| share(logit)).sum();
+    let candidate = |id: u32, rank: usize| {
+        let logit = logits[id as usize];
+        Candidate { id, logit, prob: (share(logit) / sum) as f32, rank }
+    };
+    let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
+    let top = top.clamp(1, ids.len());
+    if top < ids.len() {
+        ids.select_nth_unstable_by(top - 1, |&a, &b| before(a, b));
+        ids.truncate(top);
+    }
+    ids.sort_unstable_by(|&a, &b| before(a, b));
+    let answer = answer.unwrap_or(ids[0]);
+    let rank = (0..logits.len() as u32).filter(|&other| before(other, answer).is_lt()).count() + 1;
+    let top = ids.iter().zip(1..).map(|(&id, rank)| candidate(id, rank)).collect();
+    Reading { top, answer: candidate(answer, rank) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_ranked_and_of_equals_the_lower_id_comes_first() {
+        let logits = [1.0, 3.0, -f32::INFINITY, 3.0, 2.0];
+        let reading = read(&logits, 3, Some(0));
+        let top: Vec<_> = reading.top.iter().map(|one| (one.id, one.rank)).collect();
+        assert_eq!(top, [(1, 1), (3, 2), (4, 3)]);
+        assert_eq!((reading.answer.id, reading.answer.rank, reading.answer.logit), (0, 4, 1.0));
+        let all = read(&logits, 99, None);
+        assert_eq!((all.top.len(), all.answer.id), (5, 1));
+        assert!((all.top.iter().map(|one| one.prob).sum::<f32>() - 1.0).abs() < 1e-6);
+        assert_eq!(all.top[4].prob, 0.0);
+    }
+}

@@ -1,0 +1,589 @@
+//! A run that is being watched: a worker thread owns the model and the session; the viewer's side answers
+//! from the store and asks the worker for what is not there.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use ndarray::{ArrayD, IxDyn};
+
+use super::serve::{Asked, Member, NO_LAYER, Progress, Reply, Request, Serves, lock, serve};
+use super::store::Store;
+use super::worker::Worker;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::stop::Stop;
+use llama_trace_core::trace::pattern::Measuring;
+use llama_trace_core::trace::{
+    Answer, Block, Cached, End, Fork, Frame, FrameData, Order, Outline, Part, PassDims, PassOutline, Query,
+    Run, Site, Source, Spread, Stage, Status, TokenLabel,
+};
+use llama_trace_engine::backend::Backend;
+use llama_trace_engine::generate::{Ended, Sampler, Session};
+use llama_trace_engine::model::Model;
+use llama_trace_formats::tokenizer::Tokenizer;
+
+/// Bytes of frames that are held where nobody says another number.
+pub const DEFAULT_MEMORY: usize = 1 << 30;
+
+/// The fewest bytes that a run can be watched with: a row of the largest vocabularies is then a small part.
+pub const LEAST_MEMORY: usize = 16 << 20;
+
+/// Values that are summed up or sorted at once, while a key waits for its screen; more of them are the worker's.
+const AT_ONCE: usize = 1 << 15;
+
+/// Columns of the bar of progress.
+const BAR: usize = 12;
+
+/// What gives tokens their texts.
+pub(super) type Label = Rc<dyn Fn(u32) -> String>;
+
+/// A run that is there whole, for [`Live::over`].
+pub(super) struct Over {
+    pub(super) outline: Outline,
+    pub(super) store: Arc<Mutex<Store>>,
+    pub(super) label: Label,
+    pub(super) member: Member,
+    pub(super) stop: Stop,
+    /// Why no pass follows its last.
+    pub(super) why: Error,
+}
+
+/// A live run, seen from the viewer's side.
+pub struct Live {
+    outline: Outline,
+    store: Arc<Mutex<Store>>,
+    label: Label,
+    requests: Sender<Asked>,
+    replies: Receiver<Reply>,
+    /// Whether a reply was taken in since they were last polled.
+    arrived: bool,
+    /// The thread that computes, for this run and its branches.
+    thread: Arc<Worked>,
+    pending: HashSet<Query>,
+    failed: HashMap<Query, Error>,
+    /// Answers that came and were not fetched yet, so that they are there whatever the store lets go.
+    fresh: HashMap<Query, Answer>,
+    /// Spreads are small, and take long where a stage comes in blocks.
+    spreads: HashMap<Part, Spread>,
+    /// Passes that are run without being asked for one by one.
+    draws: usize,
+    advancing: bool,
+    /// Why no pass follows the last one.
+    ended: Option<Ended>,
+    /// How many tokens the cache was reserved for.
+    capacity: usize,
+    /// Why there will be no more passes.
+    stopped: Option<Error>,
+    /// Tokens that end a text.
+    ends: Vec<u32>,
+}
+
+/// A thread that computes. The last of those that look at its runs ends it.
+struct Worked {
+    progress: Arc<Progress>,
+    stop: Stop,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Worked {
+    fn drop(&mut self) {
+        // The worker must not go on for nobody, and who else has the model must not be stopped.
+        self.progress.over.store(true, Ordering::SeqCst);
+        self.progress.stop(&self.stop, None);
+        if let Some(worker) = lock(&self.thread).take() {
+            // Where it panicked that was said, or there is nobody left to tell; the request then meets nobody.
+            if worker.join().is_err() {
+                self.stop.clear();
+            }
+        }
+    }
+}
+
+/// What to run, for [`Live::start`].
+#[derive(Clone)]
+pub struct Start {
+    /// The prompt.
+    pub ids: Vec<u32>,
+    /// Tokens to draw without being asked: at least the one after the prompt.
+    pub draws: usize,
+    /// What draws them.
+    pub sampler: Sampler,
+    /// What gives tokens their texts.
+    pub tokenizer: Option<Arc<dyn Tokenizer>>,
+    /// Tokens that end a text.
+    pub eos: Vec<u32>,
+    /// Bytes that all frames together may take.
+    pub memory: usize,
+    /// Tokens that the cache is reserved for; the model's context, or as much of it as memory is free, where nobody
+    /// says.
+    pub context: Option<usize>,
+}
+
+impl Live {
+    /// Begins to run the prompt on a new thread, and does not wait for it.
+    ///
+    /// # Errors
+    /// Where the prompt cannot be run, or no thread can be started.
+    pub fn start<B: Backend + 'static>(model: Arc<Model<B>>, start: Start) -> Result<Self> {
+        let store = Arc::new(Mutex::new(Store::new(start.memory)));
+        Self::start_as(Member::alone(), store, model, start, Vec::new())
+    }
+
+    /// The same of a run that reads `forced` after its prompt, one token after each pass, whatever is drawn.
+    ///
+    /// # Errors
+    /// As [`Live::start`]'s.
+    pub fn start_forced<B: Backend + 'static>(
+        model: Arc<Model<B>>,
+        start: Start,
+        forced: Vec<u32>,
+    ) -> Result<Self> {
+        let store = Arc::new(Mutex::new(Store::new(start.memory)));
+        Self::start_as(Member::alone(), store, model, start, forced)
+    }
+
+    /// Begins one of the sequences of a model, whose frames share a store. After its prompt come the `forced` tokens,
+    /// whatever is drawn.
+    pub(super) fn start_as<B: Backend + 'static>(
+        member: Member,
+        store: Arc<Mutex<Store>>,
+        model: Arc<Model<B>>,
+        start: Start,
+        forced: Vec<u32>,
+    ) -> Result<Self> {
+        let Start { ids, draws, sampler, tokenizer, eos, memory: _, context } = start;
+        let session = match context {
+            Some(tokens) => Session::with_capacity(&model, sampler.clone(), tokens)?,
+            None => Session::new(&model, sampler.clone())?,
+        };
+        session.check(&ids)?;
+        let (dims, capacity) = (session.next_pass(ids.len()), session.capacity());
+        // The thread makes one of its own, which it can own the model beside.
+        drop(session);
+        let (requests, inbox) = channel();
+        let (outbox, replies) = channel();
+        let progress = Arc::new(Progress::default());
+        let stop = model.backend.stop().clone();
+        let outline = Outline {
+            run: member.run,
+            fork: None,
+            setting: None,
+            sequence: member.sequence,
+            sequences: member.sequences,
+            recorded: false,
+            ended: None,
+            card: model.card(),
+            passes: Vec::new(),
+            cache: Cached { dtype: model.backend.cache_dtype(), capacity: Some(capacity) },
+        };
+        let (shared, seen) = (Arc::clone(&store), Arc::clone(&progress));
+        let splitter = tokenizer.clone();
+        let label: Label = match tokenizer {
+            Some(tokenizer) => Rc::new(move |id| tokenizer.label(id)),
+            None => Rc::new(|id| format!("#{id}")),
+        };
+        let thread = Arc::new(Worked { progress, stop, thread: Mutex::default() });
+        let mut live = Self::of(outline, capacity, (store, label), (requests, replies), thread);
+        (live.draws, live.advancing, live.ends) = (draws, true, eos.clone());
+        live.outline.passes.push(live.pass(dims, &ids, None));
+        let worker = thread::Builder::new()
+            .name("model".into())
+            .spawn(move || {
+                let session = Session::with_capacity(&model, sampler, capacity).and_then(|mut session| {
+                    session.begin(ids, &eos, usize::MAX)?;
+                    session.sequence.force(forced);
+                    Ok(session)
+                });
+                match session {
+                    Ok(session) => {
+                        let worker =
+                            Worker::new(session, shared, Arc::clone(&seen), member.clone(), splitter);
+                        let stop = model.backend.stop();
+                        serve(worker, (&member, &seen), stop, true, (&inbox, outbox));
+                    }
+                    // Whoever reads it may be gone.
+                    Err(error) => drop(outbox.send(Reply::Pass(dims, Err(error)))),
+                }
+            })
+            .map_err(|error| Error::no_thread("for the model", &error))?;
+        *lock(&live.thread.thread) = Some(worker);
+        Ok(live)
+    }
+
+    /// The viewer's side of a run that is there whole; `who` answers for it on a new thread.
+    ///
+    /// # Errors
+    /// Where no thread can be started.
+    pub(super) fn over(run: Over, who: impl Serves + Send + 'static) -> Result<Self> {
+        let Over { outline, store, label, member, stop, why } = run;
+        let (requests, inbox) = channel();
+        let (outbox, replies) = channel();
+        let progress = Arc::new(Progress::default());
+        let (seen, asked) = (Arc::clone(&progress), stop.clone());
+        let worker = thread::Builder::new()
+            .name("trace".into())
+            .spawn(move || serve(who, (&member, &seen), &asked, false, (&inbox, outbox)))
+            .map_err(|error| Error::no_thread("for the trace", &error))?;
+        let capacity = outline.passes.last().map_or(0, |pass| pass.dims.keys());
+        let thread = Arc::new(Worked { progress, stop, thread: Mutex::new(Some(worker)) });
+        let mut live = Self::of(outline, capacity, (store, label), (requests, replies), thread);
+        live.stopped = Some(why);
+        Ok(live)
+    }
+
+    /// A run of which nothing was asked yet.
+    fn of(
+        outline: Outline,
+        capacity: usize,
+        (store, label): (Arc<Mutex<Store>>, Label),
+        (requests, replies): (Sender<Asked>, Receiver<Reply>),
+        thread: Arc<Worked>,
+    ) -> Self {
+        Self {
+            outline,
+            store,
+            label,
+            requests,
+            replies,
+            arrived: false,
+            thread,
+            pending: HashSet::new(),
+            failed: HashMap::new(),
+            fresh: HashMap::new(),
+            spreads: HashMap::new(),
+            draws: 0,
+            advancing: false,
+            ended: None,
+            capacity,
+            stopped: None,
+            ends: Vec::new(),
+        }
+    }
+
+    fn send(&self, request: Request) -> Result<()> {
+        self.requests.send((self.outline.run, request)).map_err(|_| gone())
+    }
+
+    /// Whether the first pass is not done yet.
+    fn is_opening(&self) -> bool {
+        self.outline.is_opening()
+    }
+
+    /// Whether it is this run and sequence that `query` asks about; weights are the model's.
+    fn is_asked(&self, query: &Query) -> bool {
+        let here = (self.outline.run, self.outline.sequence);
+        query.site().is_none_or(|site| (site.run, site.sequence) == here)
+    }
+
+    /// The ids that a pass reads. They are known before it is run.
+    fn tokens(&self, site: Site) -> Option<Block> {
+        let pass = self.outline.passes.get(site.pass).filter(|_| site.stage == Stage::Tokens)?;
+        let ids: Vec<i64> = pass.tokens.iter().map(|token| i64::from(token.id)).collect();
+        let data = FrameData::I64(ArrayD::from_shape_vec(IxDyn(&[ids.len()]), ids).ok()?);
+        let block = Block::whole(Arc::new(Frame { site, axes: site.stage.axes(), data }));
+        lock(&self.store).cache(block.clone());
+        Some(block)
+    }
+
+    /// The most bytes of frames that were ever held at the same time.
+    pub fn most_held(&self) -> usize {
+        lock(&self.store).most()
+    }
+
+    /// How many tokens the cache was reserved for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Why no pass follows, for whoever asked for one.
+    fn why(&self, ended: Ended) -> Error {
+        let (tokens, context) = (self.capacity, self.outline.card.config.context);
+        match ended {
+            Ended::Text => {
+                let last = self.outline.passes.last().and_then(|pass| pass.sampled.as_ref());
+                let last = last.map_or("", |token| &token.text);
+                Error::prompt(format!("the text has ended: the model drew its end-of-text token {last}"))
+                    .next("b on a line of probs goes on with that token")
+            }
+            Ended::Full if tokens < context => Error::prompt("the context that was reserved is full")
+                .expected(format!("at most {tokens} tokens"))
+                .next("start again with a larger --context"),
+            Ended::Full | Ended::Limit => {
+                Error::prompt("the model's context is full").expected(format!("at most {context} tokens"))
+            }
+        }
+    }
+
+    fn pass(&self, dims: PassDims, ids: &[u32], sampled: Option<u32>) -> PassOutline {
+        let label = |id| TokenLabel { id, text: self.token_text(id) };
+        let tokens = ids.iter().map(|&id| label(id)).collect();
+        PassOutline { dims, tokens, sampled: sampled.map(label) }
+    }
+
+    fn take(&mut self, reply: Reply) {
+        match reply {
+            Reply::Answer(query, answer) => {
+                let waited_for = self.pending.remove(&query);
+                match answer {
+                    Ok(Answer::Spread(spread)) => {
+                        if let Query::Spread(part) = query {
+                            self.spreads.insert(part, spread);
+                        }
+                    }
+                    Ok(answer) if waited_for => drop(self.fresh.insert(query, answer)),
+                    Ok(_) => {}
+                    Err(error) if waited_for => drop(self.failed.insert(query, error)),
+                    Err(_) => {}
+                }
+            }
+            Reply::Pass(dims, result) => {
+                self.advancing = false;
+                match result {
+                    Ok((ids, sampled, ended)) => {
+                        self.ended = ended;
+                        self.outline.ended = ended.map(told);
+                        let pass = self.pass(dims, &ids, Some(sampled));
+                        self.outline.passes.truncate(dims.pass);
+                        self.outline.passes.push(pass);
+                        if self.outline.passes.len() < self.draws {
+                            // Why there are no more is told to whoever asks for one.
+                            drop(self.advance());
+                        }
+                    }
+                    // What was stopped can be asked for again.
+                    Err(Error::Interrupted(_)) => self.draws = 0,
+                    Err(error) => self.stopped = Some(error),
+                }
+            }
+        }
+    }
+
+    /// The answer to `query`, where it takes no model and no time.
+    fn at_hand(&mut self, query: &Query) -> Option<Answer> {
+        match query {
+            Query::Block(site, region) => {
+                let block = lock(&self.store).get(*site, region);
+                block.or_else(|| self.tokens(*site)).map(Answer::Block)
+            }
+            Query::Spread(part) => {
+                let known = self.spreads.get(part).copied();
+                let frame = known.is_none().then(|| lock(&self.store).whole(part.site)).flatten();
+                let frame = frame.filter(|frame| frame.shape().iter().product::<usize>() <= AT_ONCE);
+                let now = known.or_else(|| frame.map(|frame| Spread::of_frame(&frame, part.held)));
+                if let Some(spread) = now {
+                    self.spreads.insert(*part, spread);
+                }
+                now.map(Answer::Spread)
+            }
+            Query::Order(part) => {
+                let dims = self.outline.passes.get(part.site.pass)?.dims;
+                let region = part.region(&self.outline.card.sizes().shape(part.site.stage.axes(), dims));
+                let block = lock(&self.store).get(part.site, &region)?;
+                (region.count() <= AT_ONCE).then(|| Answer::Order(Order::of(&block, part.held)))
+            }
+            Query::Patterns(site) => {
+                let dims = self.outline.passes.get(site.pass)?.dims;
+                let frame = lock(&self.store).whole(*site)?;
+                let small = frame.shape().iter().product::<usize>() <= AT_ONCE;
+                let sizes = self.outline.card.sizes();
+                small.then(|| Answer::Patterns(Measuring::of_frame(&frame, &sizes, dims)))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        // Nothing is computed for who is gone. The thread ends where nobody is left who could ask.
+        Source::stop(self);
+        self.requests = channel().0;
+    }
+}
+
+/// Why a run goes no further, for who looks at it.
+fn told(ended: Ended) -> End {
+    match ended {
+        Ended::Text => End::Text,
+        Ended::Full | Ended::Limit => End::Full,
+    }
+}
+
+fn gone() -> Error {
+    Error::terminal("the thread that runs the model has stopped").next("quit and start again")
+}
+
+impl Source for Live {
+    fn outline(&self) -> &Outline {
+        &self.outline
+    }
+
+    fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
+        if !self.is_asked(query) {
+            let (run, here) = (self.outline.run, self.outline.sequence);
+            return Poll::Ready(Err(Error::usage(format!("{query}: this is sequence {here} of {run}"))));
+        }
+        if let Some(answer) = self.fresh.remove(query).or_else(|| self.at_hand(query)) {
+            // What comes later nobody fetches.
+            self.pending.remove(query);
+            return Poll::Ready(Ok(answer));
+        }
+        if self.is_opening() {
+            // There is nothing to look at before; who waits for it asks again.
+            return Poll::Pending;
+        }
+        match self.failed.get(query) {
+            // What was stopped is told of once; who asks then asks for it again.
+            Some(Error::Interrupted(_)) => {
+                let error = self.failed.remove(query);
+                return Poll::Ready(Err(error.unwrap_or_else(gone)));
+            }
+            Some(error) => return Poll::Ready(Err(error.clone())),
+            None => {}
+        }
+        let new = self.pending.insert(query.clone());
+        if new && self.send(Request::Answer(query.clone())).is_err() {
+            return Poll::Ready(Err(gone()));
+        }
+        Poll::Pending
+    }
+
+    fn cancel(&mut self, query: &Query) {
+        self.fresh.remove(query);
+        if self.pending.remove(query) {
+            // Where nobody hears it there is nothing to cancel.
+            drop(self.send(Request::Cancel(query.clone())));
+        }
+    }
+
+    fn stop(&mut self) {
+        self.draws = 0;
+        if self.status() != Status::Idle {
+            // What is under way hears the flag, what waits is found to be stopped. Where nobody hears it nothing runs.
+            drop(self.send(Request::Stop));
+        }
+        // Nobody may wait any more for what is being computed.
+        self.thread.progress.stop(&self.thread.stop, Some(self.outline.run));
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        if let Some(error) = &self.stopped {
+            return Err(error.clone());
+        }
+        if let Some(ended) = self.ended {
+            return Err(self.why(ended));
+        }
+        if self.advancing && self.is_opening() {
+            // It comes right after the prompt.
+            self.draws = self.draws.max(2);
+        }
+        if !self.advancing {
+            self.advancing = true;
+            self.send(Request::Advance)?;
+        }
+        Ok(())
+    }
+
+    fn branch(&mut self, run: Run, fork: Fork) -> Result<Box<dyn Source>> {
+        if let Some(error) = &self.stopped {
+            return Err(error.clone());
+        }
+        let passes = self.outline.passes.get(..=fork.pass).unwrap_or_default();
+        let Some(last) = passes.last().filter(|pass| pass.sampled.is_some()) else {
+            return Err(Error::usage(format!("pass {} is not there to go on from", fork.pass)));
+        };
+        if fork.token as usize >= self.outline.card.config.vocab {
+            return Err(Error::usage(format!("there is no token {}", fork.token)));
+        }
+        let ended = match last.dims.keys() < self.capacity {
+            _ if self.ends.contains(&fork.token) => Some(Ended::Text),
+            true => None,
+            false => Some(Ended::Full),
+        };
+        let fork = Fork { of: self.outline.run, ..fork };
+        let mut outline = Outline {
+            run,
+            fork: Some(fork),
+            setting: fork.setting.or(self.outline.setting),
+            ended: ended.map(told),
+            passes: passes.to_vec(),
+            ..self.outline.clone()
+        };
+        if let Some(last) = outline.passes.last_mut() {
+            last.sampled = Some(TokenLabel { id: fork.token, text: self.token_text(fork.token) });
+        }
+        let (outbox, replies) = channel();
+        let shown = (Arc::clone(&self.store), Rc::clone(&self.label));
+        let channels = (self.requests.clone(), replies);
+        let mut branch = Self::of(outline, self.capacity, shown, channels, Arc::clone(&self.thread));
+        (branch.ended, branch.ends) = (ended, self.ends.clone());
+        lock(&self.store).part(self.outline.sequence, run, fork);
+        branch.send(Request::Branch(fork, outbox))?;
+        Ok(Box::new(branch))
+    }
+
+    fn wait(&mut self, most: Duration) {
+        match self.replies.recv_timeout(most) {
+            Ok(reply) => {
+                self.take(reply);
+                self.arrived = true;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            // Nothing will come; who asks for it is told.
+            Err(RecvTimeoutError::Disconnected) => thread::sleep(most),
+        }
+    }
+
+    fn poll(&mut self) -> Result<bool> {
+        let mut news = std::mem::take(&mut self.arrived);
+        loop {
+            match self.replies.try_recv() {
+                Ok(reply) => self.take(reply),
+                Err(TryRecvError::Empty) => break,
+                // It panicked. What was computed before can still be looked at.
+                Err(TryRecvError::Disconnected) if self.stopped.is_none() => {
+                    self.pending.clear();
+                    (self.advancing, self.stopped) = (false, Some(gone()));
+                }
+                Err(TryRecvError::Disconnected) => break,
+            }
+            news = true;
+        }
+        match &self.stopped {
+            Some(error) if self.is_opening() => Err(error.clone()),
+            _ => Ok(news),
+        }
+    }
+
+    fn status(&self) -> Status {
+        let doing = if self.advancing && self.is_opening() {
+            "running the prompt".to_owned()
+        } else if self.advancing && self.draws > self.outline.passes.len() {
+            format!("running token {} of {}", self.outline.passes.len() + 1, self.draws)
+        } else if self.advancing {
+            "running the next token".to_owned()
+        } else if let Some(query) = self.pending.iter().next() {
+            query.to_string()
+        } else {
+            return Status::Idle;
+        };
+        Status::Working(match self.thread.progress.layer.load(Ordering::Relaxed) {
+            NO_LAYER => doing,
+            layer => {
+                let layers = self.outline.card.sizes().layers;
+                let done = (layer + 1) * BAR / layers.max(1);
+                let bar = "█".repeat(done) + &"░".repeat(BAR.saturating_sub(done));
+                format!("{doing}: layer {layer} of 0-{} {bar}", layers - 1)
+            }
+        })
+    }
+
+    fn token_text(&self, id: u32) -> String {
+        (self.label)(id)
+    }
+}

@@ -1,0 +1,98 @@
+//! What tokens are made of, by the tokenizer.
+
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::foretold::{Joined, Made};
+use llama_trace_formats::tokenizer::{Priority, Stretch, Tokenizer};
+
+/// Of each of `ids`, which are all tokens of a pass, its bytes; and how merging comes to it, where it comes to exactly
+/// these ids from their text.
+pub(super) fn made(tokenizer: Option<&dyn Tokenizer>, ids: &[u32]) -> Result<Vec<Made>> {
+    let tokenizer = tokenizer.ok_or_else(|| {
+        Error::usage("there is no tokenizer: of its tokens only the ids are known")
+            .next("give --tokenizer, or a model with one")
+    })?;
+    let mut stream = tokenizer.stream();
+    let mut made: Vec<Made> =
+        ids.iter().map(|&id| Made { bytes: stream.piece(id).bytes, ..Made::default() }).collect();
+    let merged = merged(tokenizer, ids, &made).unwrap_or_default();
+    for (token, joined) in made.iter_mut().zip(merged) {
+        (token.parts, token.merges) = joined;
+    }
+    Ok(made)
+}
+
+type Parts = (Vec<String>, Vec<Joined>);
+
+/// Of each token the parts that it was merged from, and the merges; none where merging their text gives other tokens.
+fn merged(tokenizer: &dyn Tokenizer, ids: &[u32], made: &[Made]) -> Option<Vec<Parts>> {
+    let begins = usize::from(tokenizer.bos().is_some() && ids.first().copied() == tokenizer.bos());
+    let mut text = Vec::new();
+    for (id, token) in ids.iter().zip(made).skip(begins) {
+        match token.bytes.is_empty() {
+            // A special token is written by its name.
+            true => text.extend(tokenizer.label(*id).into_bytes()),
+            false => text.extend(&token.bytes),
+        }
+    }
+    let stretches = tokenizer.merges(&String::from_utf8(text).ok()?, false).ok()??;
+    if !stretches.iter().flat_map(|stretch| &stretch.ids).eq(ids) {
+        return None;
+    }
+    Some(stretches.iter().flat_map(of_stretch).collect())
+}
+
+/// The parts and merges of each token of a stretch.
+fn of_stretch(stretch: &Stretch) -> Vec<Parts> {
+    let mut trees: Vec<Option<(String, Parts)>> =
+        stretch.parts.iter().map(|part| Some((part.clone(), (vec![part.clone()], Vec::new())))).collect();
+    for merge in &stretch.merges {
+        let taken = [merge.left, merge.right].map(|at| trees.get_mut(at).and_then(Option::take));
+        let [Some((left, mut parts)), Some((right, others))] = taken else { continue };
+        parts.0.extend(others.0);
+        parts.1.extend(others.1);
+        let by = match merge.priority {
+            Priority::Rank(rank) => format!("rank {rank}"),
+            Priority::Score(score) => format!("score {score}"),
+        };
+        parts.1.push(Joined { left, right, by });
+        trees[merge.left] = Some((merge.text.clone(), parts));
+    }
+    let trees: Vec<Parts> = trees.into_iter().flatten().map(|(_, parts)| parts).collect();
+    // One that falls apart into bytes is several tokens: then nobody knows which part is whose.
+    if trees.len() == stretch.ids.len() { trees } else { vec![Parts::default(); stretch.ids.len()] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use llama_trace_formats::tokenizer::{Merge, Way};
+
+    #[test]
+    fn a_token_has_its_own_merges() {
+        let merge = |left, right, text: &str, rank| Merge {
+            left,
+            right,
+            text: text.into(),
+            priority: Priority::Rank(rank),
+        };
+        let stretch = Stretch {
+            parts: ["a", "b", "c", "d"].map(String::from).into(),
+            way: Way::Merged,
+            merges: vec![merge(2, 3, "cd", 1), merge(0, 1, "ab", 5)],
+            ids: vec![7, 8],
+        };
+        let joined = |left: &str, right: &str, by: &str| Joined {
+            left: left.into(),
+            right: right.into(),
+            by: by.into(),
+        };
+        let parts = |parts: [&str; 2]| parts.map(String::from).to_vec();
+        let expected = [
+            (parts(["a", "b"]), vec![joined("a", "b", "rank 5")]),
+            (parts(["c", "d"]), vec![joined("c", "d", "rank 1")]),
+        ];
+        assert_eq!(of_stretch(&stretch), expected);
+        let bytes = Stretch { ids: vec![1, 2, 3], ..stretch };
+        assert_eq!(of_stretch(&bytes), vec![Parts::default(); 3]);
+    }
+}

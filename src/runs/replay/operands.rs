@@ -1,0 +1,119 @@
+//! Reading the numbers that an explanation asks for: of a stage, from the smallest block that has them; of a weight, from
+//! the model.
+
+use std::ops::Range;
+
+use ndarray::ArrayD;
+
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::explain::{Line, Place};
+use llama_trace_core::ops;
+use llama_trace_core::trace::block::index_of;
+use llama_trace_core::trace::frame::FrameData;
+use llama_trace_core::trace::{Block, PassDims, Region, Run, WeightRows};
+use llama_trace_engine::backend::{Backend, WholeRows};
+use llama_trace_engine::model::Model;
+
+/// The numbers of a line of a stage of `shape`; `block` gives what is in a region of it.
+///
+/// # Errors
+/// Those of `block`.
+pub(super) fn of_stage(
+    line: Line,
+    shape: &[usize],
+    block: impl FnOnce(&Region) -> Result<Block>,
+) -> Result<Vec<f32>> {
+    if line.count == 0 {
+        return Ok(Vec::new());
+    }
+    let block = block(&spanned(shape, line))?;
+    let mut numbers = Vec::with_capacity(line.count);
+    while numbers.len() < line.count {
+        let run = block.run(line.cell(numbers.len()).at);
+        let run = run.ok_or_else(|| Error::usage(format!("there is no {} in this run", line.place)))?;
+        let left = line.count - numbers.len();
+        match &block.frame.data {
+            FrameData::F32(array) => taken(&mut numbers, array, run, line.step, left, |x| x),
+            FrameData::I64(array) => taken(&mut numbers, array, run, line.step, left, |x| x as f32),
+            FrameData::I8(array) => taken(&mut numbers, array, run, line.step, left, f32::from),
+        }
+    }
+    Ok(numbers)
+}
+
+/// The numbers of a line of a weight.
+///
+/// # Errors
+/// As [`Model::rows`].
+pub(super) fn of_weight<B: Backend>(model: &Model<B>, line: Line) -> Result<Vec<f32>> {
+    let (rows, first) = rows_of(model, line);
+    let values = model.rows(&rows)?;
+    Ok(line.cells().map(|cell| values[cell.at - first]).collect())
+}
+
+/// As [`llama_trace_core::explain::Operands::whole`].
+///
+/// # Errors
+/// As [`Model::rows`].
+pub(super) fn whole<B: Backend>(
+    model: &Model<B>,
+    row: Line,
+    x: &[i8],
+    scales: &[f32],
+    group: usize,
+) -> Result<(Vec<f32>, f32)> {
+    let (rows, _) = rows_of(model, row);
+    let (mut weights, mut product) = (Vec::new(), f32::NAN);
+    model.int8_rows(&rows, &mut |whole| {
+        (weights, product) = match whole {
+            WholeRows::Int8(row) => {
+                let mut weights = vec![0.0; row.values.len()];
+                row.dequantize(0, &mut weights);
+                (weights, ops::quantize::dot(x, scales, group, row))
+            }
+            WholeRows::Blocks(blocks) => (model.rows(&rows)?, (blocks.dot)(x, scales, blocks.row(0))),
+        };
+        Ok(())
+    })?;
+    Ok((weights, product))
+}
+
+/// The rows of a weight that a line is in, and the number of their first value.
+fn rows_of<B: Backend>(model: &Model<B>, line: Line) -> (WeightRows, usize) {
+    let Place::Weight(layer, weight) = line.place else { unreachable!("{} is no weight", line.place) };
+    let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
+    let width = match weight.axes() {
+        [_, inputs] => model.sizes().axis(*inputs, nothing),
+        axes => axes.iter().map(|&axis| model.sizes().axis(axis, nothing)).product(),
+    };
+    let last = line.first + line.count.saturating_sub(1) * line.step;
+    let rows = line.first / width..last / width + 1;
+    let first = rows.start * width;
+    (WeightRows { run: Run::ITSELF, layer, weight, rows }, first)
+}
+
+/// The smallest region of a stage of `shape` that has all of a line, of which there is some.
+fn spanned(shape: &[usize], line: Line) -> Region {
+    let (first, last) = (index_of(shape, line.first), index_of(shape, line.cell(line.count - 1).at));
+    let differing = first.iter().zip(&last).position(|(a, b)| a != b).unwrap_or(shape.len());
+    let inner: usize = shape.iter().skip(differing + 1).product();
+    let of_axis = |axis: usize| match axis {
+        // What steps from one index of the differing axis to another stays where it is on those within.
+        _ if axis > differing && !line.step.is_multiple_of(inner) => 0..shape[axis],
+        _ => first[axis]..last[axis] + 1,
+    };
+    Region((0..shape.len()).map(of_axis).collect())
+}
+
+/// Adds every `step`-th value of a run of a block, `most` at the most.
+fn taken<T: Copy>(
+    numbers: &mut Vec<f32>,
+    array: &ArrayD<T>,
+    run: Range<usize>,
+    step: usize,
+    most: usize,
+    number: impl Fn(T) -> f32,
+) {
+    let values = array.as_slice().unwrap_or_default();
+    numbers.extend(values[run].iter().step_by(step).take(most).map(|&value| number(value)));
+}

@@ -1,0 +1,530 @@
+//! A run from its file. What the file keeps is read, what follows from that is derived with the functions that derive
+//! the frames of a live run; nothing is run again. A worker thread does it, as with a live run.
+
+mod follows;
+mod lens;
+mod made;
+
+pub use follows::Follows;
+
+use std::fmt::Display;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use super::lens::Answers;
+use super::live::{Label, Live, Over};
+use super::operands;
+use super::serve::{Member, Reply, Serves, lock};
+use super::store::Store;
+use super::together::Together;
+use crate::record::Kept;
+use llama_trace_core::config::CacheDtype;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::explain::{
+    Fold, Line, Operands, Place, Rules, added, attribute, explain, strongest, writings,
+};
+use llama_trace_core::ops::round;
+use llama_trace_core::stop::Stop;
+use llama_trace_core::trace::block::{Cutting, index_of};
+use llama_trace_core::trace::draw::{Draw, DrawAt};
+use llama_trace_core::trace::foretold::{Foretold, ForetoldAt};
+use llama_trace_core::trace::pattern::Measuring;
+use llama_trace_core::trace::source::all_recorded;
+use llama_trace_core::trace::spread::Counting;
+use llama_trace_core::trace::stage::Section;
+use llama_trace_core::trace::{
+    Answer, Block, Cached, Fork, Order, Outline, Part, PassDims, PassOutline, Pattern, Probe, Query, Region,
+    Run, Site, Sizes, Source, Spread, Stage, TokenLabel, WeightRows,
+};
+use llama_trace_engine::backend::Backend;
+use llama_trace_engine::generate::{Sampler, Sampling};
+use llama_trace_engine::model::{Activations, Model};
+use llama_trace_formats::tokenizer::Tokenizer;
+
+/// What to do where something takes the weights.
+const NEEDS_MODEL: &str = "open the trace with --model and the model that it was recorded from";
+
+/// The same in a run that is shown beside the one that it is judged by. A model would give what should be there.
+const WRITE_IT: &str = "have B write it too: of B nothing is computed here";
+const OTHER_SIDE: &str = "B is shown with what it wrote alone; A's number is taken apart with --model";
+
+/// A trace that is open, and the model that it came from where that is there too.
+pub struct Recorded<B: Backend> {
+    trace: Arc<dyn Kept>,
+    judged: Option<Run>,
+    model: Option<Arc<Model<B>>>,
+    tokenizer: Option<Arc<dyn Tokenizer>>,
+    memory: usize,
+    store: Arc<Mutex<Store>>,
+    turn: Arc<Mutex<()>>,
+}
+
+impl<B: Backend + 'static> Recorded<B> {
+    /// The sequences of `trace`, whose values may take so many bytes of memory together. With the model, what the trace
+    /// has not is computed again; `tokenizer` gives tokens their texts where the trace has none.
+    pub fn new(
+        trace: Arc<dyn Kept>,
+        model: Option<Arc<Model<B>>>,
+        tokenizer: Option<Arc<dyn Tokenizer>>,
+        memory: usize,
+    ) -> Self {
+        let store = Arc::new(Mutex::new(Store::new(memory)));
+        Self { trace, judged: None, model, tokenizer, memory, store, turn: Arc::default() }
+    }
+
+    /// The same as run `run` beside the one that it is judged by: what is said of it names it so.
+    #[must_use]
+    pub fn judged_as(self, run: Run) -> Self {
+        Self { judged: Some(run), ..self }
+    }
+
+    /// Opens a sequence of a run: of the run itself, or the one that a branch has.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where there is none of this number, or no thread can be started.
+    pub fn open(&self, run: Run, sequence: usize) -> Result<Box<dyn Source>> {
+        let sequences = self.trace.sequences();
+        if sequence >= sequences {
+            let there = if sequences == 1 { "s0 alone".into() } else { format!("s0 to s{}", sequences - 1) };
+            return Err(Error::usage(format!("there is no sequence {sequence}")).found(there));
+        }
+        let fork = self.fork(run, sequence)?;
+        if let Some(fork) = fork {
+            lock(&self.store).part(sequence, run, fork);
+        }
+        let turn = Arc::clone(&self.turn);
+        let member = Member { run, sequence, sequences, shares: sequences, turn };
+        let sampler = match sampler(&*self.trace, sequence)? {
+            // With the model it can be told what the likeliest token of the recorded logits is.
+            None if self.model.is_some() => Some(greedy()?),
+            sampler => sampler,
+        };
+        let over = Over {
+            outline: self.outline(run, fork, sequence),
+            store: Arc::clone(&self.store),
+            label: self.label(),
+            member: member.clone(),
+            stop: Stop::default(),
+            why: all_recorded(),
+        };
+        let reader = Reader {
+            trace: Arc::clone(&self.trace),
+            judged: self.judged,
+            run,
+            sequence,
+            store: Arc::clone(&self.store),
+            stop: over.stop.clone(),
+            sampler: sampler.clone(),
+            weights: OfModel {
+                model: self.model.clone(),
+                next: if self.judged.is_some() { OTHER_SIDE } else { NEEDS_MODEL },
+            },
+            work: None,
+            answers: Answers::default(),
+            tokenizer: self.tokenizer.clone(),
+        };
+        let trace = Live::over(over, reader)?;
+        Ok(match &self.model {
+            None => Box::new(trace),
+            Some(model) => {
+                let kept = Arc::clone(&self.trace);
+                let asked = (Arc::clone(model), member, sampler.unwrap_or(greedy()?), self.tokenizer.clone());
+                Box::new(Together::new((trace, kept), asked, self.trace.passes(run, sequence), self.memory))
+            }
+        })
+    }
+
+    /// Which of its stages are to be had without running anything again.
+    pub fn follows(&self) -> Follows<'_> {
+        Follows::new(&*self.trace, self.trace.sampling().is_some() || self.model.is_some())
+    }
+
+    /// Where `run` begins, if it is a branch.
+    fn fork(&self, run: Run, sequence: usize) -> Result<Option<Fork>> {
+        let Some(number) = usize::from(run.0).checked_sub(1) else { return Ok(None) };
+        let branch = self.trace.branches().get(number).filter(|branch| branch.sequence == sequence);
+        branch.map(|branch| Some(branch.fork())).ok_or_else(|| match self.trace.branches().len() {
+            0 => Error::usage(format!("there is no run {run}")).found("r0 alone"),
+            count => {
+                const TOLD: usize = 8;
+                let branches = (1..).zip(self.trace.branches()).take(TOLD);
+                let named: Vec<_> =
+                    branches.map(|(number, branch)| format!("r{number} of s{}", branch.sequence)).collect();
+                let more = if count > TOLD { format!(", to r{count}") } else { String::new() };
+                Error::usage(format!("there is no {run} of s{sequence}"))
+                    .found(format!("{}{more}", named.join(", ")))
+                    .next("an address names both: r1:s0/p0/L0/xq")
+            }
+        })
+    }
+
+    fn label(&self) -> Label {
+        let (trace, tokenizer) = (Arc::clone(&self.trace), self.tokenizer.clone());
+        Rc::new(move |id| {
+            let other = || tokenizer.as_ref().map(|tokenizer| tokenizer.label(id));
+            trace.label(id).or_else(other).unwrap_or_else(|| format!("#{id}"))
+        })
+    }
+
+    /// The passes of a sequence of a run and their tokens.
+    fn outline(&self, run: Run, fork: Option<Fork>, sequence: usize) -> Outline {
+        let text = self.label();
+        let label = |id| TokenLabel { id, text: text(id) };
+        let passes = self.trace.passes(run, sequence).iter().map(|pass| PassOutline {
+            dims: pass.dims,
+            tokens: pass.tokens.iter().map(|&id| label(id)).collect(),
+            sampled: pass.sampled.map(label),
+        });
+        Outline {
+            run,
+            fork,
+            setting: fork.and_then(|fork| fork.setting),
+            sequence,
+            sequences: self.trace.sequences(),
+            recorded: true,
+            ended: None,
+            card: self.trace.card().clone(),
+            passes: passes.collect(),
+            cache: Cached { dtype: cached_as(&*self.trace), capacity: None },
+        }
+    }
+}
+
+/// The number type of cached keys and values; where nobody says it, the one that keeps them as they are.
+fn cached_as(trace: &dyn Kept) -> CacheDtype {
+    trace.cache().unwrap_or(trace.card().precision.cache_dtype())
+}
+
+/// What drew the tokens of a sequence.
+fn sampler(trace: &dyn Kept, sequence: usize) -> Result<Option<Sampler>> {
+    let Some(drawing) = trace.sampling() else { return Ok(None) };
+    let Sampling { temperature, top_p, .. } = drawing.sampling;
+    let sampler = Sampler::new(drawing.sampling);
+    // What is out of range is the file's fault here, and no option's.
+    let sampler = sampler.map_err(|_| {
+        Error::model("the trace says that its tokens were drawn as none can be")
+            .at(trace.place())
+            .expected("a temperature of 0 or more, and top-p over 0 and up to 1")
+            .found(format!("temperature {temperature}, top-p {top_p}"))
+            .next("record it again")
+    })?;
+    Ok(Some(sampler.with_stream(drawing.stream.wrapping_add(sequence as u64))))
+}
+
+/// What draws where nobody knows what did: the likeliest token.
+fn greedy() -> Result<Sampler> {
+    Sampler::new(Sampling::default())
+}
+
+/// The model, where there is one, and what to do where there is none.
+struct OfModel<B: Backend> {
+    model: Option<Arc<Model<B>>>,
+    next: &'static str,
+}
+
+impl<B: Backend> OfModel<B> {
+    fn get(&self, what: impl Display) -> Result<&Model<B>> {
+        self.model.as_deref().ok_or_else(|| self.lacking(&what))
+    }
+
+    /// Why what takes weights cannot be had, where nobody has them.
+    fn lacking(&self, what: &dyn Display) -> Error {
+        Error::usage(format!("{what} needs the model: a trace has no weights")).next(self.next)
+    }
+
+    /// Whether nobody has them.
+    fn are_lacking(&self) -> bool {
+        self.model.is_none()
+    }
+
+    fn rows(&self, rows: &WeightRows) -> Result<Vec<f32>> {
+        self.get(rows)?.rows(rows)
+    }
+
+    fn of_line(&self, line: Line) -> Result<Vec<f32>> {
+        operands::of_weight(self.get(line.place)?, line)
+    }
+
+    fn whole(&self, row: Line, x: &[i8], scales: &[f32], group: usize) -> Result<(Vec<f32>, f32)> {
+        operands::whole(self.get(row.place)?, row, x, scales, group)
+    }
+}
+
+/// Who reads a sequence of the file.
+struct Reader<B: Backend> {
+    trace: Arc<dyn Kept>,
+    /// The run that it stands for, where it is judged by another one.
+    judged: Option<Run>,
+    run: Run,
+    sequence: usize,
+    store: Arc<Mutex<Store>>,
+    stop: Stop,
+    /// None where nobody knows how tokens were drawn.
+    sampler: Option<Sampler>,
+    weights: OfModel<B>,
+    /// What the model's head reads residuals from; none before the first.
+    work: Option<Activations<B>>,
+    /// What the last layer of the trace answers.
+    answers: Answers,
+    tokenizer: Option<Arc<dyn Tokenizer>>,
+}
+
+impl<B: Backend> Serves for Reader<B> {
+    fn answer(&mut self, run: Run, query: &Query) -> Result<Answer> {
+        // What a branch shares is kept under the run that it parts from.
+        let query = match query.site() {
+            Some(site) => &query.of_run(lock(&self.store).own(site).run),
+            None => query,
+        };
+        match query {
+            Query::Block(site, region) => {
+                let block = self.block(*site, region);
+                block.map(Answer::Block).map_err(|error| self.with_statistics(*site, error))
+            }
+            Query::Spread(part) => self.spread(*part).map(Answer::Spread),
+            Query::Order(part) => self.order(*part).map(Answer::Order),
+            Query::Patterns(site) => self.patterns(*site).map(Answer::Patterns),
+            Query::Rows(rows) => self.weights.rows(rows).map(Answer::Rows),
+            Query::Explanation(at) => {
+                self.dims(at.site)?;
+                if self.sampler.is_none() && at.site.stage.info().section == Section::Sampler {
+                    return Err(self.not_here(at.site));
+                }
+                let mut explanation = explain(&self.rules(), at.site, at.at, at.terms, self)?;
+                explanation.recorded = self.trace.tells(at.site);
+                Ok(Answer::Explanation(Box::new(explanation.seen_from(run))))
+            }
+            Query::Attribution(at) => {
+                self.dims(at.site)?;
+                attribute(&self.rules(), at, self).map(Answer::Attribution)
+            }
+            Query::Draw(at) => self.draw(at).map(|draw| Answer::Draw(Arc::new(draw))),
+            Query::Stream(at) => {
+                self.dims(at.site)?;
+                added(&self.rules(), at, self).map(Answer::Stream)
+            }
+            Query::Units(at) => {
+                self.dims(at.site)?;
+                strongest(&self.rules(), at, self).map(Answer::Units)
+            }
+            Query::Writes(at) => {
+                self.dims(at.site)?;
+                writings(&self.rules(), at, self).map(Answer::Writes)
+            }
+            Query::Foretold(at) => self.foretold(at).map(Answer::Foretold),
+            Query::Made(site) => {
+                let ids =
+                    self.trace.passes(self.run, self.sequence).get(site.pass).map(|pass| pass.tokens.clone());
+                let ids = ids.ok_or_else(|| self.no(*site))?;
+                Ok(Answer::Made(super::made::made(self.tokenizer.as_deref(), &ids)?.into()))
+            }
+            Query::Lens(at) => self.lens(at).map(Answer::Lens),
+        }
+    }
+
+    fn advance(&mut self, run: Run) -> Reply {
+        Reply::Pass(self.next_pass(run), Err(all_recorded()))
+    }
+
+    fn branch(&mut self, _: Run, _: Fork) -> Result<()> {
+        Err(all_recorded())
+    }
+
+    fn next_pass(&self, _: Run) -> PassDims {
+        let passes = self.trace.passes(self.run, self.sequence);
+        let start = passes.last().map_or(0, |pass| pass.dims.keys());
+        PassDims { pass: passes.len(), start, tokens: 1 }
+    }
+}
+
+impl<B: Backend> Reader<B> {
+    /// The cosines or sines of a line, where it is of these, from the configuration of the run itself.
+    fn angles(&self, line: Line, site: Site) -> Option<Vec<f32>> {
+        let (rules, precision) = (self.rules(), self.trace.card().precision);
+        let of = rules.of(site).filter(|_| self.judged.is_none())?;
+        let number = |i: usize| match of.cell(line.cell(i).at).fold {
+            Fold::Angle { position, frequency, sine, .. } => {
+                let (sin, cos) = (position as f32 * frequency.value).sin_cos();
+                Some(round::value(precision, if sine { sin } else { cos }))
+            }
+            _ => None,
+        };
+        (0..line.count).map(number).collect()
+    }
+
+    /// The rules of the run.
+    fn rules(&self) -> Rules {
+        let card = self.trace.card();
+        let sampling = self.sampler.as_ref().map(Sampler::sampling).unwrap_or_default();
+        let mut rules = Rules::new(card.clone(), cached_as(&*self.trace), sampling);
+        for (draw, pass) in (0..).zip(self.trace.passes(self.run, self.sequence)) {
+            let drawn = self.sampler.as_ref().filter(|_| sampling.temperature > 0.0);
+            rules.push(pass.dims, drawn.map(|sampler| sampler.random(draw)));
+        }
+        rules
+    }
+
+    fn sizes(&self) -> Sizes {
+        self.trace.card().sizes()
+    }
+
+    /// The pass of `site`, if that is there.
+    fn dims(&self, site: Site) -> Result<PassDims> {
+        let dims = self.trace.dims(site).filter(|_| site.sequence == self.sequence);
+        dims.ok_or_else(|| self.no(site))
+    }
+
+    fn no(&self, site: Site) -> Error {
+        Error::usage(format!("there is no {site} in this trace"))
+            .next("`llama-trace log --trace FILE` lists what there is")
+    }
+
+    fn largest(&self) -> usize {
+        lock(&self.store).largest()
+    }
+
+    /// A block that has what of `site` is in `region`; the whole stage where that is small enough.
+    fn block(&mut self, site: Site, region: &Region) -> Result<Block> {
+        let kept = lock(&self.store).get(site, region);
+        if let Some(block) = kept {
+            return Ok(block);
+        }
+        let (dims, sizes) = (self.dims(site)?, self.sizes());
+        if self.is_small(site, dims) {
+            return self.frame(site).map(Block::whole);
+        }
+        let shape = sizes.shape(site.stage.axes(), dims);
+        let most = self.largest() / site.stage.value_bytes();
+        let region = region.within(&shape).grown(&shape, most);
+        let bytes = region.count() * site.stage.value_bytes();
+        let mut cutting = Cutting::new(site, region.clone(), &sizes, dims);
+        lock(&self.store).reserve(bytes);
+        let shown = self.show(site, &region, &mut cutting);
+        lock(&self.store).release(bytes);
+        shown?;
+        let block = cutting.into_block().ok_or_else(|| self.no(site))?;
+        lock(&self.store).cache(block.clone());
+        Ok(block)
+    }
+
+    fn spread(&mut self, part: Part) -> Result<Spread> {
+        let (dims, sizes) = (self.dims(part.site)?, self.sizes());
+        if self.is_small(part.site, dims) {
+            return Ok(Spread::of_frame(&*self.frame(part.site)?, part.held));
+        }
+        let mut counting = Counting::new(part, &sizes, dims);
+        let region = part.region(&sizes.shape(part.site.stage.axes(), dims));
+        self.show(part.site, &region, &mut counting)?;
+        Ok(counting.spread())
+    }
+
+    fn patterns(&mut self, site: Site) -> Result<Vec<Pattern>> {
+        let (dims, sizes) = (self.dims(site)?, self.sizes());
+        if self.is_small(site, dims) {
+            return Ok(Measuring::of_frame(&*self.frame(site)?, &sizes, dims));
+        }
+        let mut measuring = Measuring::new(site, &sizes, dims);
+        let region = Region::whole(&sizes.shape(site.stage.axes(), dims));
+        self.show(site, &region, &mut measuring)?;
+        Ok(measuring.patterns())
+    }
+
+    fn order(&mut self, part: Part) -> Result<Order> {
+        let shape = self.sizes().shape(part.site.stage.axes(), self.dims(part.site)?);
+        let block = self.block(part.site, &part.region(&shape))?;
+        Ok(Order::of(&block, part.held))
+    }
+
+    /// What is drawn after a pass, from its last logits.
+    fn draw(&mut self, at: &DrawAt) -> Result<Draw> {
+        let last = self.dims(at.site)?.tokens - 1;
+        let logits = self.rows(at.site.other(Stage::Logits), last..last + 1)?;
+        let sampler = match (&self.sampler, at.setting) {
+            (Some(sampler), _) => sampler.clone(),
+            // What somebody tries needs no setting of the run's.
+            (None, Some(_)) => greedy()?,
+            (None, None) => return Err(self.not_here(at.site)),
+        };
+        sampler.look(logits.floats(last..last + 1), at.site.pass as u64, at.setting)
+    }
+
+    /// How likely each token of `at` was, by the logits at the position before.
+    fn foretold(&mut self, at: &ForetoldAt) -> Result<Vec<Option<Foretold>>> {
+        let dims = self.dims(at.site)?;
+        let ids = self.trace.passes(self.run, self.sequence)[at.site.pass].tokens.clone();
+        let mut told = Vec::new();
+        for token in at.tokens.start..at.tokens.end.min(dims.tokens) {
+            let before = match (token.checked_sub(1), at.site.pass.checked_sub(1)) {
+                (Some(row), _) => Some((at.site, row)),
+                (None, Some(pass)) => {
+                    let site = Site { pass, ..at.site };
+                    Some((site, self.dims(site)?.tokens - 1))
+                }
+                (None, None) => None,
+            };
+            told.push(match before {
+                Some((site, row)) => {
+                    let logits = self.rows(site, row..row + 1)?;
+                    Foretold::of(logits.floats(row..row + 1), ids[token])
+                }
+                None => None,
+            });
+        }
+        Ok(told)
+    }
+
+    /// Shows `probe` the rows of `site` that are in `region`, some at a time.
+    fn show(&mut self, site: Site, region: &Region, probe: &mut impl Probe) -> Result<()> {
+        /// Values that are read or derived at once.
+        const AT_ONCE: usize = 1 << 18;
+        let shape = self.sizes().shape(site.stage.axes(), self.dims(site)?);
+        let Some((&width, outer)) = shape.split_last() else { return Ok(()) };
+        let (side_by_side, before) = match region.0.len() {
+            1 => (0..1, Vec::new()),
+            axes => (region.0[axes - 2].clone(), region.0[..axes - 2].to_vec()),
+        };
+        let length = outer.last().copied().unwrap_or(1);
+        let at_once = (AT_ONCE / width.max(1)).max(1);
+        for run in 0..before.iter().map(ExactSizeIterator::len).product() {
+            let inside: Vec<usize> = before.iter().map(ExactSizeIterator::len).collect();
+            let index = index_of(&inside, run);
+            let at = before
+                .iter()
+                .zip(&index)
+                .zip(outer)
+                .fold(0, |at, ((range, index), &length)| at * length + range.start + index);
+            for first in side_by_side.clone().step_by(at_once) {
+                self.stop.check()?;
+                let rows = at * length + first..at * length + (first + at_once).min(side_by_side.end);
+                let read = self.rows(site, rows.clone())?;
+                probe.record(site, rows.clone(), read.values(rows));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<B: Backend> Operands for Reader<B> {
+    fn numbers(&mut self, line: Line) -> Result<Vec<f32>> {
+        self.stop.check()?;
+        match line.place {
+            Place::Stage(site) => {
+                let shape = self.sizes().shape(site.stage.axes(), self.dims(site)?);
+                match operands::of_stage(line, &shape, |region| self.block(site, region)) {
+                    // Angles take a position and the configuration, and no value of the run.
+                    Err(Error::Usage(what)) => self.angles(line, site).ok_or(Error::Usage(what)),
+                    found => found,
+                }
+            }
+            Place::Weight(..) => self.weights.of_line(line),
+        }
+    }
+
+    fn whole(&mut self, row: Line, x: &[i8], scales: &[f32], group: usize) -> Result<(Vec<f32>, f32)> {
+        self.weights.whole(row, x, scales, group)
+    }
+
+    fn is_all(&self) -> bool {
+        self.weights.are_lacking()
+    }
+}

@@ -1,0 +1,68 @@
+//! What a run that was recorded has of its stages: those that are kept, and those that follow from these.
+
+use std::collections::HashMap;
+
+use crate::record::Kept;
+use llama_trace_core::trace::stage::Input;
+use llama_trace_core::trace::{Site, Stage};
+
+/// Which stages of a run are to be had without its weights. No value is looked at.
+pub struct Follows<'a> {
+    kept: &'a dyn Kept,
+    /// Whether it is known how tokens were drawn, or taken for known.
+    drawn: bool,
+    known: HashMap<Site, bool>,
+    /// Of a cache after a pass, whether what every pass so far wrote is to be had.
+    written: HashMap<Site, bool>,
+}
+
+impl std::fmt::Debug for Follows<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Follows").finish_non_exhaustive()
+    }
+}
+
+impl<'a> Follows<'a> {
+    /// Of what is kept.
+    pub(super) fn new(kept: &'a dyn Kept, drawn: bool) -> Self {
+        Self { kept, drawn, known: HashMap::new(), written: HashMap::new() }
+    }
+
+    /// Whether the values of `site` are kept, or follow from what is kept.
+    pub fn has(&mut self, site: Site) -> bool {
+        if let Some(&known) = self.known.get(&site) {
+            return known;
+        }
+        let has = self.kept.holds(site) || (self.kept.dims(site).is_some() && self.derives(site));
+        self.known.insert(site, has);
+        has
+    }
+
+    fn derives(&mut self, site: Site) -> bool {
+        match site.stage {
+            Stage::CacheK => self.cached(site, Stage::XkRope),
+            Stage::CacheV => self.cached(site, Stage::Xv),
+            Stage::Probs | Stage::Nucleus | Stage::Sampled => {
+                self.drawn && self.has(site.other(Stage::Logits))
+            }
+            stage => stage.info().derivation.is_some_and(|derivation| {
+                derivation.from.iter().all(|input| match *input {
+                    Input::Stage(from) => self.has(site.other(from)),
+                    Input::LayerInput => self.has(site.layer_input()),
+                    Input::Positions => true,
+                })
+            }),
+        }
+    }
+
+    fn cached(&mut self, site: Site, written: Stage) -> bool {
+        let at = |pass: usize| Site { pass, ..site };
+        let first = (0..=site.pass).rev().find(|&pass| self.written.contains_key(&at(pass)));
+        let mut all = first.is_none_or(|pass| self.written[&at(pass)]);
+        for pass in first.map_or(0, |pass| pass + 1)..=site.pass {
+            all = all && self.has(at(pass).other(written));
+            self.written.insert(at(pass), all);
+        }
+        all
+    }
+}

@@ -1,0 +1,49 @@
+//! The logit lens of a run that was recorded: the model's head reads the residuals that the trace has.
+
+use super::Reader;
+use crate::replay::lens::read_residual;
+use llama_trace_core::error::Result;
+use llama_trace_core::trace::lens::{LensAt, Reading};
+use llama_trace_core::trace::{NoProbe, Site};
+use llama_trace_engine::backend::{Backend, Span};
+use llama_trace_engine::model::{Activations, forward};
+
+impl<B: Backend> Reader<B> {
+    /// What the model would answer after the layer of `at`, for each of its tokens.
+    ///
+    /// # Errors
+    /// [`Error::Usage`](llama_trace_core::error::Error::Usage) without the model, or where the trace has not the residual of the layer
+    /// and that of the last one.
+    pub(super) fn lens(&mut self, at: &LensAt) -> Result<Vec<Reading>> {
+        let (dims, sizes) = (self.dims(at.site)?, self.sizes());
+        if at.tokens.end > dims.tokens {
+            return Err(self.no(at.site));
+        }
+        let answers = match self.answers.get(at) {
+            Some(answers) => answers,
+            None => {
+                let site = Site { layer: sizes.layers.checked_sub(1), ..at.site };
+                let last = self.read_residual(&LensAt { site, top: 1, ..at.clone() }, &[])?;
+                self.answers.keep(at, &last)
+            }
+        };
+        self.read_residual(at, &answers)
+    }
+
+    /// What the head makes of the residual of `at`.
+    fn read_residual(&mut self, at: &LensAt, answers: &[u32]) -> Result<Vec<Reading>> {
+        let lacking = || self.weights.lacking(&"what a layer would answer");
+        let model = self.weights.model.clone().ok_or_else(lacking)?;
+        let residual = self.rows(at.site, at.tokens.clone())?;
+        let work = match &mut self.work {
+            Some(work) => work,
+            none => none.insert(Activations::new(&model)?),
+        };
+        let rows = at.tokens.len();
+        // Which tokens the pass reads does not matter: the residual takes the place of their embeddings.
+        let (ids, span) = (vec![0; rows], Span { sequence: 0, start: 0, tokens: rows });
+        forward::begin(&model, work, at.site.pass, &[span], (&ids, &[]), &mut NoProbe)?;
+        work.set_input(&model, residual.floats(at.tokens.clone()))?;
+        read_residual(&model, work, 0..rows, at.top, answers)
+    }
+}

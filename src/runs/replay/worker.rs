@@ -1,0 +1,471 @@
+//! The side of a live run that computes.
+//!
+//! A pass keeps what enters some of its layers, as many as the budget allows. What somebody looks at is run again
+//! from the nearest of those, or from the embedding: the same functions on the same numbers, so the same bits as in
+//! the pass itself. Keys and values of all positions are in the cache still, and a layer that runs again writes
+//! over its own with what they are already.
+
+mod branches;
+mod explanation;
+mod foretold;
+mod lens;
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use ndarray::{ArrayD, IxDyn};
+
+use super::derive::{derive, is_derived, values};
+use super::lens::Answers;
+use super::made::made;
+use super::operands;
+use super::serve::{Member, Progress, Reply, Serves, lock};
+use super::store::Store;
+use branches::Branches;
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::block::Cutting;
+use llama_trace_core::trace::draw::{Draw, DrawAt};
+use llama_trace_core::trace::pattern::Measuring;
+use llama_trace_core::trace::spread::Counting;
+use llama_trace_core::trace::stage::{Input, Section};
+use llama_trace_core::trace::{
+    Answer, Block, Fork, Frame, FrameData, NoProbe, Order, Part, PassDims, Pattern, Probe, Query, Recorder,
+    Region, Run, Select, Site, Sizes, Spread, Stage, Values,
+};
+use llama_trace_engine::backend::{Backend, Span};
+use llama_trace_engine::generate::{Next, Session};
+use llama_trace_engine::model::forward;
+use llama_trace_formats::tokenizer::Tokenizer;
+
+/// Who has passes run, and parts of them again.
+pub(super) struct Worker<'m, B: Backend> {
+    session: Session<'m, B>,
+    store: Arc<Mutex<Store>>,
+    progress: Arc<Progress>,
+    member: Member,
+    passes: Vec<Ran>,
+    /// The pass and the layer whose input the buffers hold now; the tables of RoPE are that pass's.
+    at: Option<(usize, usize)>,
+    /// By pass and token, the id that the last layer finds the likeliest.
+    answers: Answers,
+    branches: Branches<B>,
+    tokenizer: Option<Arc<dyn Tokenizer>>,
+}
+
+/// A pass that was run.
+#[derive(Clone)]
+struct Ran {
+    dims: PassDims,
+    ids: Vec<u32>,
+    sampled: u32,
+}
+
+/// Notes the layer, and shows `inner` what it wants, under the number of its run.
+struct Watch<'a, P> {
+    inner: &'a mut P,
+    progress: &'a Progress,
+    run: Run,
+}
+
+impl<P: Probe> Probe for Watch<'_, P> {
+    const ENABLED: bool = true;
+
+    fn wants(&self, site: Site) -> bool {
+        self.progress.set(site.layer);
+        self.inner.wants(Site { run: self.run, ..site })
+    }
+
+    fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
+        self.inner.record(Site { run: self.run, ..site }, rows, values);
+    }
+}
+
+impl<B: Backend> Serves for Worker<'_, B> {
+    fn answer(&mut self, run: Run, query: &Query) -> Result<Answer> {
+        // What a branch shares is told by the run that computed it.
+        let query = match query.site() {
+            Some(site) => {
+                let owner = lock(&self.store).own(site).run;
+                self.turn_to(owner)?;
+                &query.of_run(owner)
+            }
+            None => query,
+        };
+        match query {
+            Query::Block(site, region) => self.block(*site, region).map(Answer::Block),
+            Query::Spread(part) => self.spread(*part).map(Answer::Spread),
+            Query::Order(part) => self.order(*part).map(Answer::Order),
+            Query::Patterns(site) => self.patterns(*site).map(Answer::Patterns),
+            Query::Rows(rows) => self.session.model.rows(rows).map(Answer::Rows),
+            Query::Explanation(at) => {
+                let found = self.explanation(at)?.seen_from(run);
+                Ok(Answer::Explanation(Box::new(found)))
+            }
+            Query::Lens(at) => self.lens(at).map(Answer::Lens),
+            Query::Attribution(at) => self.attribution(at).map(Answer::Attribution),
+            Query::Draw(at) => self.draw(at).map(|draw| Answer::Draw(Arc::new(draw))),
+            Query::Stream(at) => self.stream(at).map(Answer::Stream),
+            Query::Units(at) => self.units(at).map(Answer::Units),
+            Query::Writes(at) => self.writes(at).map(Answer::Writes),
+            Query::Foretold(at) => self.foretold(at).map(Answer::Foretold),
+            Query::Made(site) => {
+                self.dims(*site)?;
+                made(self.tokenizer.as_deref(), &self.passes[site.pass].ids)
+                    .map(|made| Answer::Made(made.into()))
+            }
+        }
+    }
+
+    fn advance(&mut self, run: Run) -> Reply {
+        if let Err(error) = self.turn_to(run) {
+            return Reply::Pass(self.next_pass(run), Err(error));
+        }
+        let ids = self.session.waiting().to_vec();
+        let (dims, result) = self.pass(&ids);
+        let ended = match self.session.next() {
+            Next::Pass(_) => None,
+            Next::Ended(ended) => Some(ended),
+        };
+        Reply::Pass(dims, result.map(|sampled| (ids, sampled, ended)))
+    }
+
+    fn branch(&mut self, run: Run, fork: Fork) -> Result<()> {
+        self.part(run, fork)
+    }
+
+    fn next_pass(&self, _: Run) -> PassDims {
+        self.session.next_pass(self.session.waiting().len())
+    }
+}
+
+impl<'m, B: Backend> Worker<'m, B> {
+    pub(super) fn new(
+        mut session: Session<'m, B>,
+        store: Arc<Mutex<Store>>,
+        progress: Arc<Progress>,
+        member: Member,
+        tokenizer: Option<Arc<dyn Tokenizer>>,
+    ) -> Self {
+        session.sequence.number = member.sequence;
+        let run = member.run;
+        Self {
+            session,
+            store,
+            progress,
+            member,
+            passes: Vec::new(),
+            at: None,
+            answers: Answers::default(),
+            branches: Branches::new(run),
+            tokenizer,
+        }
+    }
+
+    /// Runs the next pass, over `ids`, keeping the inputs of some of its layers, and draws a token.
+    fn pass(&mut self, ids: &[u32]) -> (PassDims, Result<u32>) {
+        let dims = self.session.next_pass(ids.len());
+        let sizes = self.session.model.sizes();
+        let input = bytes(Stage::FfnResidual, &sizes, dims);
+        let most = lock(&self.store).inputs();
+        let largest = lock(&self.store).largest();
+        let layers: Vec<usize> = if dims.pass == 0 {
+            // As many as have room, evenly apart; the last is the input of what comes after the layers.
+            let count = (most / self.member.shares / input).min(sizes.layers);
+            (0..sizes.layers)
+                .filter(|layer| (layer + 1) * count / sizes.layers > layer * count / sizes.layers)
+                .collect()
+        } else if input <= largest {
+            (0..sizes.layers).collect()
+        } else {
+            Vec::new()
+        };
+        let select = Select::stages(&[Stage::FfnResidual]).in_layers(layers);
+        // One of them is put together at a time.
+        lock(&self.store).reserve(input);
+        let store = Arc::clone(&self.store);
+        let mut recorder = Recorder::new(sizes, dims, &select, |frame: Frame| {
+            let mut store = lock(&store);
+            store.release(input);
+            if dims.pass == 0 {
+                store.keep(frame);
+            } else {
+                store.cache(Block::whole(Arc::new(frame)));
+            }
+            store.reserve(input);
+        });
+        self.at = None;
+        let mut watch = Watch { inner: &mut recorder, progress: &self.progress, run: self.branches.here };
+        let result = self.session.pass(&mut watch);
+        lock(&self.store).release(input);
+        if let Ok(sampled) = result {
+            self.passes.push(Ran { dims, ids: ids.to_vec(), sampled });
+            self.at = Some((dims.pass, sizes.layers));
+        }
+        (dims, result)
+    }
+
+    /// A block that has what of `site` is in `region`; the whole stage where that is small enough.
+    fn block(&mut self, site: Site, region: &Region) -> Result<Block> {
+        if let Some(block) = lock(&self.store).get(site, region) {
+            return Ok(block);
+        }
+        let (dims, sizes) = self.dims(site)?;
+        let shape = sizes.shape(site.stage.axes(), dims);
+        let largest = lock(&self.store).largest();
+        if bytes(site.stage, &sizes, dims) <= largest {
+            return self.frame(site).map(Block::whole);
+        }
+        let region = region.within(&shape).grown(&shape, largest / site.stage.value_bytes());
+        let bytes = region.count() * site.stage.value_bytes();
+        let mut cutting = Cutting::new(site, region, &sizes, dims);
+        lock(&self.store).reserve(bytes);
+        let result = self.run(site, cutting.rows(), &mut cutting);
+        lock(&self.store).release(bytes);
+        result?;
+        let block = cutting.into_block().ok_or_else(|| missing(site))?;
+        lock(&self.store).cache(block.clone());
+        Ok(block)
+    }
+
+    /// The spread of `part`: of a frame where the stage has room as one, else of what a run shows.
+    fn spread(&mut self, part: Part) -> Result<Spread> {
+        let (dims, sizes) = self.dims(part.site)?;
+        if bytes(part.site.stage, &sizes, dims) <= lock(&self.store).largest() {
+            return Ok(Spread::of_frame(&*self.frame(part.site)?, part.held));
+        }
+        let mut counting = Counting::new(part, &sizes, dims);
+        self.run(part.site, 0..dims.tokens, &mut counting)?;
+        Ok(counting.spread())
+    }
+
+    /// How the heads of a layer divide their attention.
+    fn patterns(&mut self, site: Site) -> Result<Vec<Pattern>> {
+        let (dims, sizes) = self.dims(site)?;
+        if bytes(site.stage, &sizes, dims) <= lock(&self.store).largest() {
+            return Ok(Measuring::of_frame(&*self.frame(site)?, &sizes, dims));
+        }
+        let mut measuring = Measuring::new(site, &sizes, dims);
+        self.run(site, 0..dims.tokens, &mut measuring)?;
+        Ok(measuring.patterns())
+    }
+
+    /// The order of `part`, which is a row of the vocabulary.
+    fn order(&mut self, part: Part) -> Result<Order> {
+        let (dims, sizes) = self.dims(part.site)?;
+        let region = part.region(&sizes.shape(part.site.stage.axes(), dims));
+        let block = self.block(part.site, &region)?;
+        Ok(Order::of(&block, part.held))
+    }
+
+    /// What is drawn after a pass, from its last logits.
+    fn draw(&mut self, at: &DrawAt) -> Result<Draw> {
+        let (dims, sizes) = self.dims(at.site)?;
+        let last = dims.tokens - 1;
+        let block =
+            self.block(at.site.other(Stage::Logits), &Region(vec![last..dims.tokens, 0..sizes.vocab]))?;
+        let run = block.run(last * sizes.vocab).ok_or_else(|| missing(at.site))?;
+        let Values::F32(logits) = block.frame.values().slice(run) else { return Err(missing(at.site)) };
+        self.session.sequence.look(logits, at.site.pass as u64, at.setting)
+    }
+
+    /// The pass of `site`, if that is there.
+    fn dims(&self, site: Site) -> Result<(PassDims, Sizes)> {
+        let sizes = self.session.model.sizes();
+        let in_model = site.layer.is_none_or(|layer| layer < sizes.layers);
+        match self.passes.get(site.pass) {
+            Some(Ran { dims, .. })
+                if in_model
+                    && (site.run, site.sequence) == (self.branches.here, self.member.sequence)
+                    && site.stage.present(&sizes, *dims)
+                    && site.stage.in_layer() == site.layer.is_some() =>
+            {
+                Ok((*dims, sizes))
+            }
+            _ => Err(missing(site)),
+        }
+    }
+
+    /// The frame of `site`, which has room: from the store, derived, or run again.
+    fn frame(&mut self, site: Site) -> Result<Arc<Frame>> {
+        if let Some(frame) = lock(&self.store).whole(site) {
+            return Ok(frame);
+        }
+        let (dims, sizes) = self.dims(site)?;
+        if site.stage == Stage::Sampled {
+            let id = i64::from(self.passes[site.pass].sampled);
+            let data = FrameData::I64(ArrayD::from_elem(IxDyn(&[1]), id));
+            let block = Block::whole(Arc::new(Frame { site, axes: site.stage.axes(), data }));
+            lock(&self.store).cache(block.clone());
+            return Ok(block.frame);
+        }
+        let stages = beside(site, &sizes, dims);
+        let largest = lock(&self.store).largest();
+        let all_fit = stages.iter().all(|&stage| bytes(stage, &sizes, dims) <= largest);
+        if all_fit && self.is_cheap(site.stage) {
+            let precision = self.session.model.backend.precision();
+            let stop = self.session.model.backend.stop().clone();
+            let own = bytes(site.stage, &sizes, dims);
+            lock(&self.store).reserve(own);
+            let frame = derive(site, &sizes, precision, dims, &stop, &mut |input| self.frame(input));
+            lock(&self.store).release(own);
+            let block = Block::whole(Arc::new(frame?));
+            lock(&self.store).cache(block.clone());
+            return Ok(block.frame);
+        }
+        // What cannot be had more cheaply later is recorded by the way.
+        let mut room = lock(&self.store).by_the_way();
+        let others = stages.iter().copied().filter(|&stage| {
+            let bytes = bytes(stage, &sizes, dims);
+            let worth =
+                stage != site.stage && !(all_fit && self.is_cheap(stage)) && bytes <= largest.min(room);
+            room -= if worth { bytes } else { 0 };
+            worth
+        });
+        let chosen: Vec<Stage> = others.chain([site.stage]).collect();
+        self.record(site, &chosen, dims)
+    }
+
+    /// Whether `stage` follows from others of its place at less cost than running the layer. The residuals do not:
+    /// they reach back into the layer before.
+    fn is_cheap(&self, stage: Stage) -> bool {
+        let backend = &self.session.model.backend;
+        is_derived(backend, stage) && !reaches_back(stage)
+    }
+
+    /// Runs the part of the pass that `site` is in, and keeps the frames of `chosen`; the answer is its own.
+    fn record(&mut self, site: Site, chosen: &[Stage], dims: PassDims) -> Result<Arc<Frame>> {
+        let sizes = self.session.model.sizes();
+        let select = Select::stages(chosen);
+        let mut left: usize = chosen.iter().map(|&stage| bytes(stage, &sizes, dims)).sum();
+        let (store, mut own) = (Arc::clone(&self.store), None);
+        lock(&store).reserve(left);
+        let mut recorder = Recorder::new(sizes, dims, &select, |frame: Frame| {
+            let mut store = lock(&store);
+            left -= frame.bytes();
+            store.release(frame.bytes());
+            let block = Block::whole(Arc::new(frame));
+            if block.frame.site == site {
+                own = Some(Arc::clone(&block.frame));
+            }
+            store.cache(block);
+        });
+        let result = self.run(site, 0..dims.tokens, &mut recorder);
+        drop(recorder);
+        lock(&store).release(left);
+        result?;
+        own.ok_or_else(|| missing(site))
+    }
+
+    /// Shows `probe` the part of the pass that `site` is in; of the logits only `rows`.
+    fn run<P: Probe>(&mut self, site: Site, rows: Range<usize>, probe: &mut P) -> Result<()> {
+        let layers = self.session.model.config.layers;
+        let dims = self.passes[site.pass].dims;
+        let progress = Arc::clone(&self.progress);
+        // Outside the layers there is no layer to note.
+        let mut watch = Watch { inner: probe, progress: &progress, run: self.branches.here };
+        match (site.stage.info().section, site.layer) {
+            (Section::Start, _) => {
+                let Self { session: Session { model, work, .. }, passes, at, .. } = self;
+                *at = None;
+                let span = Span { sequence: site.sequence, start: dims.start, tokens: dims.tokens };
+                forward::begin(model, work, dims.pass, &[span], (&passes[site.pass].ids, &[]), &mut watch)?;
+                *at = Some((site.pass, 0));
+            }
+            (Section::Layer, Some(layer)) => {
+                self.enter(site.pass, layer)?;
+                self.layer(dims, layer, watch.inner)?;
+            }
+            (Section::Layer, None) => {}
+            (Section::End, _) => {
+                self.enter(site.pass, layers)?;
+                let Session { model, work, .. } = &mut self.session;
+                forward::finish_rows(model, work, rows, &mut watch)?;
+            }
+            (Section::Sampler, _) => {
+                self.enter(site.pass, layers)?;
+                let Session { model, work, .. } = &mut self.session;
+                forward::finish(model, work, &mut NoProbe)?;
+                self.session.show_draw(site.pass, &mut watch)?;
+            }
+        }
+        self.session.model.backend.sync()
+    }
+
+    /// Runs one layer, whose input the buffers hold.
+    fn layer<P: Probe>(&mut self, dims: PassDims, layer: usize, probe: &mut P) -> Result<()> {
+        let Session { model, sequence, work, .. } = &mut self.session;
+        self.at = None;
+        let mut watch = Watch { inner: probe, progress: &self.progress, run: self.branches.here };
+        forward::layer(model, &mut [&mut sequence.cache], work, layer, &mut watch)?;
+        self.at = Some((dims.pass, layer + 1));
+        Ok(())
+    }
+
+    /// The site that holds what enters `layer` of `pass`, which is not the first layer.
+    fn input_of(&self, pass: usize, layer: usize) -> Site {
+        let (run, sequence) = (self.branches.here, self.member.sequence);
+        Site { run, sequence, ..Site::layer(pass, layer - 1, Stage::FfnResidual) }
+    }
+
+    /// Has the buffers hold what enters `layer` of `pass`: from the nearest input that is kept, the layers between
+    /// are run again. Their inputs are kept while there is room.
+    fn enter(&mut self, pass: usize, layer: usize) -> Result<()> {
+        let dims = self.passes[pass].dims;
+        let (run, sequence) = (self.branches.here, self.member.sequence);
+        let now = self.at.filter(|&(at, before)| at == pass && before <= layer).map(|(_, before)| before);
+        let mut from = now.unwrap_or(0);
+        let kept = (from + 1..=layer).rev().find_map(|layer| {
+            let frame = lock(&self.store).whole(self.input_of(pass, layer))?;
+            Some((layer, frame))
+        });
+        if now.is_none() {
+            self.run(Site { run, sequence, ..Site::once(pass, Stage::Embedding) }, 0..0, &mut NoProbe)?;
+        }
+        if let Some((layer, frame)) = kept {
+            let Session { model, work, .. } = &mut self.session;
+            work.set_input(model, values(&frame))?;
+            from = layer;
+        }
+        let largest = lock(&self.store).largest();
+        let input = bytes(Stage::FfnResidual, &self.session.model.sizes(), dims);
+        for layer in from..layer {
+            self.at = Some((pass, layer));
+            if input <= largest {
+                self.record(self.input_of(pass, layer + 1), &[Stage::FfnResidual], dims)?;
+            } else {
+                self.layer(dims, layer, &mut NoProbe)?;
+            }
+        }
+        self.at = Some((pass, layer));
+        Ok(())
+    }
+}
+
+/// Whether what `stage` is derived from ends in the layer before.
+fn reaches_back(stage: Stage) -> bool {
+    let from = stage.info().derivation.map_or(&[][..], |derivation| derivation.from);
+    from.iter().any(|from| match *from {
+        Input::Stage(from) => reaches_back(from),
+        Input::LayerInput => true,
+        Input::Positions => false,
+    })
+}
+
+/// The stages that the part of the pass has in which `site` is.
+fn beside(site: Site, sizes: &Sizes, dims: PassDims) -> Vec<Stage> {
+    let here = |stage: &Stage| {
+        stage.info().section == site.stage.info().section
+            && stage.present(sizes, dims)
+            && *stage != Stage::Sampled
+    };
+    Stage::ALL.iter().copied().filter(here).collect()
+}
+
+/// Bytes of a whole frame of `stage`.
+fn bytes(stage: Stage, sizes: &Sizes, dims: PassDims) -> usize {
+    sizes.shape(stage.axes(), dims).iter().product::<usize>() * stage.value_bytes()
+}
+
+pub(super) fn missing(site: Site) -> Error {
+    Error::usage(format!("there is no {site} in this run"))
+}

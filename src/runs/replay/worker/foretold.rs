@@ -1,0 +1,75 @@
+//! What the model thought of tokens before it read them: the logits at the position before each.
+
+use std::ops::Range;
+
+use super::{Worker, missing};
+use llama_trace_core::error::Result;
+use llama_trace_core::trace::foretold::{Foretold, ForetoldAt};
+use llama_trace_core::trace::{Probe, Region, Site, Stage, Values};
+use llama_trace_engine::backend::Backend;
+use llama_trace_engine::generate::Session;
+use llama_trace_engine::model::forward;
+
+impl<B: Backend> Worker<'_, B> {
+    /// How likely each token of `at` was; none for the first of all, before which there is nothing.
+    pub(super) fn foretold(&mut self, at: &ForetoldAt) -> Result<Vec<Option<Foretold>>> {
+        let (dims, sizes) = self.dims(at.site)?;
+        let tokens = at.tokens.start..at.tokens.end.min(dims.tokens);
+        let ids = self.passes[dims.pass].ids.get(tokens.clone()).ok_or_else(|| missing(at.site))?.to_vec();
+        let mut told = vec![None; ids.len()];
+        if tokens.start == 0
+            && let Some(pass) = dims.pass.checked_sub(1)
+        {
+            // It was drawn from the last logits of the pass before.
+            let last = self.passes[pass].dims.tokens - 1;
+            let site = Site { pass, ..at.site };
+            let block = self.block(site, &Region(vec![last..last + 1, 0..sizes.vocab]))?;
+            let run = block.run(last * sizes.vocab).ok_or_else(|| missing(site))?;
+            if let (Values::F32(logits), Some(id)) = (block.frame.values().slice(run), ids.first()) {
+                told[0] = Foretold::of(logits, *id);
+            }
+        }
+        // The row before each; the first of them may be that of another pass.
+        let rows = tokens.start.max(1) - 1..tokens.end.max(1) - 1;
+        if !rows.is_empty() {
+            self.enter(dims.pass, sizes.layers)?;
+            let skipped = rows.start + 1 - tokens.start;
+            let (ids, told) = (&ids[skipped..], &mut told[skipped..]);
+            let Session { model, work, .. } = &mut self.session;
+            let mut probe = Foretelling { first: rows.start, vocab: sizes.vocab, ids, told };
+            forward::finish_rows(model, work, rows, &mut probe)?;
+            model.backend.sync()?;
+        }
+        Ok(told)
+    }
+}
+
+/// Reads rows of logits as they come, and holds none of them.
+struct Foretelling<'a> {
+    /// The first row.
+    first: usize,
+    /// V.
+    vocab: usize,
+    /// The token that follows each row.
+    ids: &'a [u32],
+    /// What the rows say of them.
+    told: &'a mut [Option<Foretold>],
+}
+
+impl Probe for Foretelling<'_> {
+    const ENABLED: bool = true;
+
+    fn wants(&self, site: Site) -> bool {
+        site.stage == Stage::Logits
+    }
+
+    fn record(&mut self, _: Site, rows: Range<usize>, values: Values<'_>) {
+        let Values::F32(logits) = values else { return };
+        for (token, row) in rows.zip(logits.chunks_exact(self.vocab)) {
+            let Some(at) = token.checked_sub(self.first) else { continue };
+            if let (Some(id), Some(told)) = (self.ids.get(at), self.told.get_mut(at)) {
+                *told = Foretold::of(row, *id);
+            }
+        }
+    }
+}
