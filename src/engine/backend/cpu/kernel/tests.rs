@@ -388,7 +388,7 @@ fn kernels_that_the_processor_lacks_pass_the_same_tests_with_their_instructions_
     if env::var_os(WANTED).is_some() {
         return;
     }
-    let kernels = module_path!().trim_end_matches("tests").trim_start_matches("llama_trace::");
+    let kernels = module_path!().trim_end_matches("tests").trim_start_matches("llama_trace_engine::");
     let mut tests = Command::new(env::current_exe().unwrap());
     let tests = tests.args([kernels, "--nocapture"]).env(WANTED, "1").output().unwrap();
     let said = String::from_utf8_lossy(&tests.stdout);
