@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The recorded run and the fast run are one function, [`model::forward::forward`]: a [`trace::Probe`] is
-//! asked before anything is copied, and [`trace::NoProbe`] compiles to nothing.
+//! asked before anything is copied, and what it does not want costs a question.
 //!
 //! | to read about | open |
 //! |---|---|

@@ -262,7 +262,7 @@ fn session<B: Backend>(model: &Model<B>, tokens: usize) -> Result<Session<'_, B>
 fn timed(
     session: &mut Session<'_, impl Backend>,
     ids: &[u32],
-    probe: &mut impl Probe,
+    probe: &mut dyn Probe,
 ) -> Result<(u32, Duration)> {
     let backend = &session.model.backend;
     let started = backend.mark();

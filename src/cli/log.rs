@@ -158,7 +158,9 @@ struct Summarizing<'a> {
 }
 
 impl Probe for Summarizing<'_> {
-    const ENABLED: bool = true;
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, site: Site) -> bool {
         self.select.contains(site)

@@ -335,7 +335,7 @@ pub(super) fn show(
     source: &mut dyn Source,
     site: Site,
     shape: &[usize],
-    probe: &mut impl Probe,
+    probe: &mut dyn Probe,
 ) -> Result<()> {
     /// Values that are asked for at once.
     const AT_ONCE: usize = 1 << 18;
@@ -381,7 +381,7 @@ fn block(source: &mut dyn Source, site: Site, region: Region) -> Result<Block> {
 }
 
 /// Shows `probe` these rows of a block that has them.
-fn record(probe: &mut impl Probe, block: &Block, rows: std::ops::Range<usize>) {
+fn record(probe: &mut dyn Probe, block: &Block, rows: std::ops::Range<usize>) {
     let width = block.shape.last().copied().unwrap_or(1).max(1);
     let mut row = rows.start;
     while row < rows.end {

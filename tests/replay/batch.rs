@@ -26,7 +26,9 @@ const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::
 struct Bits(HashMap<Site, BTreeMap<usize, u64>>);
 
 impl Probe for Bits {
-    const ENABLED: bool = true;
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, _: Site) -> bool {
         true

@@ -20,7 +20,9 @@ struct Sums {
 }
 
 impl Probe for Sums {
-    const ENABLED: bool = true;
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, _: Site) -> bool {
         true

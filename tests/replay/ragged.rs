@@ -25,7 +25,9 @@ const PASSES: [&[(usize, usize)]; 3] = [
 struct Batch<P>(HashMap<usize, P>);
 
 impl<P: Probe> Probe for Batch<P> {
-    const ENABLED: bool = true;
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, site: Site) -> bool {
         self.0[&site.sequence].wants(site)

@@ -25,7 +25,9 @@ struct Asks<P> {
 }
 
 impl<P: Probe> Probe for Asks<P> {
-    const ENABLED: bool = true;
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, site: Site) -> bool {
         self.left.set(self.left.get().saturating_sub(1));

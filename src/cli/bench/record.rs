@@ -23,7 +23,9 @@ struct Copies<W> {
 }
 
 impl<W: Fn(Site) -> bool> Probe for Copies<W> {
-    const ENABLED: bool = true;
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, site: Site) -> bool {
         (self.wants)(site)

@@ -199,7 +199,9 @@ impl<'a> Files<'a> {
 }
 
 impl Probe for Files<'_> {
-    const ENABLED: bool = true;
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, site: Site) -> bool {
         // Ids are names, and no colours.

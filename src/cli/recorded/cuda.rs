@@ -337,7 +337,9 @@ struct OfLayer {
 }
 
 impl Probe for OfLayer {
-    const ENABLED: bool = true;
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, site: Site) -> bool {
         site.layer == Some(self.layer)

@@ -14,7 +14,9 @@ use llama_trace_engine::model::{Activations, KvCache, Model, forward};
 struct Bits(std::collections::BTreeMap<Site, Vec<(usize, Vec<u32>)>>);
 
 impl Probe for Bits {
-    const ENABLED: bool = true;
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, _: Site) -> bool {
         true
@@ -31,12 +33,12 @@ impl Probe for Bits {
 }
 
 /// Runs a pass over `spans`, whose caches are those of their sequences, and returns the bits of the last logits.
-fn run<P: Probe>(
+fn run(
     model: &Model<Cpu>,
     caches: &mut [KvCache<Cpu>],
     work: &mut Activations<Cpu>,
     spans: &[Span],
-    probe: &mut P,
+    probe: &mut dyn Probe,
 ) -> Vec<Vec<u32>> {
     let id = |sequence: usize, position: usize| ((position * 37 + sequence * 11) % VOCAB) as u32;
     let ids: Vec<u32> =

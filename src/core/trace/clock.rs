@@ -58,7 +58,9 @@ impl<P: Probe, M, N: Fn() -> M> Clock<P, M, N> {
 }
 
 impl<P: Probe, M, N: Fn() -> M> Probe for Clock<P, M, N> {
-    const ENABLED: bool = true;
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, site: Site) -> bool {
         if site.stage.info().runs == Runs::Derived {

@@ -69,7 +69,9 @@ impl Measuring {
 }
 
 impl Probe for Measuring {
-    const ENABLED: bool = true;
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, site: Site) -> bool {
         site == self.site

@@ -55,8 +55,8 @@ impl<'a> Values<'a> {
 
 /// An observer of a forward pass.
 pub trait Probe {
-    /// False for an observer that never wants anything: the compiler then drops every question.
-    const ENABLED: bool;
+    /// False for an observer that never wants anything: it is asked once for each place of a pass, and then nothing more.
+    fn enabled(&self) -> bool;
 
     /// Whether the values of `site` should be recorded. For a stage with an operation of its own the
     /// question comes right after the operation, before its values are copied.
@@ -67,8 +67,10 @@ pub trait Probe {
     fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>);
 }
 
-impl<P: Probe> Probe for &mut P {
-    const ENABLED: bool = P::ENABLED;
+impl<P: Probe + ?Sized> Probe for &mut P {
+    fn enabled(&self) -> bool {
+        (**self).enabled()
+    }
 
     fn wants(&self, site: Site) -> bool {
         (**self).wants(site)
@@ -84,7 +86,9 @@ impl<P: Probe> Probe for &mut P {
 pub struct NoProbe;
 
 impl Probe for NoProbe {
-    const ENABLED: bool = false;
+    fn enabled(&self) -> bool {
+        false
+    }
 
     fn wants(&self, _: Site) -> bool {
         false

@@ -42,7 +42,9 @@ impl<'a, S: FnMut(Frame)> Recorder<'a, S> {
 }
 
 impl<S: FnMut(Frame)> Probe for Recorder<'_, S> {
-    const ENABLED: bool = true;
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, site: Site) -> bool {
         self.select.contains(site)

@@ -241,7 +241,9 @@ impl Counting {
 }
 
 impl Probe for Counting {
-    const ENABLED: bool = true;
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, site: Site) -> bool {
         site == self.part.site

@@ -214,7 +214,7 @@ impl<'m, B: Backend> Batch<'m, B> {
     /// # Errors
     /// [`Error::Interrupted`] where the model's backend was asked to stop: all is then as it was before, and the same
     /// pass can be run again.
-    pub fn pass<P: Probe>(&mut self, probe: &mut P) -> Result<Vec<Drawn>> {
+    pub fn pass(&mut self, probe: &mut dyn Probe) -> Result<Vec<Drawn>> {
         let Self { model, work, passes, running, waiting, .. } = self;
         let mut sequences: Vec<_> = running.iter_mut().collect();
         let drawn = sequence::pass(model, work, *passes, &mut sequences, waiting.is_empty(), probe)?;

@@ -128,18 +128,18 @@ impl Sampler {
     }
 
     /// Whether `probe` wants to see how the token of `pass` over `sequence` is drawn.
-    pub fn is_watched<P: Probe>(probe: &P, sequence: usize, pass: usize) -> bool {
+    pub fn is_watched(probe: &dyn Probe, sequence: usize, pass: usize) -> bool {
         let stages = [Stage::Probs, Stage::Nucleus, Stage::Sampled];
         let wants = |stage| probe.wants(Site { sequence, ..Site::once(pass, stage) });
-        P::ENABLED && stages.into_iter().any(wants)
+        probe.enabled() && stages.into_iter().any(wants)
     }
 
     /// Draws a token from `logits` (V), and shows the probe `probs`, `nucleus` and `sampled` of `pass` over `sequence`.
     ///
     /// Logits that are not a number are never drawn; where all are, the answer is token 0.
-    pub fn sample<P: Probe>(&mut self, logits: &[f32], sequence: usize, pass: usize, probe: &mut P) -> u32 {
+    pub fn sample(&mut self, logits: &[f32], sequence: usize, pass: usize, probe: &mut dyn Probe) -> u32 {
         let site = |stage| Site { sequence, ..Site::once(pass, stage) };
-        let wants = |probe: &P, stage| P::ENABLED && probe.wants(site(stage));
+        let wants = |probe: &dyn Probe, stage| probe.enabled() && probe.wants(site(stage));
         let (see_probs, see_nucleus) = (wants(probe, Stage::Probs), wants(probe, Stage::Nucleus));
         let greedy = self.sampling.temperature == 0.0;
         if !greedy || see_probs {

@@ -238,13 +238,13 @@ impl<B: Backend> Sequence<B> {
 
     /// Draws the token after span number `span` of pass number `pass`, whose logits were computed last, unless the device
     /// has `drawn` it.
-    pub(super) fn draw<P: Probe>(
+    pub(super) fn draw(
         &mut self,
         model: &Model<B>,
         work: &Activations<B>,
         (pass, span): (usize, usize),
         drawn: &[Drawn],
-        probe: &mut P,
+        probe: &mut dyn Probe,
     ) -> Result<u32> {
         let Self { number, text: Text { sampler, not_a_number, .. }, .. } = self;
         if let Some(drawn) = drawn.get(span)
@@ -265,12 +265,12 @@ impl<B: Backend> Sequence<B> {
 
     /// Shows `probe` the probabilities of `pass`, which was the last, over this text alone. Draws nothing: the random
     /// numbers stay where they are.
-    pub(super) fn show_draw<P: Probe>(
+    pub(super) fn show_draw(
         &self,
         model: &Model<B>,
         work: &Activations<B>,
         pass: usize,
-        probe: &mut P,
+        probe: &mut dyn Probe,
     ) -> Result<()> {
         let mut sampler = self.text.sampler.clone();
         forward::last_logits(model, work, 0, |logits| {
@@ -281,11 +281,11 @@ impl<B: Backend> Sequence<B> {
 }
 
 /// How the device draws the tokens of `pass`: none where it does not, or where the sampler shows the probe each draw.
-pub(super) fn draws<B: Backend, P: Probe>(
+pub(super) fn draws<B: Backend>(
     model: &Model<B>,
     pass: usize,
     sequences: &[&mut Sequence<B>],
-    probe: &P,
+    probe: &dyn Probe,
 ) -> Vec<Drawing> {
     let watched = |sequence: &&mut Sequence<B>| Sampler::is_watched(probe, sequence.number, pass);
     if !model.backend.draws() || sequences.iter().all(watched) {
@@ -312,14 +312,14 @@ fn draws_after<B: Backend>(sequences: &[&mut Sequence<B>], ids: &[Vec<u32>]) -> 
 ///
 /// # Errors
 /// As [`forward::forward_and_draw`]'s; the sequences are then as they were.
-pub(super) fn read<B: Backend, P: Probe>(
+pub(super) fn read<B: Backend>(
     model: &Model<B>,
     work: &mut Activations<B>,
     pass: usize,
     sequences: &mut [&mut Sequence<B>],
     ids: &[impl AsRef<[u32]>],
     (draws, next): (&[Drawing], &[Drawing]),
-    probe: &mut P,
+    probe: &mut dyn Probe,
 ) -> Result<Vec<Drawn>> {
     let span = |(sequence, ids): (&&mut Sequence<B>, &_)| Span {
         sequence: sequence.number,
@@ -329,7 +329,7 @@ pub(super) fn read<B: Backend, P: Probe>(
     let spans: Vec<Span> = sequences.iter().zip(ids).map(span).collect();
     let all: Vec<u32> = ids.iter().flat_map(AsRef::as_ref).copied().collect();
     let mut caches: Vec<_> = sequences.iter_mut().map(|sequence| &mut sequence.cache).collect();
-    let drawn = if P::ENABLED || draws.is_empty() {
+    let drawn = if probe.enabled() || draws.is_empty() {
         forward::forward_and_draw(model, &mut caches, work, pass, &spans, (&all, draws), probe)?
     } else {
         ahead::pass_and_next(model, &mut caches, work, pass, &spans, (&all, draws), next)?
@@ -345,17 +345,17 @@ pub(super) fn read<B: Backend, P: Probe>(
 ///
 /// # Errors
 /// As [`read`]'s.
-pub(super) fn pass<B: Backend, P: Probe>(
+pub(super) fn pass<B: Backend>(
     model: &Model<B>,
     work: &mut Activations<B>,
     pass: usize,
     sequences: &mut [&mut Sequence<B>],
     on: bool,
-    probe: &mut P,
+    probe: &mut dyn Probe,
 ) -> Result<Vec<u32>> {
     let waiting: Vec<_> = sequences.iter_mut().map(|sequence| sequence.take(usize::MAX)).collect();
     let draws = draws(model, pass, sequences, probe);
-    let next = if on && !P::ENABLED { draws_after(sequences, &waiting) } else { Vec::new() };
+    let next = if on && !probe.enabled() { draws_after(sequences, &waiting) } else { Vec::new() };
     let drawn = match read(model, work, pass, sequences, &waiting, (&draws, &next), probe) {
         Ok(drawn) => drawn,
         Err(error) => {

@@ -92,7 +92,7 @@ impl<'m, B: Backend> Session<'m, B> {
     ///
     /// # Errors
     /// As [`Session::run`].
-    pub fn pass<P: Probe>(&mut self, probe: &mut P) -> Result<u32> {
+    pub fn pass(&mut self, probe: &mut dyn Probe) -> Result<u32> {
         self.check(self.waiting())?;
         let Self { model, sequence, work, passes } = self;
         let drawn = sequence::pass(model, work, *passes, &mut [sequence], true, probe)?;
@@ -104,7 +104,7 @@ impl<'m, B: Backend> Session<'m, B> {
     ///
     /// # Errors
     /// As [`Session::run`].
-    pub fn read_some<P: Probe>(&mut self, count: usize, probe: &mut P) -> Result<()> {
+    pub fn read_some(&mut self, count: usize, probe: &mut dyn Probe) -> Result<()> {
         let first = self.sequence.take(count);
         let result = self.read(&first, probe);
         if result.is_err() {
@@ -151,12 +151,12 @@ impl<'m, B: Backend> Session<'m, B> {
     ///
     /// # Errors
     /// As [`Session::run`].
-    pub fn read<P: Probe>(&mut self, ids: &[u32], probe: &mut P) -> Result<()> {
+    pub fn read(&mut self, ids: &[u32], probe: &mut dyn Probe) -> Result<()> {
         self.read_and_draw(ids, &[], probe).map(drop)
     }
 
     /// Runs `ids`; the device draws as `draws` say.
-    fn read_and_draw<P: Probe>(&mut self, ids: &[u32], draws: &[Draw], probe: &mut P) -> Result<Vec<Drawn>> {
+    fn read_and_draw(&mut self, ids: &[u32], draws: &[Draw], probe: &mut dyn Probe) -> Result<Vec<Drawn>> {
         self.check(ids)?;
         let Self { model, sequence, work, passes } = self;
         let drawn = sequence::read(model, work, *passes, &mut [sequence], &[ids], (draws, &[]), probe)?;
@@ -173,7 +173,7 @@ impl<'m, B: Backend> Session<'m, B> {
     ///
     /// [`Error::Prompt`]: llama_trace_core::error::Error::Prompt
     /// [`Error::Interrupted`]: llama_trace_core::error::Error::Interrupted
-    pub fn run<P: Probe>(&mut self, ids: &[u32], probe: &mut P) -> Result<u32> {
+    pub fn run(&mut self, ids: &[u32], probe: &mut dyn Probe) -> Result<u32> {
         let pass = self.passes;
         let draws = sequence::draws(self.model, pass, &[&mut self.sequence], probe);
         let drawn = self.read_and_draw(ids, &draws, probe)?;
@@ -185,7 +185,7 @@ impl<'m, B: Backend> Session<'m, B> {
     ///
     /// # Errors
     /// Where the backend fails.
-    pub fn show_draw<P: Probe>(&self, pass: usize, probe: &mut P) -> Result<()> {
+    pub fn show_draw(&self, pass: usize, probe: &mut dyn Probe) -> Result<()> {
         self.sequence.show_draw(self.model, &self.work, pass, probe)
     }
 

@@ -32,14 +32,14 @@ use super::{KvCache, LayerWeights, Linear, Model};
 ///
 /// # Errors
 /// As [`forward_and_draw`]'s.
-pub fn forward<B: Backend, P: Probe>(
+pub fn forward<B: Backend>(
     model: &Model<B>,
     caches: &mut [&mut KvCache<B>],
     work: &mut Activations<B>,
     pass: usize,
     spans: &[Span],
     ids: &[u32],
-    probe: &mut P,
+    probe: &mut dyn Probe,
 ) -> Result<()> {
     forward_and_draw(model, caches, work, pass, spans, (ids, &[]), probe).map(drop)
 }
@@ -51,14 +51,14 @@ pub fn forward<B: Backend, P: Probe>(
 /// [`Interrupted`](llama_trace_core::error::Error::Interrupted) where the backend was asked to stop ([`Backend::stop`]),
 /// [`Prompt`](llama_trace_core::error::Error::Prompt) where a cache is full or there is no memory for the pass, and where the backend
 /// fails. The caches then hold what they held before, and the same pass can be run again.
-pub fn forward_and_draw<B: Backend, P: Probe>(
+pub fn forward_and_draw<B: Backend>(
     model: &Model<B>,
     caches: &mut [&mut KvCache<B>],
     work: &mut Activations<B>,
     pass: usize,
     spans: &[Span],
     (ids, draws): (&[u32], &[Draw]),
-    probe: &mut P,
+    probe: &mut dyn Probe,
 ) -> Result<Vec<Drawn>> {
     check_room(caches, spans)?;
     model.backend.all_shown(&work.pass);
@@ -96,11 +96,11 @@ pub(super) fn check_room<B: Backend>(caches: &[&mut KvCache<B>], spans: &[Span])
 }
 
 /// All of a pass that follows [`begin`].
-pub(super) fn after_begin<B: Backend, P: Probe>(
+pub(super) fn after_begin<B: Backend>(
     model: &Model<B>,
     caches: &mut [&mut KvCache<B>],
     work: &mut Activations<B>,
-    probe: &mut P,
+    probe: &mut dyn Probe,
 ) -> Result<()> {
     (0..model.config.layers).try_for_each(|l| layer(model, caches, work, l, probe))?;
     finish(model, work, probe)
@@ -111,13 +111,13 @@ pub(super) fn after_begin<B: Backend, P: Probe>(
 ///
 /// # Errors
 /// As [`forward`]'s.
-pub fn begin<B: Backend, P: Probe>(
+pub fn begin<B: Backend>(
     model: &Model<B>,
     work: &mut Activations<B>,
     pass: usize,
     spans: &[Span],
     (ids, draws): (&[u32], &[Draw]),
-    probe: &mut P,
+    probe: &mut dyn Probe,
 ) -> Result<()> {
     let (backend, t) = (&model.backend, ids.len());
     debug_assert_eq!(t, PassRows::All.count(spans), "an id for each token of the spans");
@@ -130,10 +130,10 @@ pub fn begin<B: Backend, P: Probe>(
 }
 
 /// The rest of [`begin`], which need not know the ids.
-pub(super) fn embed<B: Backend, P: Probe>(
+pub(super) fn embed<B: Backend>(
     model: &Model<B>,
     work: &mut Activations<B>,
-    probe: &mut P,
+    probe: &mut dyn Probe,
 ) -> Result<()> {
     let backend = &model.backend;
     let place = (&work.pass, work.number);
@@ -153,12 +153,12 @@ pub(super) fn embed<B: Backend, P: Probe>(
 ///
 /// # Errors
 /// As [`forward`]'s.
-pub fn layer<B: Backend, P: Probe>(
+pub fn layer<B: Backend>(
     model: &Model<B>,
     caches: &mut [&mut KvCache<B>],
     work: &mut Activations<B>,
     l: usize,
-    probe: &mut P,
+    probe: &mut dyn Probe,
 ) -> Result<()> {
     let (config, backend, t, all) = (&model.config, &model.backend, work.tokens(), &PassRows::All);
     let (d, kv, f) = (config.dim, config.kv_dim(), config.ffn_dim);
@@ -259,10 +259,10 @@ impl<B: Backend> Linear<B> {
 ///
 /// # Errors
 /// As [`forward`]'s.
-pub fn finish<B: Backend, P: Probe>(
+pub fn finish<B: Backend>(
     model: &Model<B>,
     work: &mut Activations<B>,
-    probe: &mut P,
+    probe: &mut dyn Probe,
 ) -> Result<()> {
     for span in 0..work.spans.len() {
         let place = (&work.pass, work.number);
@@ -283,11 +283,11 @@ pub fn finish<B: Backend, P: Probe>(
 ///
 /// # Errors
 /// As [`forward`]'s.
-pub fn finish_rows<B: Backend, P: Probe>(
+pub fn finish_rows<B: Backend>(
     model: &Model<B>,
     work: &mut Activations<B>,
     rows: Range<usize>,
-    probe: &mut P,
+    probe: &mut dyn Probe,
 ) -> Result<()> {
     let last = work.spans[0].tokens - 1;
     before_last(model, work, 0, rows.start..rows.end.min(last), probe)?;
@@ -299,12 +299,12 @@ pub fn finish_rows<B: Backend, P: Probe>(
 }
 
 /// The head for `rows` of a span, none of which is its last.
-fn before_last<B: Backend, P: Probe>(
+fn before_last<B: Backend>(
     model: &Model<B>,
     work: &mut Activations<B>,
     span: usize,
     rows: Range<usize>,
-    probe: &mut P,
+    probe: &mut dyn Probe,
 ) -> Result<()> {
     let at_once = (LOGITS_AT_ONCE / model.config.vocab).max(1);
     for first in rows.clone().step_by(at_once) {
@@ -316,11 +316,11 @@ fn before_last<B: Backend, P: Probe>(
 }
 
 /// The final norm and the logits of `rows`.
-fn head<B: Backend, P: Probe>(
+fn head<B: Backend>(
     model: &Model<B>,
     work: &mut Activations<B>,
     rows: &PassRows,
-    probe: &mut P,
+    probe: &mut dyn Probe,
 ) -> Result<()> {
     let (config, backend, d) = (&model.config, &model.backend, model.config.dim);
     let t = rows.count(&work.spans);

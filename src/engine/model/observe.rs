@@ -46,9 +46,9 @@ impl Unseen {
 }
 
 /// The probe, as the forward pass sees it in one place of one pass.
-pub(super) struct Observer<'a, B: Backend, P> {
+pub(super) struct Observer<'a, B: Backend> {
     backend: &'a B,
-    probe: &'a mut P,
+    probe: &'a mut dyn Probe,
     pass: &'a B::Pass,
     unseen: &'a mut Unseen,
     sizes: Sizes,
@@ -68,18 +68,18 @@ struct Part {
     at: usize,
 }
 
-impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
+impl<'a, B: Backend> Observer<'a, B> {
     /// Outside the layers: the buffers hold `rows` of a pass and its number over `spans`.
     pub(super) fn new(
         model: &'a Model<B>,
-        probe: &'a mut P,
+        probe: &'a mut dyn Probe,
         (pass, number): (&'a B::Pass, usize),
         unseen: &'a mut Unseen,
         spans: &[Span],
         rows: &PassRows,
     ) -> Self {
         let mut parts = Vec::new();
-        if P::ENABLED {
+        if probe.enabled() {
             let mut at = 0;
             for (i, &Span { sequence, start, tokens }) in spans.iter().enumerate() {
                 let held = match rows {
@@ -312,7 +312,7 @@ impl<'a, B: Backend, P: Probe> Observer<'a, B, P> {
     }
 
     /// What sees the parts of attention of span number `span`.
-    pub(super) fn attention(&mut self, span: usize) -> Sink<'_, 'a, B, P> {
+    pub(super) fn attention(&mut self, span: usize) -> Sink<'_, 'a, B> {
         Sink { see: self, span }
     }
 }
@@ -325,12 +325,12 @@ impl Part {
 }
 
 /// The probe, as the attention of one span sees it.
-pub(super) struct Sink<'s, 'a, B: Backend, P> {
-    see: &'s mut Observer<'a, B, P>,
+pub(super) struct Sink<'s, 'a, B: Backend> {
+    see: &'s mut Observer<'a, B>,
     span: usize,
 }
 
-impl<B: Backend, P: Probe> AttentionSink for Sink<'_, '_, B, P> {
+impl<B: Backend> AttentionSink for Sink<'_, '_, B> {
     fn wants(&self, part: AttentionPart) -> bool {
         self.see.wants(self.span, stage(part))
     }

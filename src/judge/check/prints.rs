@@ -27,7 +27,9 @@ impl<F: Fn()> Printing<F> {
 }
 
 impl<F: Fn()> Probe for Printing<F> {
-    const ENABLED: bool = true;
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, site: Site) -> bool {
         if site.stage == Stage::FfnResidual && site.sequence == 0 {

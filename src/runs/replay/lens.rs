@@ -68,7 +68,9 @@ struct Ranking<'a> {
 }
 
 impl Probe for Ranking<'_> {
-    const ENABLED: bool = true;
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, site: Site) -> bool {
         site.stage == Stage::Logits

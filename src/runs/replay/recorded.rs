@@ -474,7 +474,7 @@ impl<B: Backend> Reader<B> {
     }
 
     /// Shows `probe` the rows of `site` that are in `region`, some at a time.
-    fn show(&mut self, site: Site, region: &Region, probe: &mut impl Probe) -> Result<()> {
+    fn show(&mut self, site: Site, region: &Region, probe: &mut dyn Probe) -> Result<()> {
         /// Values that are read or derived at once.
         const AT_ONCE: usize = 1 << 18;
         let shape = self.sizes().shape(site.stage.axes(), self.dims(site)?);

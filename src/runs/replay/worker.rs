@@ -61,14 +61,16 @@ struct Ran {
 }
 
 /// Notes the layer, and shows `inner` what it wants, under the number of its run.
-struct Watch<'a, P> {
-    inner: &'a mut P,
+struct Watch<'a> {
+    inner: &'a mut dyn Probe,
     progress: &'a Progress,
     run: Run,
 }
 
-impl<P: Probe> Probe for Watch<'_, P> {
-    const ENABLED: bool = true;
+impl Probe for Watch<'_> {
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, site: Site) -> bool {
         self.progress.set(site.layer);
@@ -357,7 +359,7 @@ impl<'m, B: Backend> Worker<'m, B> {
     }
 
     /// Shows `probe` the part of the pass that `site` is in; of the logits only `rows`.
-    fn run<P: Probe>(&mut self, site: Site, rows: Range<usize>, probe: &mut P) -> Result<()> {
+    fn run(&mut self, site: Site, rows: Range<usize>, probe: &mut dyn Probe) -> Result<()> {
         let layers = self.session.model.config.layers;
         let dims = self.passes[site.pass].dims;
         let progress = Arc::clone(&self.progress);
@@ -392,7 +394,7 @@ impl<'m, B: Backend> Worker<'m, B> {
     }
 
     /// Runs one layer, whose input the buffers hold.
-    fn layer<P: Probe>(&mut self, dims: PassDims, layer: usize, probe: &mut P) -> Result<()> {
+    fn layer(&mut self, dims: PassDims, layer: usize, probe: &mut dyn Probe) -> Result<()> {
         let Session { model, sequence, work, .. } = &mut self.session;
         self.at = None;
         let mut watch = Watch { inner: probe, progress: &self.progress, run: self.branches.here };

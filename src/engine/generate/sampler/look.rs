@@ -15,7 +15,9 @@ struct Seen {
 }
 
 impl Probe for Seen {
-    const ENABLED: bool = true;
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, site: Site) -> bool {
         matches!(site.stage, Stage::Probs | Stage::Nucleus)

@@ -131,7 +131,9 @@ fn logits_without_numbers_are_survived() {
 struct Nucleus(Vec<f32>);
 
 impl Probe for Nucleus {
-    const ENABLED: bool = true;
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, site: Site) -> bool {
         site.stage == Stage::Nucleus

@@ -57,7 +57,9 @@ struct Foretelling<'a> {
 }
 
 impl Probe for Foretelling<'_> {
-    const ENABLED: bool = true;
+    fn enabled(&self) -> bool {
+        true
+    }
 
     fn wants(&self, site: Site) -> bool {
         site.stage == Stage::Logits
