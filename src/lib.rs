@@ -66,7 +66,7 @@ pub mod builtin;
 pub mod chapters;
 pub mod cli;
 
-pub use llama_trace_core::{config, error, explain, memory, ops, stop, trace};
+pub use llama_trace_core::{config, error, explain, memory, ops, stop, tensor, trace};
 pub use llama_trace_cuda as cuda;
 pub use llama_trace_ending as ending;
 pub use llama_trace_engine::{backend, generate, model};

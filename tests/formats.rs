@@ -20,9 +20,10 @@ use std::path::Path;
 use common::fixture;
 use common::logits::{bits, distance, logits, logits_on};
 use llama_trace::backend::cpu::Cpu;
-use llama_trace::checkpoint::{self, Checkpoint, Dtype};
+use llama_trace::checkpoint::{self, Checkpoint};
 use llama_trace::config::{Pairing, Precision, RopeScaling};
 use llama_trace::files::gguf::build;
+use llama_trace::tensor::Dtype;
 use serde_json::Value;
 
 /// Every form of the model: where it lies, and what it is recognised as.

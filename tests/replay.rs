@@ -45,13 +45,14 @@ use std::time::Duration;
 
 use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::{Cpu, Kernel};
-use llama_trace::checkpoint::{self, Dtype, random};
+use llama_trace::checkpoint::{self, random};
 use llama_trace::config::Precision;
 use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::{Model, forward};
 use llama_trace::replay::derive::{derive, is_derivable};
 use llama_trace::replay::{DEFAULT_MEMORY, LEAST_MEMORY, Live, Start};
 use llama_trace::stop::{LOOK, Stop};
+use llama_trace::tensor::Dtype;
 use llama_trace::trace::frame::Number;
 use llama_trace::trace::{
     Answer, Axis, Block, End, Frame, FrameData, NoProbe, PassDims, Query, Recorder, Region, Run, Select,

@@ -9,8 +9,9 @@ use clap::{Args, ValueEnum};
 
 use super::memory;
 use llama_trace_core::error::{Error, shortened};
+use llama_trace_core::tensor::Dtype;
 use llama_trace_core::trace::Address;
-use llama_trace_formats::checkpoint::{Ablated, Dtype, random};
+use llama_trace_formats::checkpoint::{Ablated, random};
 use llama_trace_picture::{Format, Paper};
 use llama_trace_runs::replay::DEFAULT_MEMORY;
 use llama_trace_tui::palette::Palette;

@@ -20,11 +20,12 @@ use super::{BenchArgs, BenchFormat};
 use super::{input, output};
 use llama_trace_core::config::{ModelConfig, Precision};
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_core::trace::{Clock, NoProbe, Probe, Site, Stage};
 use llama_trace_engine::backend::{Backend, Limits};
 use llama_trace_engine::generate::{Sampler, Sampling, Session};
 use llama_trace_engine::model::{Model, forward};
-use llama_trace_formats::checkpoint::{Checkpoint, Dtype, Tensor, random};
+use llama_trace_formats::checkpoint::{Checkpoint, random};
 
 /// Times that a prefill of each length is run, after one to warm up.
 const PREFILLS: usize = 3;

@@ -114,7 +114,7 @@ fn kernels(cuda: &Cuda, checkpoint: &Checkpoint, uses: &Uses) -> Result<KernelLi
 mod tests {
     use super::*;
     use llama_trace_core::config::{ModelConfig, Pairing, Precision, RopeScaling};
-    use llama_trace_formats::checkpoint::Dtype;
+    use llama_trace_core::tensor::Dtype;
 
     fn small() -> ModelConfig {
         ModelConfig {

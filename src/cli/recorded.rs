@@ -12,6 +12,7 @@ use std::task::Poll;
 
 use llama_trace_core::config::{ModelConfig, Pairing, Precision, RopeScaling};
 use llama_trace_core::stop;
+use llama_trace_core::tensor::Dtype;
 use llama_trace_core::trace::{
     Frame, FrameData, NoProbe, PassDims, Probe, Recorder, Region, Select, Site, Source, Stage, Status, source,
 };
@@ -19,7 +20,7 @@ use llama_trace_engine::backend::Backend;
 use llama_trace_engine::backend::cpu::{Cpu, Kernel};
 use llama_trace_engine::generate::{Sampler, Sampling, Session};
 use llama_trace_engine::model::{Model, forward};
-use llama_trace_formats::checkpoint::{Dtype, random};
+use llama_trace_formats::checkpoint::random;
 use llama_trace_runs::replay::{DEFAULT_MEMORY, Live, Start};
 
 /// V of the models: small, for the plain loops of the development build.

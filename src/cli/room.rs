@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use super::memory::size;
 use llama_trace_core::config::{CacheDtype, DEFAULT_GROUP, Precision};
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::tensor::Tensor;
 use llama_trace_engine::model::{buffer_bytes, kv_cache};
-use llama_trace_formats::checkpoint::{Checkpoint, Tensor};
+use llama_trace_formats::checkpoint::Checkpoint;
 
 /// Tokens of the context that must fit at least, where nobody asked for a number: enough for a prompt.
 const LEAST_CONTEXT: usize = 512;
@@ -132,7 +133,8 @@ fn weights(checkpoint: &Checkpoint, precision: Precision) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use llama_trace_formats::checkpoint::{Dtype, random};
+    use llama_trace_core::tensor::Dtype;
+    use llama_trace_formats::checkpoint::random;
 
     fn needs(checkpoint: &Checkpoint, precision: Precision, context: Option<usize>) -> Needs {
         Needs::of(checkpoint, precision, CacheDtype::F32, context, 1 << 20)

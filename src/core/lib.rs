@@ -14,4 +14,5 @@ pub mod explain;
 pub mod memory;
 pub mod ops;
 pub mod stop;
+pub mod tensor;
 pub mod trace;

@@ -8,7 +8,7 @@ use super::queue::{Change, Queue};
 use super::sources::Module;
 use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::error::Result;
-use llama_trace_formats::checkpoint::Dtype;
+use llama_trace_core::tensor::Dtype;
 
 /// A kernel: its file, its name there, and the number type of the weights that it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

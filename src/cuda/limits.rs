@@ -12,9 +12,9 @@ use super::memory::{Buffer, Memory};
 use super::noise::random;
 use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
+use llama_trace_core::tensor::Dtype;
+use llama_trace_core::tensor::Noise;
 use llama_trace_engine::backend::{Backend, Limits, PassRows, Span};
-use llama_trace_formats::checkpoint::Dtype;
-use llama_trace_formats::files::Noise;
 
 /// How much is read and multiplied.
 #[derive(Clone, Copy)]

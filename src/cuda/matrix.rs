@@ -13,9 +13,9 @@ use llama_trace_core::error::Result;
 use llama_trace_core::ops::blocks::BlockRows;
 use llama_trace_core::ops::quantize::Quantized;
 use llama_trace_core::stop::Stop;
+use llama_trace_core::tensor::Bytes;
+use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_engine::backend::{SeeGroups, WholeRows, cpu};
-use llama_trace_formats::checkpoint::{Dtype, Tensor};
-use llama_trace_formats::files::Bytes;
 
 /// Bytes that are copied between two looks at the request to stop.
 const PIECE: usize = 64 << 20;

@@ -5,7 +5,7 @@ use super::driver::Arguments;
 use super::kernels::Kernel;
 use super::memory::Memory;
 use llama_trace_core::error::Result;
-use llama_trace_formats::files::Noise;
+use llama_trace_core::tensor::Noise;
 
 /// `bytes` random bytes, with those that fill the last word. A product may read weights before the kernel before it has ended:
 /// between this and the first product there is always a copy or a memset, which waits for this kernel.

@@ -18,11 +18,11 @@ use super::{Cache, Cuda, Mark, attention, fetching, limits, product};
 use llama_trace_core::config::{CacheDtype, Pairing, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::stop::Stop;
+use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_engine::backend::{
     AttentionShape, AttentionSink, Backend, Draw, Drawn, Fetched, Limits, Made, Operation, PassRows, Product,
     SeeGroups, SeeInt8, Span, Swiglu,
 };
-use llama_trace_formats::checkpoint::{Dtype, Tensor};
 
 /// Values that are read at once where a kernel makes them.
 const VALUES_AT_ONCE: usize = 4 << 20;

@@ -16,8 +16,8 @@ use super::norm::{self, Norm};
 use super::queue::Change;
 use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
+use llama_trace_core::tensor::Dtype;
 use llama_trace_engine::backend::{PassRows, Span};
-use llama_trace_formats::checkpoint::Dtype;
 
 mod streams;
 mod tiles;

@@ -8,12 +8,13 @@ use super::product::{self, Asked, Tiles};
 use super::{Cuda, attention, failed};
 use llama_trace_core::config::{DEFAULT_GROUP, Pairing, Precision};
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::tensor::Bytes;
+use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_engine::backend::cpu::Cpu;
 use llama_trace_engine::backend::{
     AttentionShape, Backend, Draw, Drawn, Nobody, PassRows, Product, Span, Swiglu,
 };
-use llama_trace_formats::checkpoint::{Checkpoint, Dtype, Tensor, random};
-use llama_trace_formats::files::Bytes;
+use llama_trace_formats::checkpoint::{Checkpoint, random};
 
 /// What a model uses of a device, and so what is proved before it runs.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@ use ring::digest::{Context, SHA256};
 
 use super::nvrtc::{OPTIONS, Source, Version, WARPGROUPS};
 use llama_trace_core::config::{CacheDtype, Precision};
-use llama_trace_formats::checkpoint::Dtype;
+use llama_trace_core::tensor::Dtype;
 
 /// A source file with what is defined for it: what is compiled at once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -12,12 +12,12 @@ use super::*;
 use half::{bf16, f16};
 use llama_trace_core::config::{CacheDtype, Pairing};
 use llama_trace_core::memory::no_memory;
+use llama_trace_core::tensor::Bytes;
+use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_engine::backend::cpu::testing::{noise, random_blocks};
 use llama_trace_engine::backend::{
     AttentionPart, AttentionShape, AttentionSink, Backend, PassRows, Span, Swiglu,
 };
-use llama_trace_formats::checkpoint::{Dtype, Tensor};
-use llama_trace_formats::files::Bytes;
 
 /// Bytes of the device's memory.
 const ROOM: usize = 1 << 30;
@@ -49,8 +49,7 @@ fn int8(values: &[f32], shape: Vec<usize>, group: usize) -> Tensor {
     let (mut quantised, mut scales) = (vec![0; values.len()], vec![[0; 4]; values.len().div_ceil(group)]);
     llama_trace_core::ops::quantize::quantize_weights(values, group, &mut quantised, &mut scales);
     let bytes = Bytes::owned(quantised.into_iter().map(i8::cast_unsigned).collect());
-    let scales =
-        llama_trace_formats::checkpoint::Scales { bytes: Bytes::owned(scales.into_flattened()), group };
+    let scales = llama_trace_core::tensor::Scales { bytes: Bytes::owned(scales.into_flattened()), group };
     Tensor::int8(shape, bytes, scales).unwrap()
 }
 

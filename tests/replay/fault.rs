@@ -9,10 +9,10 @@ use llama_trace::backend::cpu::Cpu;
 use llama_trace::backend::{
     AttentionPart, AttentionShape, AttentionSink, Backend, Draw, Limits, Operation, PassRows, SeeGroups, Span,
 };
-use llama_trace::checkpoint::{Dtype, Tensor};
 use llama_trace::config::{CacheDtype, Pairing, Precision};
 use llama_trace::error::Result;
 use llama_trace::stop::Stop;
+use llama_trace::tensor::{Dtype, Tensor};
 
 /// What is otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

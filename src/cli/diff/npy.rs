@@ -10,7 +10,6 @@ use ndarray_npy::{ViewElement, ViewNpyError, ViewNpyExt};
 
 use llama_trace_core::error::Error;
 use llama_trace_core::trace::{Frame, FrameData, Site, Stage};
-use llama_trace_formats::files::Bytes;
 use llama_trace_judge::diff::Found;
 
 /// The values of the file at `path` as those of `site`, in the file's own shape.
@@ -24,7 +23,7 @@ pub(super) fn read(path: &Path, site: Site) -> Found {
         Ok(file) if file.is_file() && file.len() == 0 => return Found::Damaged("the file is empty".into()),
         _ => {}
     }
-    let bytes = match Bytes::map(path) {
+    let bytes = match llama_trace_formats::files::map(path) {
         Ok(bytes) => bytes,
         Err(error) => return Found::Damaged(in_a_line(&error)),
     };
@@ -70,7 +69,7 @@ fn mask(bytes: &[u8]) -> Option<FrameData> {
 
 /// The shape of what [`read`] reads; none where it does not.
 pub(super) fn shape(path: &Path) -> Option<Vec<usize>> {
-    let bytes = Bytes::map(path).ok()?;
+    let bytes = llama_trace_formats::files::map(path).ok()?;
     let of = |shape: &[usize]| shape.to_vec();
     (view::<f32>(&bytes).map(|x| of(x.shape())))
         .or_else(|| view::<f64>(&bytes).map(|x| of(x.shape())))
@@ -79,13 +78,13 @@ pub(super) fn shape(path: &Path) -> Option<Vec<usize>> {
 
 /// Whether the file at `path` is of int8 values.
 pub(super) fn is_int8(path: &Path) -> bool {
-    Bytes::map(path).is_ok_and(|bytes| view::<i8>(&bytes).is_some())
+    llama_trace_formats::files::map(path).is_ok_and(|bytes| view::<i8>(&bytes).is_some())
 }
 
 /// Rows of the file at `path`, whose values have this `shape`, as a frame (rows, width); none where its values are not
 /// of a stage's number types, in this shape and in C order.
 pub(super) fn rows(path: &Path, shape: &[usize], rows: Range<usize>) -> Option<FrameData> {
-    let bytes = Bytes::map(path).ok()?;
+    let bytes = llama_trace_formats::files::map(path).ok()?;
     (part::<f32>(&bytes, shape, &rows).map(FrameData::F32))
         .or_else(|| part::<i64>(&bytes, shape, &rows).map(FrameData::I64))
         .or_else(|| part::<i8>(&bytes, shape, &rows).map(FrameData::I8))

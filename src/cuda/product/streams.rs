@@ -17,7 +17,7 @@ use crate::norm;
 use crate::queue::Change;
 use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::Result;
-use llama_trace_formats::checkpoint::Dtype;
+use llama_trace_core::tensor::Dtype;
 
 /// Activations that share a scale.
 pub(super) const GROUP: usize = 32;

@@ -8,7 +8,7 @@ use crate::kernels::Kernel;
 use crate::matrix::Matrix;
 use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
-use llama_trace_formats::checkpoint::Dtype;
+use llama_trace_core::tensor::Dtype;
 
 /// Values of the matrices that are widened together, at most: 256 MiB.
 const MOST_VALUES: usize = 128 << 20;

@@ -7,7 +7,7 @@ use crate::driver::Arguments;
 use crate::kernels::Kernel;
 use crate::memory::{Growing, Vector};
 use llama_trace_core::error::Result;
-use llama_trace_formats::checkpoint::Dtype;
+use llama_trace_core::tensor::Dtype;
 
 /// Values of a row that are packed together.
 const UNIT: usize = 32;

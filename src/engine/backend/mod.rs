@@ -19,7 +19,7 @@ use llama_trace_core::error::Result;
 use llama_trace_core::ops::blocks::BlockRows;
 use llama_trace_core::ops::quantize::Quantized;
 use llama_trace_core::stop::Stop;
-use llama_trace_formats::checkpoint::{Dtype, Tensor};
+use llama_trace_core::tensor::{Dtype, Tensor};
 
 pub use pass::{PassRows, Span};
 

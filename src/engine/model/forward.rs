@@ -259,11 +259,7 @@ impl<B: Backend> Linear<B> {
 ///
 /// # Errors
 /// As [`forward`]'s.
-pub fn finish<B: Backend>(
-    model: &Model<B>,
-    work: &mut Activations<B>,
-    probe: &mut dyn Probe,
-) -> Result<()> {
+pub fn finish<B: Backend>(model: &Model<B>, work: &mut Activations<B>, probe: &mut dyn Probe) -> Result<()> {
     for span in 0..work.spans.len() {
         let place = (&work.pass, work.number);
         let see = Observer::new(model, probe, place, &mut work.unseen, &work.spans, &PassRows::All);

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use crate::backend::Backend;
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::tensor::Tensor;
 use llama_trace_formats::checkpoint::names::LayerWeight as L;
-use llama_trace_formats::checkpoint::{Checkpoint, Tensor, Weight};
+use llama_trace_formats::checkpoint::{Checkpoint, Weight};
 
 /// A linear projection: outputs = inputs · matrixᵀ (+ bias).
 pub struct Linear<B: Backend> {

@@ -2,8 +2,8 @@
 
 use super::huggingface::assemble;
 use super::{Checkpoint, Format, hf_config, safetensors};
-use crate::files::Bytes;
 use llama_trace_core::error::Result;
+use llama_trace_core::tensor::Bytes;
 
 /// The files of a model that is part of a program.
 #[derive(Debug)]

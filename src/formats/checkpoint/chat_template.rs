@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::{Checkpoint, Format};
-use crate::files::{Beside, Bytes, Texts, gguf, printable, read_text};
+use crate::files::{Beside, Texts, gguf, printable, read_text};
 use llama_trace_core::error::{Error, Result};
 
 /// The largest template that is read. Templates have a few kilobytes.
@@ -55,7 +55,7 @@ pub fn read(checkpoint: &Checkpoint) -> Result<ChatFiles> {
     };
     let mut files = match checkpoint.format {
         Format::HuggingFace { .. } => beside(path)?,
-        Format::Gguf { .. } => in_gguf(&Bytes::map(path)?, &path.display().to_string())?,
+        Format::Gguf { .. } => in_gguf(&crate::files::map(path)?, &path.display().to_string())?,
         _ => ChatFiles::default(),
     };
     let own = if path.is_dir() { path.join(OWN_FILE) } else { path.with_file_name(OWN_FILE) };

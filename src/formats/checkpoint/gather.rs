@@ -2,10 +2,10 @@
 //! first read (see [`Bytes::build`]), and at no other time. Where the process is asked to stop meanwhile the rest is
 //! left out: who reads it looks at the same request before its result is used.
 
-use super::tensor::Tensor;
-use crate::files::Bytes;
 use llama_trace_core::error::Result;
 use llama_trace_core::stop::{self, Stop};
+use llama_trace_core::tensor::Bytes;
+use llama_trace_core::tensor::Tensor;
 
 /// Bytes that are copied between two looks at the request to stop.
 const PIECE: usize = 1 << 20;
@@ -134,9 +134,9 @@ fn copy_rows(sources: &[&[u8]], rows: usize, mut out: &mut [u8], stop: &Stop) ->
 
 #[cfg(test)]
 mod tests {
-    use super::super::tensor::Dtype;
     use super::*;
     use llama_trace_core::stop::testing::stops_at_every_look;
+    use llama_trace_core::tensor::Dtype;
 
     fn strided(offset: usize, shape: &[usize], strides: &[usize]) -> Strided {
         Strided { offset, shape: shape.into(), strides: strides.into() }

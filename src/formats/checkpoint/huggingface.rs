@@ -7,11 +7,12 @@ mod tests;
 
 use std::path::Path;
 
-use super::tensor::{Contents, Tensor};
+use super::contents::Contents;
 use super::{Checkpoint, Format, Naming, Notes, Weight, hf_config, unread};
 use crate::files::{folder_of as folder_of_file, printable, read_text};
 use llama_trace_core::config::ModelConfig;
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::tensor::Tensor;
 
 pub use index::shard_names;
 

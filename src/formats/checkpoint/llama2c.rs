@@ -14,11 +14,12 @@ use std::path::Path;
 
 use super::names::LayerWeight as L;
 use super::screen::Screen;
-use super::tensor::{Dtype, Scales, Tensor};
 use super::{Checkpoint, Format, Naming, Notes, Weight};
-use crate::files::{Bytes, magic};
+use crate::files::magic;
 use llama_trace_core::config::{ModelConfig, Pairing, RopeScaling};
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::tensor::Bytes;
+use llama_trace_core::tensor::{Dtype, Scales, Tensor};
 
 /// Bytes before the first weight in version 0.
 const HEADER: usize = 7 * 4;

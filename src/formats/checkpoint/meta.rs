@@ -9,11 +9,12 @@ mod params;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::tensor::{Contents, Tensor};
+use super::contents::Contents;
 use super::{Checkpoint, Format, Naming, Notes, Weight, gather, pth, unread};
-use crate::files::{Bytes, folder_of, printable, read_text};
+use crate::files::{folder_of, printable, read_text};
 use llama_trace_core::config::ModelConfig;
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::tensor::Tensor;
 
 use params::Params;
 
@@ -88,7 +89,7 @@ fn load(
 ) -> Result<Checkpoint> {
     let parts = files
         .iter()
-        .map(|file| pth::read(&Bytes::map(file)?, &file.display().to_string()))
+        .map(|file| pth::read(&crate::files::map(file)?, &file.display().to_string()))
         .collect::<Result<Vec<Contents>>>()?;
     if !params_path.exists() {
         return Err(Error::model("the model's params.json is missing")

@@ -7,13 +7,13 @@
 pub mod chat_template;
 pub mod fields;
 pub mod names;
-pub mod tensor;
 
 pub mod gguf;
 
 mod ablated;
 mod builtin;
 mod class;
+mod contents;
 mod gather;
 pub mod hf_config;
 pub mod huggingface;
@@ -34,16 +34,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::files::gguf::is_gguf;
-use crate::files::{Bytes, Given, Huge, Vocabulary, folder_of};
+use crate::files::{Given, Huge, Vocabulary, folder_of};
 use llama_trace_core::config::{DEFAULT_GROUP, ModelConfig};
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::tensor::{Bytes, Dtype, Dtypes, Held, Tensor};
 
 pub use ablated::Ablated;
 pub use builtin::BuiltIn;
 pub use class::Class;
 pub use names::{LayerWeight, Naming, Weight};
 pub use screen::Notes;
-pub use tensor::{Dtype, Dtypes, Scales, Tensor};
 
 /// An opened checkpoint: its configuration and its tensors, still as they lie in the file.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ pub fn open_ignoring(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     } else if meta::is_params(path) {
         open_ignoring(folder_of(path), ignore)
     } else {
-        let bytes = Bytes::map(path)?;
+        let bytes = crate::files::map(path)?;
         if is_gguf(&bytes) {
             gguf::open(path, ignore)
         } else if pth::is_pth(&bytes) {
@@ -324,7 +324,7 @@ impl Checkpoint {
         let copy = Arc::new(copy);
         for part in &mut parts {
             let range = ranges[number_of[&part.place()]].clone();
-            **part = Bytes::Huge(Arc::clone(&copy), range);
+            **part = Bytes::Held(Arc::clone(&copy) as Arc<dyn Held>, range);
         }
         Ok(given)
     }

@@ -4,10 +4,12 @@
 mod archive;
 mod pickle;
 
+use super::contents::Contents;
 use super::gather::{self, Strided};
-use super::tensor::{Contents, Dtype, Tensor};
-use crate::files::{Bytes, magic, printable};
+use crate::files::{magic, printable};
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::tensor::Bytes;
+use llama_trace_core::tensor::{Dtype, Tensor};
 
 use archive::Archive;
 use pickle::{Read, StoredTensor, Wrong};

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use super::names::{LayerWeight as L, Naming, Weight};
-use super::{Checkpoint, Dtype, Format, Notes, Scales, Tensor};
-use crate::files::{Bytes, Noise};
+use super::{Checkpoint, Format, Notes};
 use llama_trace_core::config::{DEFAULT_GROUP, ModelConfig, Pairing, Precision, RopeScaling};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
+use llama_trace_core::tensor::{Bytes, Noise};
+use llama_trace_core::tensor::{Dtype, Scales, Tensor};
 
 /// Name, D, layers, H, G, F, V, tied.
 type Shape = (&'static str, usize, usize, usize, usize, usize, usize, bool);

@@ -6,11 +6,13 @@
 
 use safetensors::tensor::{Dtype as StoredDtype, Metadata};
 
+use super::contents::Contents;
 use super::gather;
 use super::limits::MAX_TENSORS;
-use super::tensor::{Contents, Dtype, Tensor};
-use crate::files::{Bytes, magic, printable};
+use crate::files::{magic, printable};
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::tensor::Bytes;
+use llama_trace_core::tensor::{Dtype, Tensor};
 
 /// The largest header that is read. The format allows 100 MB; the largest Llamas need a tenth of one,
 /// and a parsed header takes up to 20 times its size in memory.

@@ -1,8 +1,8 @@
 //! Tensors of a checkpoint that nothing reads: buffers are harmless; what stands outside of the forward pass is
 //! warned of; what stands in it, and is not computed here, is refused by name.
 
+use super::contents::Contents;
 use super::names::{LayerWeight as L, Naming, Weight};
-use super::tensor::Contents;
 use crate::files::printable;
 use llama_trace_core::config::ModelConfig;
 use llama_trace_core::error::{Error, Result};

@@ -8,6 +8,7 @@ use memmap2::{Mmap, MmapMut, MmapOptions};
 
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
+use llama_trace_core::tensor::Held;
 
 /// Bytes of a page, and their logarithm.
 const PAGE: usize = 1 << PAGE_BITS;
@@ -64,6 +65,11 @@ impl Huge {
         let map = Self(map.make_read_only().map_err(|error| no_memory(bytes, error))?);
         Ok((map, ranges, Given { bytes, transparent }))
     }
+}
+
+impl Held for Huge {
+    /// A copy is in no file.
+    fn give_back(&self, _: Range<usize>) {}
 }
 
 impl Deref for Huge {

@@ -8,6 +8,7 @@ use memmap2::Mmap;
 
 use super::regular::open_regular;
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::tensor::{Bytes, Held};
 #[cfg(unix)]
 use llama_trace_ending::lost;
 
@@ -56,19 +57,6 @@ impl File {
         Ok(Self::new(map, path))
     }
 
-    /// Gives back the memory that the bytes at `range` take since they were read.
-    pub(super) fn give_back(&self, range: Range<usize>) {
-        #[cfg(unix)]
-        {
-            let advice = memmap2::UncheckedAdvice::DontNeed;
-            // SAFETY: nobody writes to the map, so that a page that is read again has the file's bytes as before.
-            // That the advice is not taken is no error.
-            let _ = unsafe { self.map.unchecked_advise_range(advice, range.start, range.len()) };
-        }
-        #[cfg(not(unix))]
-        let _ = range;
-    }
-
     fn new(map: Mmap, path: &Path) -> Self {
         #[cfg(unix)]
         let error = Error::model(
@@ -95,6 +83,28 @@ impl Deref for File {
     }
 }
 
+impl Held for File {
+    fn give_back(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        {
+            let advice = memmap2::UncheckedAdvice::DontNeed;
+            // SAFETY: nobody writes to the map, so that a page that is read again has the file's bytes as before.
+            // That the advice is not taken is no error.
+            let _ = unsafe { self.map.unchecked_advise_range(advice, range.start, range.len()) };
+        }
+        #[cfg(not(unix))]
+        let _ = range;
+    }
+}
+
+/// The bytes of the whole file at `path`: see [`File::open`].
+///
+/// # Errors
+/// Those of [`File::open`].
+pub fn map(path: &Path) -> Result<Bytes> {
+    File::open(path).map(Bytes::held)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,5 +123,21 @@ mod tests {
         let path = folder.path().join("file");
         std::fs::write(&path, b"").unwrap();
         assert!(File::open(&path).unwrap_err().to_string().contains("the file is empty"));
+    }
+
+    #[test]
+    fn long_stretches_are_compared_to_their_last_byte() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let half = vec![7; (16 << 20) + 5];
+        std::fs::write(&path, [&half[..], &half].concat()).unwrap();
+        let file = map(&path).unwrap();
+        let part = |from: usize, to: usize| file.slice(from..to).unwrap();
+        assert!(part(0, half.len()).equal(&part(half.len(), 2 * half.len())));
+        assert!(!part(1, half.len()).equal(&part(half.len(), 2 * half.len())));
+        let mut other = half.clone();
+        other[half.len() - 1] = 8;
+        assert!(!part(0, half.len()).equal(&Bytes::owned(other)));
+        assert_eq!(file[..], [&half[..], &half].concat(), "they are still there");
     }
 }

@@ -5,21 +5,17 @@ pub mod gguf;
 pub mod magic;
 
 mod beside;
-mod bytes;
 mod huge;
 mod json;
 mod map;
 mod name;
-mod noise;
 mod regular;
 mod vocabulary;
 
 pub(crate) use beside::{Added, Beside, Class, Texts};
-pub use bytes::{Built, Bytes};
 pub use huge::{Given, Huge};
 pub(crate) use json::read_json;
-pub use map::File;
+pub use map::{File, map};
 pub use name::{brief, printable};
-pub use noise::Noise;
 pub use regular::{at_once, folder_of, itself, open_regular, read_text};
 pub use vocabulary::Vocabulary;

@@ -19,7 +19,7 @@ mod utf8;
 
 use std::path::Path;
 
-use crate::files::{Beside, Bytes, Vocabulary, folder_of, magic, read_text};
+use crate::files::{Beside, Vocabulary, folder_of, magic, read_text};
 use llama_trace_core::config::{ModelConfig, RopeScaling};
 use llama_trace_core::error::{Error, Result};
 
@@ -211,7 +211,7 @@ pub fn find(
         }
         (None, Vocabulary::Inside(file)) => {
             let place = file.display().to_string();
-            let tokenizer = gguf::parse(&Bytes::map(file)?, &place)?;
+            let tokenizer = gguf::parse(&crate::files::map(file)?, &place)?;
             let tokenizer =
                 tokenizer.map(|tokenizer| fitting(tokenizer, Some(config), &place)).transpose()?;
             tokenizer.map(|tokenizer| (tokenizer, place))
@@ -246,7 +246,7 @@ fn beside(path: &Path) -> Result<Option<Beside>> {
 
 /// Reads a tokenizer file of whatever kind its contents are, for `model` where there is one.
 fn read(path: &Path, model: Option<&ModelConfig>) -> Result<Box<dyn Tokenizer>> {
-    let bytes = Bytes::map(path)?;
+    let bytes = crate::files::map(path)?;
     let place = path.display().to_string();
     let beside = beside(path)?;
     if tiktoken::recognise(&bytes) {

@@ -17,8 +17,8 @@ use super::plan::Plan;
 use super::tables::{self, BLOCK, COUNTS, DIGESTS, STATS};
 use llama_trace_core::config::ARITHMETIC;
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::tensor::Bytes;
 use llama_trace_core::trace::{FrameData, PassDims, Run, Site, Stage, Stats, Values};
-use llama_trace_formats::files::Bytes;
 
 /// A pass of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]

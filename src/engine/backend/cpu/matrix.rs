@@ -18,8 +18,8 @@ use llama_trace_core::ops;
 use llama_trace_core::ops::blocks::{self, BlockRows, GROUP};
 use llama_trace_core::ops::quantize::Quantized;
 use llama_trace_core::stop::Stop;
-use llama_trace_formats::checkpoint::{Dtype, Scales, Tensor};
-use llama_trace_formats::files::Bytes;
+use llama_trace_core::tensor::Bytes;
+use llama_trace_core::tensor::{Dtype, Scales, Tensor};
 
 /// A matrix (outputs, inputs) where it lies in the file, or quantised from there.
 #[derive(Clone, Debug)]
@@ -296,7 +296,7 @@ mod tests {
     use super::super::testing::{noise, random_blocks};
     use super::super::{Backend, Cpu, PassRows, Span};
     use super::*;
-    use llama_trace_formats::checkpoint::Dtype;
+    use llama_trace_core::tensor::Dtype;
 
     fn blocks(dtype: Dtype, outputs: usize, inputs: usize) -> Tensor {
         let bytes = random_blocks(&noise(outputs * inputs, 21), dtype);

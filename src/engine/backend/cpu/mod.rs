@@ -29,7 +29,7 @@ use llama_trace_core::config::{CacheDtype, Pairing, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::ops;
 use llama_trace_core::stop::Stop;
-use llama_trace_formats::checkpoint::{Dtype, Tensor};
+use llama_trace_core::tensor::{Dtype, Tensor};
 
 pub use cache::Cache;
 pub use input::Input;

@@ -3,8 +3,8 @@
 use super::*;
 use crate::backend::AttentionPart;
 use llama_trace_core::stop::testing::stops_at_every_look;
-use llama_trace_formats::checkpoint::Dtype;
-use llama_trace_formats::files::Bytes;
+use llama_trace_core::tensor::Bytes;
+use llama_trace_core::tensor::Dtype;
 
 /// The most multiply-adds between two looks, on average.
 const MOST: usize = 1 << 24;

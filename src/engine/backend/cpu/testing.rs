@@ -1,7 +1,7 @@
 //! Values that tests of kernels, here and of other devices, multiply.
 
 use half::f16;
-use llama_trace_formats::checkpoint::Dtype;
+use llama_trace_core::tensor::Dtype;
 
 /// Values without a pattern that rounding could hide behind.
 pub fn noise(count: usize, seed: u32) -> Vec<f32> {

@@ -1,14 +1,15 @@
 //! The hyperparameters of a GGUF file: keys under the name of its architecture, and what its tensors show.
 
+use crate::checkpoint::contents::Contents;
 use crate::checkpoint::fields::Source;
 use crate::checkpoint::names::LayerWeight;
 use crate::checkpoint::screen::Screen;
-use crate::checkpoint::tensor::{Contents, Dtype, Tensor};
 use crate::checkpoint::{Naming, Notes, Weight};
 use crate::files::gguf::Metadata;
 use crate::files::printable;
 use llama_trace_core::config::{ModelConfig, Pairing, RopeScaling};
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::tensor::{Dtype, Tensor};
 
 /// An architecture that is computed here.
 struct Architecture {

@@ -10,11 +10,11 @@ mod tensors;
 use std::ops::Range;
 use std::path::Path;
 
-use super::tensor::{Contents, Dtypes, Tensor};
+use super::contents::Contents;
 use super::{Checkpoint, Format, Naming};
-use crate::files::Bytes;
 use crate::files::gguf::{Header, header};
 use llama_trace_core::error::Result;
+use llama_trace_core::tensor::{Dtypes, Tensor};
 
 /// Where the values lie that are read when the file that begins with `bytes` is opened; none where these are not the
 /// whole of what comes before the values, or are damaged.
@@ -29,11 +29,11 @@ pub fn values_to_open(bytes: &[u8]) -> Option<Vec<Range<u64>>> {
 /// [`Error::Model`] where a file is damaged or missing, or the model is of a kind not computed here.
 pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     let paths = {
-        let file = Bytes::map(path)?;
+        let file = crate::files::map(path)?;
         let place = path.display().to_string();
         split::parts(path, &header(&file, &place)?.metadata)?
     };
-    let files = paths.iter().map(|path| Bytes::map(path)).collect::<Result<Vec<_>>>()?;
+    let files = paths.iter().map(|path| crate::files::map(path)).collect::<Result<Vec<_>>>()?;
     let places: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     let mut contents = Contents::default();
     let mut headers = Vec::new();
@@ -80,7 +80,7 @@ fn assemble(
 
 /// The checkpoint in the bytes of a whole file.
 #[cfg(test)]
-fn parse(file: &Bytes, place: &str) -> Result<Checkpoint> {
+fn parse(file: &llama_trace_core::tensor::Bytes, place: &str) -> Result<Checkpoint> {
     let mut header = header(file, place)?;
     let contents = tensors::read(file, &header, place)?;
     assemble("test".into(), &mut header, contents, 1, place, &[])

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::checkpoint::contents::Contents;
 use crate::checkpoint::limits::MAX_FILES;
-use crate::checkpoint::tensor::Contents;
 use crate::files::gguf::Metadata;
 use crate::files::printable;
 use llama_trace_core::error::{Error, Result};

@@ -2,10 +2,12 @@
 
 use std::ops::Range;
 
-use crate::checkpoint::tensor::{Contents, Dtype, Tensor};
+use crate::checkpoint::contents::Contents;
 use crate::files::gguf::{Header, Reader};
-use crate::files::{Bytes, printable};
+use crate::files::printable;
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::tensor::Bytes;
+use llama_trace_core::tensor::{Dtype, Tensor};
 
 /// The most tensors that are read from one file, so that a table of tiny ones cannot take many times the
 /// file's size in memory. Llama 3.1 405B has 1138.

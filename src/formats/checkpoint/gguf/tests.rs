@@ -1,10 +1,12 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::checkpoint::Weight;
 use crate::checkpoint::names::LayerWeight as L;
-use crate::checkpoint::{Tensor, Weight};
 use crate::files::gguf::build::{Build, LIST, TEXT, U32};
 use llama_trace_core::config::{Pairing, RopeScaling};
+use llama_trace_core::tensor::Bytes;
+use llama_trace_core::tensor::Tensor;
 
 /// The keys of a model of width 4 with two heads, one of them for keys, and one layer.
 fn keys() -> Build {

@@ -6,11 +6,11 @@ use std::path::{Component, Path};
 
 use serde::Deserialize;
 
+use super::super::contents::Contents;
 use super::super::limits::{MAX_FILES, MAX_TENSORS};
 use super::super::screen::Notes;
-use super::super::tensor::Contents;
 use super::super::{pth, safetensors};
-use crate::files::{Bytes, printable, read_json, read_text};
+use crate::files::{printable, read_json, read_text};
 use llama_trace_core::error::{Error, Result};
 
 /// The largest index that is read; Llama 3.1 405B's has 97 KB.
@@ -101,7 +101,7 @@ pub fn shard_names(index_path: &Path) -> Result<Vec<String>> {
 
 /// What one file of weights holds. As in transformers its name says what kind it is of.
 pub(super) fn read_file(path: &Path) -> Result<Contents> {
-    let (bytes, place) = (Bytes::map(path)?, path.display().to_string());
+    let (bytes, place) = (crate::files::map(path)?, path.display().to_string());
     match path.extension().is_some_and(|extension| extension == "safetensors") {
         true => safetensors::parse(&bytes, &place),
         false => pth::read(&bytes, &place),

@@ -3,6 +3,7 @@
 use super::super::pth::tests::pth;
 use super::super::{LayerWeight, open as open_any};
 use super::*;
+use llama_trace_core::tensor::Bytes;
 use tempfile::TempDir;
 
 /// dim 4, 2 heads, 1 kv head, width 8, 6 tokens, 1 layer.
@@ -52,7 +53,7 @@ fn a_single_file_is_read_in_place() {
             (Format::Meta { files: 1 }, 6, true)
         );
         let tensor = model.tensor(Weight::FinalNorm, &[4]).unwrap();
-        assert!(matches!(tensor.bytes(), Bytes::Mapped(..)));
+        assert!(matches!(tensor.bytes(), Bytes::Held(..)));
         assert_eq!(&**tensor.bytes(), b"aabbccdd");
     }
 }

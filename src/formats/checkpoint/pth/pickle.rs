@@ -10,8 +10,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::super::gather::Strided;
-use super::super::tensor::Dtype;
 use crate::files::printable;
+use llama_trace_core::tensor::Dtype;
 
 /// What is wrong with a checkpoint: the parts of an error's text.
 #[derive(Debug)]

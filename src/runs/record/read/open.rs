@@ -12,8 +12,9 @@ use crate::record::layout::Key;
 use crate::record::plan::{Plan, Texts, always, stages};
 use crate::record::tables::{self, DIGESTS};
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::tensor::Bytes;
 use llama_trace_core::trace::{FrameData, PassDims, Run, Site, Stage};
-use llama_trace_formats::files::{Bytes, magic, printable};
+use llama_trace_formats::files::{magic, printable};
 
 /// The largest header that is read. A parsed one takes up to 20 times its size in memory.
 const MAX_HEADER: u64 = 4 << 20;
@@ -29,7 +30,7 @@ impl Trace {
     /// [`Error::Model`] where it cannot be read, is of another format or version, or cannot be right.
     pub fn open(path: &Path) -> Result<Self> {
         let place = path.display().to_string();
-        Self::read(Bytes::map(path)?, &place).map_err(|error| {
+        Self::read(llama_trace_formats::files::map(path)?, &place).map_err(|error| {
             // Somebody points at a part of what is opened as a whole.
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let of_folder = ["manifest.json", "capture.toml"].contains(&name) || name.ends_with(".npy");

@@ -22,7 +22,7 @@ use super::gemm::Ahead;
 use super::{Rows, amx, avx512};
 use llama_trace_core::error::Result;
 use llama_trace_core::stop::Stop;
-use llama_trace_formats::checkpoint::Dtype;
+use llama_trace_core::tensor::Dtype;
 
 /// Bytes of activations that stay in the second-level cache while rows of weights pass by.
 const ACTIVATIONS: usize = 1 << 20;

@@ -4,7 +4,7 @@ use super::bf16_tiles::{self, BLOCK, Next, SIDE, STEP, Sums, Tile, Weights};
 use super::limits::CHAINS;
 use super::{amx, avx512bf16};
 use llama_trace_core::config::Precision;
-use llama_trace_formats::checkpoint::Dtype;
+use llama_trace_core::tensor::Dtype;
 
 /// What multiplies bfloat16 values. A value of this type exists only for what the processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -52,7 +52,7 @@ use llama_trace_core::error::Result;
 use llama_trace_core::ops;
 use llama_trace_core::ops::matmul::{LANES, STRETCH};
 use llama_trace_core::stop::Stop;
-use llama_trace_formats::checkpoint::Dtype;
+use llama_trace_core::tensor::Dtype;
 
 /// Queries from which packing the keys pays that they read.
 const MIN_QUERIES: usize = 8;

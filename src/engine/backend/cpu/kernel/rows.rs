@@ -12,7 +12,7 @@ use llama_trace_core::ops;
 use llama_trace_core::ops::blocks::dequantize;
 use llama_trace_core::ops::matmul::LANES;
 use llama_trace_core::ops::quantize::Quantized;
-use llama_trace_formats::checkpoint::Dtype;
+use llama_trace_core::tensor::Dtype;
 
 /// Runs `$body` with `$format` as the format of blocks of number type `$dtype`.
 macro_rules! with_format {
@@ -22,11 +22,11 @@ macro_rules! with_format {
     };
     ($dtype:expr, $format:ident => $body:expr; $($name:ident)*; $($other:ident)*) => {
         match $dtype {
-            $(llama_trace_formats::checkpoint::Dtype::$name => {
+            $(llama_trace_core::tensor::Dtype::$name => {
                 type $format = llama_trace_core::ops::blocks::$name;
                 $body
             })*
-            $(llama_trace_formats::checkpoint::Dtype::$other)|* => unreachable!("{} has no blocks", $dtype),
+            $(llama_trace_core::tensor::Dtype::$other)|* => unreachable!("{} has no blocks", $dtype),
         }
     };
 }

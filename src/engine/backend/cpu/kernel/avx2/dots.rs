@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use super::super::{Rows, Spaced};
 use super::{reduce, reduce_8};
 use llama_trace_core::ops::matmul::{LANES, STRETCH};
-use llama_trace_formats::checkpoint::Dtype;
+use llama_trace_core::tensor::Dtype;
 
 /// Values in a vector.
 const WIDTH: usize = LANES / 2;

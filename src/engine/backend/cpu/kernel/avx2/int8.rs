@@ -12,7 +12,7 @@ use crate::backend::cpu::kernel::limits::CHAINS;
 use crate::backend::cpu::kernel::q8::{Padded, Quantized};
 use crate::backend::cpu::kernel::rows::with_format;
 use llama_trace_core::ops::blocks::GROUP;
-use llama_trace_formats::checkpoint::Dtype;
+use llama_trace_core::tensor::Dtype;
 
 /// Rows of activations at a time: for more, tiles are laid out.
 const TOKENS: usize = 3;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::super::{Rows, gemm};
 use super::transpose;
 use llama_trace_core::ops::matmul::LANES;
-use llama_trace_formats::checkpoint::Dtype;
+use llama_trace_core::tensor::Dtype;
 
 /// Values in a vector.
 const WIDTH: usize = 8;

@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 use super::super::{Rows, Spaced};
 use super::{mask, prefetch, prefetch_far, prefetch_near, reduce, reduce_16};
 use llama_trace_core::ops::matmul::{LANES, STRETCH};
-use llama_trace_formats::checkpoint::Dtype;
+use llama_trace_core::tensor::Dtype;
 
 /// For rows up to this long, 16 sums are made at a time and their lanes added up together: one by one, that would take
 /// as long as making them.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::super::{Rows, gemm};
 use super::prefetch_far;
 use llama_trace_core::ops::matmul::LANES;
-use llama_trace_formats::checkpoint::Dtype;
+use llama_trace_core::tensor::Dtype;
 
 /// 48 weight rows × 8 tokens: 24 of the 32 registers hold sums.
 pub(in super::super) struct Tile;

@@ -1,7 +1,7 @@
 //! Random numbers that are the same wherever they are made: here, or by a device that has the same formula.
 
-use llama_trace_core::error::Result;
-use llama_trace_core::stop::Stop;
+use crate::error::Result;
+use crate::stop::Stop;
 
 /// Bytes that are made between two looks at the request to stop.
 const PIECE: usize = 1 << 20;
@@ -39,7 +39,7 @@ impl Noise {
     /// Writes the bytes over `out`.
     ///
     /// # Errors
-    /// [`llama_trace_core::error::Error::Interrupted`] where it was asked to stop.
+    /// [`crate::error::Error::Interrupted`] where it was asked to stop.
     pub(super) fn fill(self, out: &mut [u8], stop: &Stop) -> Result<()> {
         for (piece, out) in out.chunks_mut(PIECE).enumerate() {
             stop.check()?;
@@ -70,7 +70,7 @@ impl Noise {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use llama_trace_core::stop::testing::stops_at_every_look;
+    use crate::stop::testing::stops_at_every_look;
 
     #[test]
     fn a_large_tensor_of_random_numbers_stops_between_its_pieces() {

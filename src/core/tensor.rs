@@ -1,12 +1,13 @@
-//! A tensor as it lies in a file: dtype, shape, bytes.
+//! A tensor as it lies in a file: dtype, shape, bytes. Whose the bytes are is not its business ([`Held`]).
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+mod bytes;
+mod noise;
+
 use std::fmt;
 use std::ops::Range;
 
-use crate::files::{Bytes, printable};
-use llama_trace_core::error::{Error, Result};
+pub use bytes::{Built, Bytes, Held};
+pub use noise::Noise;
 
 /// The number types that weights are stored in. Those from `Q8_0` on are ggml's: some values in a row
 /// share a block, which `ops/blocks.rs` takes apart.
@@ -236,7 +237,7 @@ impl Tensor {
     }
 
     /// Whether both have the same values, stored the same way.
-    pub(super) fn equal(&self, other: &Self) -> bool {
+    pub fn equal(&self, other: &Self) -> bool {
         self.dtype == other.dtype && self.shape == other.shape && self.bytes.equal(&other.bytes)
     }
 
@@ -261,7 +262,7 @@ impl Tensor {
     }
 
     /// All of its bytes: the values, and the scales where it has them.
-    pub(super) fn parts_mut(&mut self) -> impl Iterator<Item = &mut Bytes> {
+    pub fn parts_mut(&mut self) -> impl Iterator<Item = &mut Bytes> {
         std::iter::once(&mut self.bytes).chain(self.scales.as_mut().map(|scales| &mut scales.bytes))
     }
 
@@ -273,43 +274,6 @@ impl Tensor {
     /// Number of values.
     pub fn count(&self) -> usize {
         self.bytes.len() / self.dtype.block_bytes() * self.dtype.block()
-    }
-}
-
-/// What the files of a checkpoint hold.
-#[derive(Debug, Default)]
-pub(super) struct Contents {
-    /// Tensors by name.
-    pub(super) tensors: BTreeMap<String, Tensor>,
-    /// Tensors of a dtype that is not read here: name and dtype.
-    pub(super) unreadable: BTreeMap<String, String>,
-    /// Names of the tensors that are stored in float64 and read as float32.
-    pub(super) rounded: BTreeSet<String>,
-}
-
-impl Contents {
-    /// The same with every name passed through `rename`.
-    ///
-    /// # Errors
-    /// [`Error::Model`] where two tensors that differ get one name.
-    pub(super) fn renamed(self, rename: impl Fn(&str) -> String, place: &str) -> Result<Self> {
-        let mut all =
-            Self { rounded: self.rounded.iter().map(|name| rename(name)).collect(), ..Self::default() };
-        for (name, tensor) in self.tensors {
-            match all.tensors.entry(rename(&name)) {
-                Entry::Vacant(entry) => drop(entry.insert(tensor)),
-                Entry::Occupied(entry) if entry.get().equal(&tensor) => {}
-                Entry::Occupied(entry) => {
-                    return Err(Error::model("the model has two tensors for one weight")
-                        .at(place)
-                        .expected(format!("one tensor `{}`", printable(entry.key())))
-                        .found(format!("another under the name `{}`", printable(&name)))
-                        .next("save the model again with one of the two"));
-                }
-            }
-        }
-        all.unreadable = self.unreadable.into_iter().map(|(name, dtype)| (rename(&name), dtype)).collect();
-        Ok(all)
     }
 }
 

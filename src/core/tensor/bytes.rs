@@ -2,28 +2,28 @@
 
 use std::fmt;
 use std::ops::{Deref, Range};
-use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-use super::huge::Huge;
-use super::map::File;
 use super::noise::Noise;
-use llama_trace_core::error::Result;
-use llama_trace_core::stop;
+use crate::stop;
+
+/// Bytes that are there for as long as this is, and do not change: those of a mapped file, of a copy in huge pages.
+pub trait Held: Deref<Target = [u8]> + Send + Sync {
+    /// Gives back the memory that the bytes at `range` take, where they can be read once more.
+    fn give_back(&self, range: Range<usize>);
+}
 
 /// Bytes that somebody else keeps alive: a part of a mapped file, or of the program itself.
 #[derive(Clone)]
 pub enum Bytes {
-    /// A range of a memory-mapped file.
-    Mapped(Arc<File>, Range<usize>),
+    /// A range of what somebody holds.
+    Held(Arc<dyn Held>, Range<usize>),
     /// A part of the binary.
     Static(&'static [u8]),
     /// A range of bytes that lie in no file as they are needed.
     Built(Arc<Built>, Range<usize>),
     /// Made in memory.
     Owned(Arc<[u8]>, Range<usize>),
-    /// A range of a copy in huge pages.
-    Huge(Arc<Huge>, Range<usize>),
 }
 
 /// Bytes that are put together in memory when they are first read: so that looking at a model that lies
@@ -41,18 +41,14 @@ pub struct Built {
 type Build = Box<dyn FnOnce() -> Box<[u64]> + Send>;
 
 impl Bytes {
-    /// The bytes of the whole file at `path`: see [`File::open`].
-    ///
-    /// # Errors
-    /// Those of [`File::open`].
-    pub fn map(path: &Path) -> Result<Self> {
-        let file = File::open(path)?;
-        let length = file.len();
-        Ok(Self::Mapped(Arc::new(file), 0..length))
+    /// All bytes that `owner` holds.
+    pub fn held(owner: impl Held + 'static) -> Self {
+        let length = owner.len();
+        Self::Held(Arc::new(owner), 0..length)
     }
 
     /// Bytes that `fill` writes, all `length` of them, when they are first read.
-    pub(crate) fn build(length: usize, fill: impl FnOnce(&mut [u8]) + Send + 'static) -> Self {
+    pub fn build(length: usize, fill: impl FnOnce(&mut [u8]) + Send + 'static) -> Self {
         let build = move || {
             let mut words = vec![0_u64; length.div_ceil(8)];
             fill(&mut bytemuck::cast_slice_mut(&mut words)[..length]);
@@ -64,7 +60,7 @@ impl Bytes {
 
     /// `length` random bytes, made when they are first read, unless a device makes them itself ([`Bytes::noise`]). Where the
     /// process is asked to stop meanwhile the rest is 0.
-    pub(crate) fn random(length: usize, noise: Noise) -> Self {
+    pub fn random(length: usize, noise: Noise) -> Self {
         let build = move || {
             let mut words = vec![0_u64; length.div_ceil(8)];
             drop(noise.fill(&mut bytemuck::cast_slice_mut(&mut words)[..length], stop::process()));
@@ -85,9 +81,7 @@ impl Bytes {
     /// Number of bytes, without building them.
     pub fn len(&self) -> usize {
         match self {
-            Self::Mapped(_, range) | Self::Built(_, range) | Self::Owned(_, range) | Self::Huge(_, range) => {
-                range.len()
-            }
+            Self::Held(_, range) | Self::Built(_, range) | Self::Owned(_, range) => range.len(),
             Self::Static(bytes) => bytes.len(),
         }
     }
@@ -98,18 +92,17 @@ impl Bytes {
     }
 
     /// Whether these are the same bytes of the same owner, not only equal ones.
-    pub(crate) fn same_place(&self, other: &Self) -> bool {
+    pub fn same_place(&self, other: &Self) -> bool {
         self.place() == other.place()
     }
 
     /// What is the same for the same bytes of the same owner, while that lives, and for no others.
     pub fn place(&self) -> (usize, Range<usize>) {
         match self {
-            Self::Mapped(owner, range) => (Arc::as_ptr(owner).addr(), range.clone()),
+            Self::Held(owner, range) => (Arc::as_ptr(owner).cast::<()>().addr(), range.clone()),
             Self::Built(owner, range) => (Arc::as_ptr(owner).addr(), range.clone()),
             Self::Static(bytes) => (bytes.as_ptr().addr(), 0..bytes.len()),
             Self::Owned(owner, range) => (owner.as_ptr().addr(), range.clone()),
-            Self::Huge(owner, range) => (Arc::as_ptr(owner).addr(), range.clone()),
         }
     }
 
@@ -125,8 +118,8 @@ impl Bytes {
             return None;
         }
         Some(match self {
-            Self::Mapped(map, whole) => {
-                Self::Mapped(Arc::clone(map), whole.start + range.start..whole.start + range.end)
+            Self::Held(owner, whole) => {
+                Self::Held(Arc::clone(owner), whole.start + range.start..whole.start + range.end)
             }
             Self::Static(bytes) => Self::Static(&bytes[range]),
             Self::Built(built, whole) => {
@@ -135,15 +128,12 @@ impl Bytes {
             Self::Owned(bytes, whole) => {
                 Self::Owned(Arc::clone(bytes), whole.start + range.start..whole.start + range.end)
             }
-            Self::Huge(copy, whole) => {
-                Self::Huge(Arc::clone(copy), whole.start + range.start..whole.start + range.end)
-            }
         })
     }
 
     /// Whether both have the same bytes. These may be gigabytes, which should not stay in memory because somebody
     /// looked at them once: what was compared is given back.
-    pub(crate) fn equal(&self, other: &Self) -> bool {
+    pub fn equal(&self, other: &Self) -> bool {
         const CHUNK: usize = 16 << 20;
         self.len() == other.len()
             && (0..self.len()).step_by(CHUNK).all(|start| {
@@ -155,10 +145,10 @@ impl Bytes {
             })
     }
 
-    /// Gives back the memory that the bytes at `range` take since they were read, where they are a mapped file's.
+    /// Gives back the memory that the bytes at `range` take since they were read, where they can be read once more.
     pub fn give_back(&self, range: &Range<usize>) {
-        if let Self::Mapped(file, whole) = self {
-            file.give_back(whole.start + range.start..whole.start + range.end);
+        if let Self::Held(owner, whole) = self {
+            owner.give_back(whole.start + range.start..whole.start + range.end);
         }
     }
 }
@@ -168,11 +158,10 @@ impl Deref for Bytes {
 
     fn deref(&self) -> &[u8] {
         match self {
-            Self::Mapped(map, range) => &map[range.clone()],
+            Self::Held(owner, range) => &owner[range.clone()],
             Self::Static(bytes) => bytes,
             Self::Built(built, range) => &bytemuck::cast_slice(&built.words)[..built.length][range.clone()],
             Self::Owned(bytes, range) => &bytes[range.clone()],
-            Self::Huge(copy, range) => &copy[range.clone()],
         }
     }
 }
@@ -207,21 +196,5 @@ mod tests {
         assert_eq!((word.len(), bytes.len(), BUILT.load(Ordering::Relaxed)), (5, 11, 0));
         assert_eq!((&*word, &bytes[..5], BUILT.load(Ordering::Relaxed)), (&b"world"[..], &b"hello"[..], 1));
         assert!(bytes.slice(6..12).is_none() && bytes.same_place(&bytes.clone()) && !bytes.same_place(&word));
-    }
-
-    #[test]
-    fn long_stretches_are_compared_to_their_last_byte() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
-        let half = vec![7; (16 << 20) + 5];
-        std::fs::write(&path, [&half[..], &half].concat()).unwrap();
-        let file = Bytes::map(&path).unwrap();
-        let part = |from: usize, to: usize| file.slice(from..to).unwrap();
-        assert!(part(0, half.len()).equal(&part(half.len(), 2 * half.len())));
-        assert!(!part(1, half.len()).equal(&part(half.len(), 2 * half.len())));
-        let mut other = half.clone();
-        other[half.len() - 1] = 8;
-        assert!(!part(0, half.len()).equal(&Bytes::owned(other)));
-        assert_eq!(file[..], [&half[..], &half].concat(), "they are still there");
     }
 }
