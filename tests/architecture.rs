@@ -22,6 +22,7 @@ const EDGES: &[(&str, &[(&str, &[&str])])] = &[
             ("stop", &["error"]),
             ("memory", &["error"]),
             ("config", &["error"]),
+            ("tensor", &["error", "stop"]),
             ("ops", &["config"]),
             ("trace", &["config", "error", "memory"]),
             ("explain", &["config", "error", "ops", "trace"]),
@@ -31,23 +32,23 @@ const EDGES: &[(&str, &[(&str, &[&str])])] = &[
     (
         "formats",
         &[
-            ("files", &["error", "stop"]),
-            ("checkpoint", &["config", "error", "files", "stop"]),
+            ("files", &["error", "stop", "tensor"]),
+            ("checkpoint", &["config", "error", "files", "stop", "tensor"]),
             ("tokenizer", &["config", "error", "files", "stop"]),
         ],
     ),
     (
         "engine",
         &[
-            ("backend", &["checkpoint", "config", "error", "files", "memory", "ops", "stop"]),
-            ("model", &["backend", "checkpoint", "config", "error", "ops", "trace"]),
+            ("backend", &["config", "error", "memory", "ops", "stop", "tensor"]),
+            ("model", &["backend", "checkpoint", "config", "error", "ops", "tensor", "trace"]),
             ("generate", &["backend", "config", "error", "model", "stop", "tokenizer", "trace"]),
         ],
     ),
     (
         "runs",
         &[
-            ("record", &["config", "error", "files", "stop", "trace"]),
+            ("record", &["config", "error", "files", "stop", "tensor", "trace"]),
             (
                 "replay",
                 &[
@@ -95,7 +96,7 @@ const OTHERS: &[(&str, &[&str])] = &[
     ("ending", &["error", "memory", "stop"]),
     ("picture", &["error", "memory"]),
     ("hub", &["checkpoint", "error", "files", "stop"]),
-    ("cuda", &["backend", "checkpoint", "config", "error", "files", "memory", "ops", "stop"]),
+    ("cuda", &["backend", "checkpoint", "config", "error", "memory", "ops", "stop", "tensor"]),
     ("tui", &["chapters", "error", "trace"]),
 ];
 

@@ -435,12 +435,12 @@ fn weights_that_are_not_numbers_run_and_are_told() {
     assert!(log.lines().any(|line| line.contains("final_norm") && line.contains("NaN×")), "{log}");
 }
 
-/// `cargo package` says nothing against it, and it holds what the sources put into the program.
+/// `cargo package` says nothing against them, and the program's holds what its sources put into it.
 #[test]
-fn the_package_is_clean_and_whole() {
+fn the_packages_are_clean_and_whole() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut cargo = std::process::Command::new(env!("CARGO"));
-    let args = ["package", "--list", "--offline", "--allow-dirty"];
+    let args = ["package", "--package", "llama-trace", "--list", "--offline", "--allow-dirty"];
     let output = cargo.args(args).current_dir(root).output().unwrap();
     assert!(!stderr(&output).contains("warning"), "{}", stderr(&output));
     let list = ok(&output);
@@ -462,11 +462,16 @@ fn the_package_is_clean_and_whole() {
     // crates.io takes 10 MiB, packed.
     let folder = tempfile::tempdir().unwrap();
     let mut cargo = std::process::Command::new(env!("CARGO"));
-    cargo.args(["package", "--no-verify", "--offline", "--allow-dirty", "--target-dir"]).arg(folder.path());
-    ok(&cargo.current_dir(root).output().unwrap());
+    let args = ["package", "--workspace", "--no-verify", "--offline", "--allow-dirty", "--target-dir"];
+    let output = cargo.args(args).arg(folder.path()).current_dir(root).output().unwrap();
+    assert!(!stderr(&output).contains("warning"), "{}", stderr(&output));
+    ok(&output);
     let packed = fs::read_dir(folder.path().join("package")).unwrap().map(|file| file.unwrap());
-    let size = |file: fs::DirEntry| file.metadata().map_or(0, |metadata| metadata.len());
-    let size: u64 =
-        packed.filter(|file| file.path().extension().is_some_and(|suffix| suffix == "crate")).map(size).sum();
-    assert!((1..10 << 20).contains(&size), "{size} bytes");
+    let packed: Vec<_> =
+        packed.filter(|file| file.path().extension().is_some_and(|suffix| suffix == "crate")).collect();
+    assert_eq!(packed.len(), 11, "{packed:?}");
+    for file in packed {
+        let size = file.metadata().unwrap().len();
+        assert!((1..10 << 20).contains(&size), "{file:?}: {size} bytes");
+    }
 }
