@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use libc::{c_int, c_void, siginfo_t};
 
-use super::{last, terminal};
+use super::{last, memory, terminal};
 use llama_trace_core::error::Error;
 
 /// Faults after which the process cannot go on.
@@ -109,7 +109,7 @@ pub(super) fn watch() -> io::Result<()> {
     Ok(())
 }
 
-/// Calls only what is safe in a handler: atomics, write, tcsetattr, sigaction, pause, and reads of what lives for ever.
+/// Calls only what is safe in a handler: atomics, write, tcsetattr, sigaction, pause, mmap, and reads of what lives for ever.
 extern "C" fn handle(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     // SAFETY: with SA_SIGINFO the system passes what is known of the signal, and of a fault that has an address.
     let address = unsafe { (*info).si_addr() } as usize;
@@ -131,6 +131,10 @@ extern "C" fn handle(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
             // SAFETY: it takes nothing and waits.
             unsafe { libc::pause() };
         }
+    }
+    // The C library aborts where it has no memory for a thread that starts.
+    if signal == libc::SIGABRT {
+        memory::end_where_short();
     }
     terminal::restore_screen();
     terminal::restore_settings();

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -61,6 +62,20 @@ fn given(block: *mut u8, size: usize) -> *mut u8 {
         end(size);
     }
     block
+}
+
+/// Ends the process where the system has no room for a thread's first allocations.
+pub(super) fn end_where_short() {
+    const ROOM: usize = 256 << 10;
+    // SAFETY: a new mapping, at an address that the system chooses, of pages that are never touched.
+    let room = unsafe {
+        libc::mmap(ptr::null_mut(), ROOM, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0)
+    };
+    if room == libc::MAP_FAILED {
+        end(ROOM);
+    }
+    // SAFETY: the mapping is ours, and nothing refers to it.
+    unsafe { libc::munmap(room, ROOM) };
 }
 
 /// Ends the process where there was no room for `size` bytes. Nothing here allocates.
