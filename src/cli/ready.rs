@@ -113,30 +113,17 @@ fn kernels(cuda: &Cuda, checkpoint: &Checkpoint, uses: &Uses) -> Result<KernelLi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use llama_trace_core::config::{ModelConfig, Pairing, Precision, RopeScaling};
+    use llama_trace_core::config::{ModelConfig, Precision};
     use llama_trace_core::tensor::Dtype;
 
     fn small() -> ModelConfig {
         ModelConfig {
-            dim: 256,
             layers: 3,
-            heads: 8,
-            kv_heads: 2,
-            head_dim: 32,
             ffn_dim: 512,
             vocab: 96,
             context: 128,
-            norm_eps: 1e-5,
-            rope_theta: 10_000.0,
-            rope_scaling: RopeScaling::None,
-            pairing: Pairing::Halves,
-            qkv_bias: false,
-            output_bias: false,
-            mlp_bias: false,
-            qk_norm: false,
-            window: None,
-            window_from: 0,
             tied: true,
+            ..ModelConfig::of_heads(8, 2, 32)
         }
     }
 

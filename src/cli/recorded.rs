@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Poll;
 
-use llama_trace_core::config::{ModelConfig, Pairing, Precision, RopeScaling};
+use llama_trace_core::config::{ModelConfig, Pairing, Precision};
 use llama_trace_core::stop;
 use llama_trace_core::tensor::Dtype;
 use llama_trace_core::trace::{
@@ -29,25 +29,11 @@ const VOCAB: usize = 96;
 /// A small model whose products, the head's too, are of `width` inputs and more.
 fn config(width: usize) -> ModelConfig {
     ModelConfig {
-        dim: width,
-        layers: 1,
-        heads: 8,
-        kv_heads: 2,
-        head_dim: width / 8,
         ffn_dim: width + 32,
         vocab: VOCAB,
         context: 512,
-        norm_eps: 1e-5,
-        rope_theta: 10_000.0,
-        rope_scaling: RopeScaling::None,
-        pairing: Pairing::Halves,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
-        window: None,
-        window_from: 0,
         tied: true,
+        ..ModelConfig::of_heads(8, 2, width / 8)
     }
 }
 

@@ -52,6 +52,36 @@ pub struct ModelConfig {
     pub tied: bool,
 }
 
+impl ModelConfig {
+    /// A Llama of one layer with `heads` query heads, `kv_heads` key/value heads and heads of `head_dim`, and nothing of what
+    /// only some models have: D = H·C, F = 4·D, V = 32,000, θ = 10,000, ε = 10⁻⁵ and
+    /// a context of 2,048.
+    pub fn of_heads(heads: usize, kv_heads: usize, head_dim: usize) -> Self {
+        let dim = heads * head_dim;
+        Self {
+            dim,
+            layers: 1,
+            heads,
+            kv_heads,
+            head_dim,
+            ffn_dim: 4 * dim,
+            vocab: 32_000,
+            context: 2048,
+            norm_eps: 1e-5,
+            rope_theta: 10_000.0,
+            rope_scaling: RopeScaling::None,
+            pairing: Pairing::Halves,
+            qkv_bias: false,
+            output_bias: false,
+            mlp_bias: false,
+            qk_norm: false,
+            window: None,
+            window_from: 0,
+            tied: false,
+        }
+    }
+}
+
 /// The version of the arithmetic: it grows where a stage gets other bits than before from the same weights, tokens,
 /// precision and kernel. What a trace keeps was computed with the version that it names.
 pub const ARITHMETIC: u32 = 1;

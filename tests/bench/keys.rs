@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::chapters::CHAPTERS;
-use llama_trace::config::{ModelConfig, Pairing, Precision, RopeScaling};
+use llama_trace::config::{ModelConfig, Pairing, Precision};
 use llama_trace::record::about::Fingerprint;
 use llama_trace::record::plan::{Texts, stages};
 use llama_trace::record::writer::TextsOf;
@@ -54,24 +54,12 @@ const CODES: [KeyCode; 11] = [
 fn config() -> ModelConfig {
     ModelConfig {
         layers: 32,
-        dim: 4096,
-        heads: 32,
-        kv_heads: 8,
-        head_dim: 128,
         ffn_dim: 14336,
         vocab: 128_256,
         context: 131_072,
-        norm_eps: 1e-5,
         rope_theta: 500_000.0,
-        rope_scaling: RopeScaling::None,
         pairing: Pairing::Neighbours,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
-        window: None,
-        window_from: 0,
-        tied: false,
+        ..ModelConfig::of_heads(32, 8, 128)
     }
 }
 

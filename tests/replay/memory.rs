@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use llama_trace::config::{ModelConfig, Pairing, RopeScaling};
+use llama_trace::config::ModelConfig;
 use llama_trace::generate::Session;
 use llama_trace::stop::LOOK;
 use llama_trace::trace::{Answer, Part, Probe, Query, Spread, Values};
@@ -124,23 +124,10 @@ pub(super) fn thin(dim: usize, layers: usize, vocab: usize) -> Model<Cpu> {
     let config = ModelConfig {
         dim,
         layers,
-        heads: 2,
-        kv_heads: 1,
-        head_dim: dim / 2,
         ffn_dim: dim + 8,
         vocab,
-        context: 2048,
-        norm_eps: 1e-5,
-        rope_theta: 10_000.0,
-        rope_scaling: RopeScaling::None,
-        pairing: Pairing::Halves,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
-        window: None,
-        window_from: 0,
         tied: true,
+        ..ModelConfig::of_heads(2, 1, dim / 2)
     };
     Model::load(&random::of_config("thin", config, Dtype::BF16), Cpu::default()).unwrap()
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use llama_trace::config::{CacheDtype, ModelConfig, Pairing, Precision, RopeScaling};
+use llama_trace::config::{CacheDtype, ModelConfig, Pairing, Precision};
 use llama_trace::error::{Error, Result};
 use llama_trace::explain::{Line, Operands, Place, Rules, added, strongest};
 use llama_trace::generate::{Sampler, Sampling};
@@ -23,24 +23,12 @@ use ndarray::{ArrayD, Dimension, IxDyn};
 pub(crate) fn config() -> ModelConfig {
     ModelConfig {
         layers: 3,
-        dim: 32,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 8,
         ffn_dim: 48,
         vocab: 64,
         context: 64,
-        norm_eps: 1e-5,
-        rope_theta: 10000.0,
-        rope_scaling: RopeScaling::None,
         pairing: Pairing::Neighbours,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
-        window: None,
-        window_from: 0,
         tied: true,
+        ..ModelConfig::of_heads(4, 2, 8)
     }
 }
 

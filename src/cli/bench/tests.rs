@@ -4,7 +4,7 @@ use clap::Parser;
 
 use super::*;
 use crate::cli::Cli;
-use llama_trace_core::config::{CacheDtype, Pairing, RopeScaling};
+use llama_trace_core::config::CacheDtype;
 use llama_trace_cuda::Cuda;
 use llama_trace_cuda::emulated::Asked;
 use llama_trace_engine::backend::cpu::Cpu;
@@ -24,27 +24,7 @@ fn args(args: &[&str]) -> BenchArgs {
 }
 
 fn tiny() -> ModelConfig {
-    ModelConfig {
-        dim: 64,
-        layers: 3,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 16,
-        ffn_dim: 96,
-        vocab: 80,
-        context: 128,
-        norm_eps: 1e-5,
-        rope_theta: 10_000.0,
-        rope_scaling: RopeScaling::None,
-        pairing: Pairing::Halves,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
-        window: None,
-        window_from: 0,
-        tied: false,
-    }
+    ModelConfig { layers: 3, ffn_dim: 96, vocab: 80, context: 128, ..ModelConfig::of_heads(4, 2, 16) }
 }
 
 #[test]

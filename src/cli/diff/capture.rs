@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 pub(super) use self::lies::{Lies, Padded, Pairs};
 use super::npy;
-use llama_trace_core::config::{CacheDtype, DEFAULT_GROUP, ModelConfig, Pairing, Precision, RopeScaling};
+use llama_trace_core::config::{CacheDtype, DEFAULT_GROUP, ModelConfig, Precision};
 use llama_trace_core::error::printable;
 use llama_trace_core::trace::manifest::NEWER;
 use llama_trace_core::trace::{Frame, FrameData, PassDims, Site, Stage, TokenLabel};
@@ -272,25 +272,13 @@ impl Capture {
 /// What a map need not say: what most models have.
 fn usual() -> ModelConfig {
     ModelConfig {
-        dim: 0,
         layers: 0,
-        heads: 0,
-        kv_heads: 0,
-        head_dim: 0,
         ffn_dim: 0,
         vocab: 0,
         context: 0,
         norm_eps: 0.0,
         rope_theta: 0.0,
-        rope_scaling: RopeScaling::None,
-        pairing: Pairing::Halves,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
-        window: None,
-        window_from: 0,
-        tied: false,
+        ..ModelConfig::of_heads(0, 0, 0)
     }
 }
 

@@ -92,28 +92,8 @@ impl ModelCard {
 impl ModelCard {
     /// A small model to test with: `change` makes of it what the test is about.
     pub fn small(change: impl FnOnce(&mut ModelConfig)) -> Self {
-        use crate::config::Pairing;
-        let mut config = ModelConfig {
-            dim: 8,
-            layers: 2,
-            heads: 2,
-            kv_heads: 1,
-            head_dim: 4,
-            ffn_dim: 8,
-            vocab: 10,
-            context: 16,
-            norm_eps: 1e-5,
-            rope_theta: 1e4,
-            rope_scaling: RopeScaling::None,
-            pairing: Pairing::Halves,
-            qkv_bias: false,
-            output_bias: false,
-            mlp_bias: false,
-            qk_norm: false,
-            window: None,
-            window_from: 0,
-            tied: false,
-        };
+        let mut config =
+            ModelConfig { layers: 2, ffn_dim: 8, vocab: 10, context: 16, ..ModelConfig::of_heads(2, 1, 4) };
         change(&mut config);
         let (name, backend) = ("small".into(), "cpu".into());
         Self { name, ignored: vec![], without: vec![], config, precision: Precision::F32, backend }

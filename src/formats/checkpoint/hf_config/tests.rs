@@ -25,27 +25,8 @@ fn message(changes: &Value) -> String {
 #[test]
 fn defaults_are_those_of_transformers() {
     let config = with(&json!({})).unwrap();
-    let expected = ModelConfig {
-        dim: 64,
-        layers: 2,
-        heads: 4,
-        kv_heads: 4,
-        head_dim: 16,
-        ffn_dim: 96,
-        vocab: 100,
-        context: 2048,
-        norm_eps: 1e-6,
-        rope_theta: 10000.0,
-        rope_scaling: RopeScaling::None,
-        pairing: Pairing::Halves,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
-        window: None,
-        window_from: 0,
-        tied: false,
-    };
+    let expected =
+        ModelConfig { layers: 2, ffn_dim: 96, vocab: 100, norm_eps: 1e-6, ..ModelConfig::of_heads(4, 4, 16) };
     assert_eq!(config, expected);
 }
 
