@@ -12,9 +12,12 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{ItemMod, ItemUse, UseName, UseRename, UseTree};
 
+/// Modules, and what each may import.
+type Modules = &'static [(&'static str, &'static [&'static str])];
+
 /// The crates with several modules, and what of one another these may import: the edges between crates are Cargo's, in
 /// each one's `Cargo.toml`.
-const EDGES: &[(&str, &[(&str, &[&str])])] = &[
+const EDGES: &[(&str, Modules)] = &[
     (
         "core",
         &[
