@@ -124,6 +124,14 @@ fn large_pictures_and_the_bench_of_a_small_model_take_little_memory() {
     fs::write(folder.path().join("long.txt"), long).unwrap();
     let builtin = fixture("builtin/tokenizer.json");
     let builtin = builtin.to_str().unwrap();
+    // Two texts without a blank, for a vocabulary with scores: the first can be cut at its lines, the second nowhere.
+    let vocabulary = folder.path().join("tokenizer.bin");
+    fs::write(&vocabulary, scored(&["1", "a", "aa", "aaaa"])).unwrap();
+    let vocabulary = vocabulary.to_str().unwrap();
+    for (name, text) in [("lines", "\n1".repeat(2 << 20)), ("letters", "a".repeat(4 << 20))] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+        fs::write(folder.path().join(name).join("long.txt"), text).unwrap();
+    }
     let commands: [(u64, &[&str]); 5] = [
         (
             100,
@@ -155,4 +163,24 @@ fn large_pictures_and_the_bench_of_a_small_model_take_little_memory() {
         let output = limited(least + mebibytes * 1024, args, folder.path());
         assert!(output.status.success(), "{} in {mebibytes} MiB: {}", args[0], stderr(&output));
     }
+    // It takes less than 200 MiB of memory, and more addresses: those of another thread's stack and arena.
+    for (name, mebibytes) in [("lines", 200), ("letters", 250)] {
+        let args = ["tokenize", "--tokenizer", vocabulary, "--stdin"];
+        let output = limited(least + mebibytes * 1024, &args, &folder.path().join(name));
+        assert!(output.status.success(), "{name} in {mebibytes} MiB: {}", stderr(&output));
+    }
+}
+
+/// llama2.c's tokenizer.bin with a token for each byte, and these, of which a later one is merged sooner.
+fn scored(tokens: &[&str]) -> Vec<u8> {
+    let bytes = (0..=255).map(|byte| format!("<0x{byte:02X}>"));
+    let names = ["<unk>", "\n<s>\n", "\n</s>\n"].map(str::to_owned).into_iter().chain(bytes);
+    let names = names.chain(tokens.iter().map(|&token| token.to_owned()));
+    let mut file = 27_i32.to_le_bytes().to_vec();
+    for (number, name) in names.enumerate() {
+        file.extend((number as f32).to_le_bytes());
+        file.extend((name.len() as i32).to_le_bytes());
+        file.extend(name.as_bytes());
+    }
+    file
 }

@@ -20,53 +20,55 @@ pub(super) struct Step<S, P> {
 
 /// Merges neighbouring `symbols`, the greatest priority first and, of equal ones, the leftmost. `join` says
 /// what two neighbours become, where they may be merged; `watch` sees each merge that is made.
-pub(super) fn merge<S: Copy + PartialEq, P: Copy + Ord>(
+///
+/// There are fewer than 2³² symbols: of a text there may be millions, and places of four bytes take half of the memory.
+pub(super) fn merge<S: Copy, P: Copy + Ord>(
     symbols: Vec<S>,
     mut join: impl FnMut(S, S) -> Option<(P, S)>,
     mut watch: impl FnMut(Step<S, P>),
 ) -> Vec<S> {
     let mut chain = Chain::new(symbols);
-    let mut queue = BinaryHeap::new();
+    // Never more than there were pairs at first: each merge leaves one fewer, and what is stale is dropped when the queue is full.
+    let mut queue = BinaryHeap::with_capacity(chain.symbols.len());
     let mut offer = |chain: &Chain<S>, queue: &mut BinaryHeap<Candidate<S, P>>, left: usize| {
         let Some(right) = chain.next(left) else { return };
-        let parts = (chain.symbols[left], chain.symbols[right]);
-        if let Some((priority, symbol)) = join(parts.0, parts.1) {
-            queue.push(Candidate { parts, step: Step { left, right, symbol, priority } });
+        if let Some((priority, symbol)) = join(chain.symbols[left], chain.symbols[right]) {
+            if queue.len() == queue.capacity() {
+                queue.retain(|candidate| chain.pair(candidate).is_some());
+            }
+            queue.push(Candidate { left: left as u32, end: chain.after[right], symbol, priority });
         }
     };
     for left in 0..chain.symbols.len() {
         offer(&chain, &mut queue, left);
     }
-    while let Some(Candidate { parts, step }) = queue.pop() {
-        let Step { left, right, .. } = step;
-        // Stale where one of the two was merged with another neighbour in the meantime.
-        if !chain.alive(left)
-            || chain.next(left) != Some(right)
-            || (chain.symbols[left], chain.symbols[right]) != parts
-        {
-            continue;
-        }
-        chain.join(left, right, step.symbol);
-        watch(step);
+    while let Some(candidate) = queue.pop() {
+        let Some((left, right)) = chain.pair(&candidate) else { continue };
+        let Candidate { symbol, priority, .. } = candidate;
+        chain.join(left, right, symbol);
+        watch(Step { left, right, symbol, priority });
         if let Some(before) = chain.previous(left) {
             offer(&chain, &mut queue, before);
         }
         offer(&chain, &mut queue, left);
     }
+    drop(queue);
     chain.into_symbols()
 }
 
 /// A merge that was possible when it was queued.
 struct Candidate<S, P> {
-    /// What the two were.
-    parts: (S, S),
-    step: Step<S, P>,
+    /// Place of the left symbol.
+    left: u32,
+    /// Place behind the right symbol.
+    end: u32,
+    symbol: S,
+    priority: P,
 }
 
 impl<S, P: Ord> Ord for Candidate<S, P> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        let (a, b) = (&self.step, &other.step);
-        a.priority.cmp(&b.priority).then_with(|| b.left.cmp(&a.left))
+        self.priority.cmp(&other.priority).then_with(|| other.left.cmp(&self.left))
     }
 }
 
@@ -89,40 +91,52 @@ impl<S, P: Ord> Eq for Candidate<S, P> {}
 struct Chain<S> {
     symbols: Vec<S>,
     /// Place of the neighbour on each side; the number of places for none. A dead place points to itself.
-    before: Vec<usize>,
-    after: Vec<usize>,
+    before: Vec<u32>,
+    after: Vec<u32>,
 }
 
 impl<S: Copy> Chain<S> {
     fn new(symbols: Vec<S>) -> Self {
-        let length = symbols.len();
+        let length = symbols.len() as u32;
         let before = (0..length).map(|place| place.checked_sub(1).unwrap_or(length)).collect();
         Self { symbols, before, after: (1..=length).collect() }
     }
 
     fn alive(&self, place: usize) -> bool {
-        self.after[place] != place
+        self.after[place] as usize != place
     }
 
     fn next(&self, place: usize) -> Option<usize> {
-        Some(self.after[place]).filter(|&place| place < self.symbols.len())
+        Some(self.after[place] as usize).filter(|&place| place < self.symbols.len())
     }
 
     fn previous(&self, place: usize) -> Option<usize> {
-        Some(self.before[place]).filter(|&place| place < self.symbols.len())
+        Some(self.before[place] as usize).filter(|&place| place < self.symbols.len())
+    }
+
+    /// The two that a merge joins. None where it is stale, as one of them was merged with another neighbour since: they end
+    /// elsewhere then.
+    fn pair<P>(&self, candidate: &Candidate<S, P>) -> Option<(usize, usize)> {
+        let left = candidate.left as usize;
+        let right =
+            self.next(left).filter(|&right| self.alive(left) && self.after[right] == candidate.end)?;
+        Some((left, right))
     }
 
     fn join(&mut self, left: usize, right: usize, symbol: S) {
         self.symbols[left] = symbol;
         self.after[left] = self.after[right];
         if let Some(next) = self.next(left) {
-            self.before[next] = left;
+            self.before[next] = left as u32;
         }
-        self.after[right] = right;
+        self.after[right] = right as u32;
     }
 
     fn into_symbols(self) -> Vec<S> {
-        (0..self.symbols.len()).filter(|&place| self.alive(place)).map(|place| self.symbols[place]).collect()
+        let Self { mut symbols, after, .. } = self;
+        let mut places = after.iter().zip(0..);
+        symbols.retain(|_| places.next().is_some_and(|(after, place)| *after != place));
+        symbols
     }
 }
 

@@ -15,8 +15,8 @@
 //! So ids and what is shown of merging come from the one loop here.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
 
 use super::bpe::{self, Step};
 use super::merges::{Merge, Priority, Stretch, Way};
@@ -64,27 +64,44 @@ pub(super) struct Pieces {
     longest: usize,
     /// The pieces of [`Kind::User`].
     user: Specials,
-    /// Whether what stands before a blank, and what begins with it, are never merged ([`ends_before_blank`]).
-    words: bool,
+    /// Characters that stand side by side in a piece, found when a long text is split. None where a piece is unused: it is
+    /// taken apart as it was last put together, wherever in the text.
+    neighbours: OnceLock<Option<HashSet<(char, char)>>>,
 }
 
 /// How much of a text is merged at once, about, in bytes: merging takes some hundred bytes for each of them.
 const LENGTH: usize = 64 << 10;
 
-/// Whether a word ends before this place of a text: a letter or a digit stands there, and a blank behind it, written as
-/// the text or as SentencePiece writes it.
-fn ends_before_blank(text: &[u8], at: usize) -> bool {
-    let blank = text[at..].starts_with(b" ") || text[at..].starts_with("▁".as_bytes());
-    blank && at > 0 && text[at - 1].is_ascii_alphanumeric()
+/// What merging joins: a stretch of the text, at first a character or a piece of the user's.
+#[derive(Clone, Copy, Debug)]
+struct Symbol {
+    /// The byte where it begins.
+    from: u32,
+    /// The byte where it ends, and in the highest bit whether it takes no part in merges: of long texts there are millions.
+    to: u32,
 }
 
-/// What merging joins: a stretch of the text, at first a character or a piece of the user's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Symbol {
-    /// The bytes where it begins and ends.
-    span: (usize, usize),
-    /// Whether it takes no part in merges.
-    whole: bool,
+/// The bit that marks a symbol that takes no part in merges.
+const WHOLE: u32 = 1 << 31;
+
+impl Symbol {
+    fn end(self) -> u32 {
+        self.to & !WHOLE
+    }
+
+    fn is_whole(self) -> bool {
+        self.to & WHOLE != 0
+    }
+
+    /// How many bytes it has.
+    fn len(self) -> usize {
+        (self.end() - self.from) as usize
+    }
+
+    /// What it is of the text.
+    fn of(self, text: &str) -> &str {
+        &text[self.from as usize..self.end() as usize]
+    }
 }
 
 /// A score that can be compared: in the order of numbers, where −0 is the 0 that it equals.
@@ -116,15 +133,11 @@ impl Pieces {
     pub(super) fn new(pieces: Vec<Piece>) -> Self {
         let mut bytes = Box::new([None; 256]);
         let (mut texts, mut user, mut longest) = (HashMap::new(), Vec::new(), 0);
-        let mut words = true;
         for (id, piece) in (0..).zip(&pieces) {
             match piece.kind {
                 Kind::Text | Kind::User | Kind::Unused => {
                     texts.entry(Arc::clone(&piece.bytes)).or_insert(id);
                     longest = longest.max(piece.bytes.len());
-                    // An unused piece is taken apart as it was last put together, wherever in the text.
-                    words &= piece.kind != Kind::Unused
-                        && !(0..piece.bytes.len()).any(|at| ends_before_blank(&piece.bytes, at));
                     if piece.kind == Kind::User
                         && let Ok(name) = std::str::from_utf8(&piece.bytes)
                     {
@@ -135,7 +148,7 @@ impl Pieces {
                 Kind::Special => {}
             }
         }
-        Self { pieces, texts, bytes, longest, user: Specials::new(user), words }
+        Self { pieces, texts, bytes, longest, user: Specials::new(user), neighbours: OnceLock::new() }
     }
 
     /// Number of ids.
@@ -162,17 +175,49 @@ impl Pieces {
         self.split_by(LENGTH, text, ids)
     }
 
-    /// The same; where words are never merged with others, about `length` bytes at a time.
+    /// The same, about `length` bytes at a time: a text is cut between characters that are side by side in no piece, which
+    /// are never merged.
     fn split_by(&self, length: usize, text: &str, ids: &mut Vec<u32>) -> Result<()> {
         let mut rest = text;
         while !rest.is_empty() {
-            let ends = |&at: &usize| self.words && ends_before_blank(rest.as_bytes(), at);
-            let end = (length..rest.len()).find(ends).unwrap_or(rest.len());
+            let end = if length < rest.len() { self.cut(rest, length) } else { rest.len() };
             let (piece, next) = rest.split_at(end);
-            self.merge(piece, self.parts(piece), ids, |_| ())?;
+            self.merge(piece, self.parts(piece)?, ids, |_| ())?;
             rest = next;
         }
         Ok(())
+    }
+
+    /// The first place after so many bytes of a text at which it may be cut; its end where there is none.
+    fn cut(&self, text: &str, length: usize) -> usize {
+        let Some(neighbours) = self.neighbours.get_or_init(|| self.find_neighbours()) else {
+            return text.len();
+        };
+        let start = text.floor_char_boundary(length);
+        let mut before = text[..start].chars().next_back();
+        for (at, character) in text[start..].char_indices() {
+            if before.is_some_and(|before| !neighbours.contains(&(before, character))) {
+                return start + at;
+            }
+            before = Some(character);
+        }
+        text.len()
+    }
+
+    fn find_neighbours(&self) -> Option<HashSet<(char, char)>> {
+        let mut neighbours = HashSet::new();
+        for piece in &self.pieces {
+            match piece.kind {
+                Kind::Unused => return None,
+                Kind::Text | Kind::User => {
+                    // What is no text is part of none.
+                    let text = std::str::from_utf8(&piece.bytes).unwrap_or_default();
+                    neighbours.extend(text.chars().zip(text.chars().skip(1)));
+                }
+                Kind::Byte(_) | Kind::Special => {}
+            }
+        }
+        Some(neighbours)
     }
 
     /// The merges that lead from `text` to its tokens; `label` is how a part is shown.
@@ -180,8 +225,8 @@ impl Pieces {
     /// # Errors
     /// As [`Pieces::split`].
     pub(super) fn stretch(&self, text: &str, label: impl Fn(&str) -> String) -> Result<Stretch> {
-        let parts = self.parts(text);
-        let shown = |part: &Symbol| label(&text[part.span.0..part.span.1]);
+        let parts = self.parts(text)?;
+        let shown = |part: &Symbol| label(part.of(text));
         let labels = parts.iter().map(shown).collect();
         let (mut ids, mut merges) = (Vec::new(), Vec::new());
         self.merge(text, parts, &mut ids, |Step { left, right, symbol, priority }| {
@@ -192,16 +237,26 @@ impl Pieces {
     }
 
     /// What merging begins with: characters, and pieces of the user's.
-    fn parts(&self, text: &str) -> Vec<Symbol> {
-        let mut parts = Vec::new();
+    ///
+    /// # Errors
+    /// [`Error::Prompt`] where there are more bytes than can be counted.
+    fn parts(&self, text: &str) -> Result<Vec<Symbol>> {
+        if text.len() >= WHOLE as usize {
+            return Err(Error::prompt("the text is longer than any that is split into tokens")
+                .expected(format!("fewer than {WHOLE} bytes"))
+                .found(format!("{} bytes", text.len()))
+                .next("give a shorter text"));
+        }
+        let mut parts = Vec::with_capacity(text.chars().count());
         let mut at = 0;
         while let Some(character) = text[at..].chars().next() {
             let user = self.user.at_start(&text[at..]);
             let end = at + user.map_or(character.len_utf8(), |(length, _)| length);
-            parts.push(Symbol { span: (at, end), whole: user.is_some() });
+            let whole = if user.is_some() { WHOLE } else { 0 };
+            parts.push(Symbol { from: at as u32, to: end as u32 | whole });
             at = end;
         }
-        parts
+        Ok(parts)
     }
 
     fn merge(
@@ -214,21 +269,21 @@ impl Pieces {
         // Where an unused piece was put together, by its text: how long the left part was.
         let mut unused: HashMap<&str, usize> = HashMap::new();
         let join = |left: Symbol, right: Symbol| {
-            let span = (left.span.0, right.span.1);
-            if left.whole || right.whole || span.1 - span.0 > self.longest {
+            let symbol = Symbol { from: left.from, to: right.end() };
+            if left.is_whole() || right.is_whole() || symbol.len() > self.longest {
                 return None;
             }
-            let joined = &text[span.0..span.1];
+            let joined = symbol.of(text);
             let piece = self.lookup(joined.as_bytes()).and_then(|id| self.get(id))?;
             if piece.kind == Kind::Unused {
-                unused.insert(joined, left.span.1 - left.span.0);
+                unused.insert(joined, left.len());
             }
-            (piece.score > LOWEST_SCORE).then_some((Score(piece.score), Symbol { span, whole: false }))
+            (piece.score > LOWEST_SCORE).then_some((Score(piece.score), symbol))
         };
         let merged = bpe::merge(parts, join, watch);
         for part in merged {
             // The parts still to be written, the first one last.
-            let mut waiting = vec![&text[part.span.0..part.span.1]];
+            let mut waiting = vec![part.of(text)];
             while let Some(part) = waiting.pop() {
                 let id = self.lookup(part.as_bytes());
                 let is_unused =

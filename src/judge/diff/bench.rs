@@ -132,7 +132,8 @@ impl<'a, B: Backend> Bench<'a, B> {
         self.chain(site).iter().any(|site| self.sources(*site).iter().any(borrowed))
     }
 
-    fn is_there(&self, site: Site) -> bool {
+    /// Whether the run has the stage itself, or something stands for it.
+    pub(super) fn is_there(&self, site: Site) -> bool {
         self.both.contains_key(&site) && !self.otherwise.again.contains(&site.stage)
             || self.kept.contains_key(&site)
     }
