@@ -678,7 +678,7 @@ fn a_port_without_a_mistake_is_the_same_where_few_stages_are_written() {
 /// The same where every result is rounded: what the layers before a stage rounded is passed on, and grows on the way.
 #[test]
 fn a_run_in_bfloat16_is_the_same_where_few_stages_are_written() {
-    let opened = checkpoint::open(None).unwrap();
+    let opened = llama_trace::builtin::open().unwrap();
     let model = Model::load(&opened, Cpu::default()).unwrap();
     let rounded = Model::load(&opened, Cpu::default().with_precision(Precision::Bf16)).unwrap();
     // Of the first the logits are 0.057 off and the final norm 0.063, in transformers as here.
