@@ -1,5 +1,5 @@
 //! Memory that may not be there. Who asks for much of it here gets an error, which it tells with its purpose; every
-//! other allocation that fails ends the process, in order (see [`llama_trace_ending::memory`]).
+//! other allocation that fails ends the process, in order, where the program has the allocator of `llama-trace-ending`.
 
 use std::cell::Cell;
 use std::thread::LocalKey;

@@ -1,6 +1,6 @@
 //! The probe: how the one forward pass is observed.
 //!
-//! [`llama_trace_engine::model::forward`] asks [`Probe::wants`] before it copies or materialises anything, so a pass
+//! `forward` of the engine asks [`Probe::wants`] before it copies or materialises anything, so a pass
 //! that nobody watches does no work for being watchable.
 
 use std::ops::Range;

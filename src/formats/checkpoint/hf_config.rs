@@ -1,5 +1,5 @@
 //! config.json of a Hugging Face directory, read as transformers reads it for the model types of
-//! [`Family`]: Llama, and the families that are Llama with a switch or two.
+//! `hf_config/family.rs`: Llama, and the families that are Llama with a switch or two.
 
 mod family;
 mod rope;
@@ -24,7 +24,7 @@ use llama_trace_core::error::Result;
 /// be there: a file without them belongs to something else.
 ///
 /// # Errors
-/// [`Error::Model`] where the text is no JSON object, a field has the wrong type, or the model has a part
+/// [`Error::Model`](llama_trace_core::error::Error::Model) where the text is no JSON object, a field has the wrong type, or the model has a part
 /// that is not computed here; [`llama_trace_core::error::Error::Usage`] where there is no use in ignoring a field.
 pub fn model_config(text: &str, place: &str, ignore: &[String]) -> Result<(ModelConfig, Notes)> {
     let mut object = parse_object(text, place)?;

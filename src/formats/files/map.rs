@@ -31,7 +31,7 @@ impl File {
     /// # Errors
     /// [`Error::Model`] where the file cannot be opened, is not a regular one, is empty, or cannot be mapped;
     /// [`Error::Prompt`] where there is no memory for it.
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    fn open(path: &Path) -> Result<Self> {
         let (file, size) = open_regular(path)?;
         if size == 0 {
             return Err(Error::model("the file is empty")
@@ -97,10 +97,11 @@ impl Held for File {
     }
 }
 
-/// The bytes of the whole file at `path`: see [`File::open`].
+/// The bytes of the whole file at `path`, mapped read-only: a model must lie still while it runs.
 ///
 /// # Errors
-/// Those of [`File::open`].
+/// [`Error::Model`] where the file cannot be opened, is not a regular one, is empty, or cannot be mapped;
+/// [`Error::Prompt`] where there is no memory for it.
 pub fn map(path: &Path) -> Result<Bytes> {
     File::open(path).map(Bytes::held)
 }
