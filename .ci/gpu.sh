@@ -9,10 +9,10 @@ folder=${1:-target/gpu}
 [ $# -gt 0 ] || set -- --release
 mkdir -p "$folder/fixtures"
 # The program's tests run models, and those of the crate for CUDA its kernels.
-for package in llama-trace llama-trace-cuda; do
-    binary=$(cargo test --locked --package "$package" --lib --no-run --message-format=json "$@" |
-        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
-    strip -s -o "$folder/$package" "$binary"
+built=$(cargo test --locked --lib --no-run --message-format=json "$@")
+for crate in llama_trace llama_trace_cuda; do
+    binary=$(sed -n "s/.*\"name\":\"$crate\".*\"executable\":\"\([^\"]*\)\".*/\1/p" <<< "$built" | tail -1)
+    strip -s -o "$folder/$crate" "$binary"
 done
 cp -r fixtures/golden "$folder/fixtures/"
 cat > "$folder/run" <<'RUN'
@@ -26,16 +26,16 @@ export LLAMA_TRACE_FIXTURES=$here/fixtures LLAMA_TRACE_GPU=${LLAMA_TRACE_GPU-0}
 # What is compiled is kept for the next part.
 export XDG_CACHE_HOME=${XDG_CACHE_HOME-$here/cache} CUDA_CACHE_PATH=${CUDA_CACHE_PATH-$here/cache/driver}
 export CUDA_CACHE_MAXSIZE=${CUDA_CACHE_MAXSIZE-4294967296}
-program=cli::recorded::cuda:: package=llama-trace
+program=cli::recorded::cuda:: tests_of=llama_trace
 case ${1-} in
     golden) tests=("$program" --skip "${program}replay::" --skip "${program}check::") ;;
     replay | check) tests=("$program$1::") ;;
-    kernels) package=llama-trace-cuda tests=(tests::) ;;
+    kernels) tests_of=llama_trace_cuda tests=(tests::) ;;
     bench) tests=(cli::bench::tests::) ;;
     *) echo "usage: $0 golden|replay|check|kernels|bench" 1>&2; exit 2 ;;
 esac
 # A part is made to take less than eight minutes; one that hangs is ended.
-exec timeout 480 "$here/$package" "${tests[@]}" --nocapture
+exec timeout 480 "$here/$tests_of" "${tests[@]}" --nocapture
 RUN
 chmod +x "$folder/run"
 size=$(du -sk "$folder" | cut -f1)
