@@ -44,13 +44,18 @@
 //! Each folder of `src/` is a crate but for `cli/`, which is the program with this library. Each says in its first
 //! lines what it must not know, and its `Cargo.toml` what it may import:
 //!
-//! ```text
-//!                     ┌▶ hub ──────────────┐
-//!  core ─▶ ending ─▶ formats ─▶ engine ─▶ cuda ─▶ the program: cli
-//!   │         │                   ├─▶ runs ─▶ judge ─▶┘ │
-//!   ├─▶ picture ─▶ tui ───────────┼─────────────────────┘
-//!   └─────────┴─────▶┘            ▼
-//! ```
+//! | crate | imports |
+//! |---|---|
+//! | core | nothing of the others |
+//! | ending, picture | core |
+//! | formats | core, ending |
+//! | tui | core, ending, picture |
+//! | hub | core, ending, formats |
+//! | engine | core, formats |
+//! | cuda | core, formats, engine |
+//! | runs | core, ending, formats, engine |
+//! | judge | core, formats, engine, runs |
+//! | the program | all |
 //!
 //! The cut is where one side needs nothing of the other: the screen knows no model (tui), and the model no screen
 //! (engine); what reads files does not compute (formats), and what computes for a GPU is left out where there is none

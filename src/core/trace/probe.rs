@@ -67,7 +67,7 @@ pub trait Probe {
     fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>);
 }
 
-impl<P: Probe + ?Sized> Probe for &mut P {
+impl<P: Probe> Probe for &mut P {
     fn enabled(&self) -> bool {
         (**self).enabled()
     }
