@@ -83,8 +83,6 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
             3 | 4 => (4, 2),
             _ => (8, 3),
         };
-        let of_channels = head_dim.div_ceil(64).next_power_of_two().ilog2() as usize;
-        let name = DECODE[of_channels][of_heads];
         let blocks = kv_heads * group.div_ceil(at_once);
         // How many there are is the same in every pass, and so are the sums.
         let processors = cuda.queue.device().about().multiprocessors as usize;
@@ -93,6 +91,11 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         let visible = |keys: usize| asked.shape.window.map_or(keys, |window| keys.min(window));
         let tiles = asked.pass.spans().iter().map(|span| visible(span.keys()).div_ceil(TILE)).max();
         let used = splits.min(tiles.unwrap_or(1).next_power_of_two());
+        // As long as all heads' blocks run at once, each head has its own: that is sooner done, and all sums are the same.
+        let each = heads * used * asked.pass.spans().len() <= processors;
+        let (blocks, of_heads) = if each { (heads, 0) } else { (blocks, of_heads) };
+        let of_channels = head_dim.div_ceil(64).next_power_of_two().ilog2() as usize;
+        let name = DECODE[of_channels][of_heads];
         // Nobody else makes it grow before the launch is in the queue.
         let mut scratch = cuda.scratch();
         let together = asked.pass.spans().len().min(MOST_TOGETHER);

@@ -77,7 +77,33 @@ impl Coming {
         if let Some(event) = there.event {
             cuda.queue.reach(event, &cuda.stop)?;
         }
-        let words: &[[u32; DRAWN / 4]] = bytemuck::cast_slice(memory.see(first..first + bytes));
-        Ok(words.iter().map(|[id, not]| Drawn { id: *id, not_a_number: *not != 0 }).collect())
+        Ok(drawn_of(memory.see(first..first + bytes)))
+    }
+}
+
+/// What was drawn, of bytes that lie anywhere: a device that only lists kernels has them at no address that is divisible by 4.
+fn drawn_of(bytes: &[u8]) -> Vec<Drawn> {
+    let all = bytes.as_chunks::<DRAWN>().0.iter();
+    all.map(|drawn| {
+        let [id, not]: [u32; DRAWN / 4] = bytemuck::pod_read_unaligned(drawn);
+        Drawn { id, not_a_number: not != 0 }
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_drawn_is_read_from_any_address() {
+        let bytes = [9_u32, 7, 0, 8, 1].map(u32::to_ne_bytes).concat();
+        for beyond in 0..4 {
+            let moved = [&vec![0; beyond], &bytes[4..]].concat();
+            let drawn = drawn_of(&moved[beyond..]);
+            let found: Vec<_> = drawn.iter().map(|drawn| (drawn.id, drawn.not_a_number)).collect();
+            assert_eq!(found, [(7, false), (8, true)]);
+        }
+        assert_eq!(drawn_of(&[]).len(), 0);
     }
 }

@@ -18,7 +18,8 @@ pub(super) struct Memory {
 impl Memory {
     /// `bytes` bytes with anything in them.
     pub(super) fn new(queue: &Arc<Queue>, bytes: usize) -> Result<Self> {
-        let at = if bytes == 0 { None } else { Some(queue.device().allocate(bytes)?) };
+        // Copies into shared memory take 16 bytes at a time, the last of them too.
+        let at = if bytes == 0 { None } else { Some(queue.device().allocate(bytes.next_multiple_of(16))?) };
         Ok(Self { queue: Arc::clone(queue), at, bytes })
     }
 

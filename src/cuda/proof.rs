@@ -50,6 +50,9 @@ const TOKENS: [(&str, usize); 3] =
     [("multiply one row", 1), ("multiply a few rows", 9), ("multiply many rows", MANY)];
 const MANY: usize = 20;
 
+/// Keys of all heads together that are too many for blocks of one head each to run at once on a device.
+const KEYS_OF_HEADS: usize = 1 << 14;
+
 /// What the kernels of attention for several tokens do.
 const MANY_TOKENS: &str = "attend from many tokens";
 
@@ -209,11 +212,20 @@ fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
         add("go from one to the next", apart, values(backend, &out, MANY * OUTPUTS)?);
     }
 
-    // A prompt, and a token after it.
+    // A prompt, and a token after it, which each head attends from by itself; then one with so many keys that heads go together.
     let AttentionShape { heads, kv_heads, head_dim, .. } = uses.heads;
     let (width, of_keys, tokens) = (heads * head_dim, kv_heads * head_dim, 70);
-    let [mut keys, mut cached] = [backend.new_cache(100 * of_keys)?, backend.new_cache(100 * of_keys)?];
-    for (what, start, tokens) in [(MANY_TOKENS, 0, tokens), ("attend from one token", tokens, 1)] {
+    let many = KEYS_OF_HEADS / heads;
+    let [mut keys, mut cached] =
+        [backend.new_cache((many + 1) * of_keys)?, backend.new_cache((many + 1) * of_keys)?];
+    let after = tokens + 1..many;
+    let of_after = pass(backend, after.start, after.len())?;
+    for (keys, seed) in [(&mut keys, 11), (&mut cached, 12)] {
+        backend.cache(&buffer(backend, &any(after.len() * of_keys, seed))?, of_keys, &of_after, 0, keys)?;
+    }
+    for (what, start, tokens) in
+        [(MANY_TOKENS, 0, tokens), ("attend from one token", tokens, 1), ("attend over many keys", many, 1)]
+    {
         let pass = pass(backend, start, tokens)?;
         let [q, k, v] = [(width, 5), (of_keys, 6), (of_keys, 7)]
             .map(|(width, seed)| buffer(backend, &any(tokens * width, seed + start)));

@@ -61,6 +61,21 @@ __device__ inline uint32_t word_at(const uint8_t* at) {
 }
 __device__ inline uint32_t aligned_word_at(const uint8_t* at) { return *reinterpret_cast<const uint32_t*>(at); }
 
+// Bytes that begin anywhere, of which words are read whose numbers of bytes from there are divisible by 4: where each lies in
+// two words is found once for all. The word after one is read too.
+struct Apart {
+    const uint8_t* before;
+    uint32_t bits;
+
+    __device__ inline explicit Apart(const uint8_t* at) {
+        const uint32_t beyond = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at) & 3);
+        before = at - beyond, bits = 8 * beyond;
+    }
+    __device__ inline uint32_t word(int at) const {
+        return __funnelshift_r(aligned_word_at(before + at), aligned_word_at(before + at + 4), bits);
+    }
+};
+
 // Words `which` and `which` + 4 of the eight that a group has: what a lane takes to tensor cores.
 struct Pair {
     uint32_t low, high;
@@ -232,6 +247,22 @@ __device__ inline void six_bits(const uint8_t* block, int run, float& scale, flo
     minimum = -__fmul_rn(half_to_float(static_cast<uint16_t>(head.x >> 16)), static_cast<float>(m));
 }
 
+// The same of runs `run` and `run` + 1, of which the first is even.
+__device__ inline void six_bits_of_two(const uint8_t* block, int run, float (&scales)[2][2], float (&minima)[2][2]) {
+    const uint4 head = *reinterpret_cast<const uint4*>(block);
+    const int by = run % 4 * 8;
+    const uint32_t first = head.y >> by, second = head.z >> by, third = head.w >> by;
+    const bool low = run < 4;
+    const uint32_t s = low ? first & 0x3f3f : (third & 0x0f0f) | (first >> 2 & 0x3030);
+    const uint32_t m = low ? second & 0x3f3f : (third >> 4 & 0x0f0f) | (second >> 2 & 0x3030);
+    const float scale = half_to_float(static_cast<uint16_t>(head.x)), minimum = half_to_float(static_cast<uint16_t>(head.x >> 16));
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        scales[k][0] = __fmul_rn(scale, static_cast<float>(s >> 8 * k & 255));
+        minima[k][0] = -__fmul_rn(minimum, static_cast<float>(m >> 8 * k & 255));
+    }
+}
+
 struct Q4K {
     static constexpr int VALUES = 256, BYTES = 144, RUN = 32, OFFSET = 0;
     static constexpr bool MINIMA = true;
@@ -239,14 +270,6 @@ struct Q4K {
         const uint8_t* at = block + 16 + group / 2 * 32 + 4 * which;
         const int shift = group % 2 * 4;
         return {aligned_word_at(at) >> shift & 0x0f0f0f0f, aligned_word_at(at + 16) >> shift & 0x0f0f0f0f};
-    }
-    // Of groups 2i and 2i + 1: their words lie in the same 32 bytes.
-    static __device__ inline void two(const uint8_t* block, int group, uint32_t (&q)[2][8]) {
-        const uint4* at = reinterpret_cast<const uint4*>(block + 16 + group * 16);
-        const uint4 a = at[0], b = at[1];
-        const uint32_t words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-#pragma unroll
-        for (int i = 0; i < 8; i++) q[0][i] = words[i] & 0x0f0f0f0f, q[1][i] = words[i] >> 4 & 0x0f0f0f0f;
     }
     static __device__ inline void codes(const uint8_t* block, int group, uint32_t (&q)[8]) {
         const uint4* at = reinterpret_cast<const uint4*>(block + 16 + group / 2 * 32);
@@ -271,20 +294,6 @@ struct Q5K {
         return {(aligned_word_at(at) >> shift & 0x0f0f0f0f) | (aligned_word_at(fifths) >> group & EACH) << 4,
                 (aligned_word_at(at + 16) >> shift & 0x0f0f0f0f) | (aligned_word_at(fifths + 16) >> group & EACH) << 4};
     }
-    // Of groups 2i and 2i + 1: their words lie in the same 32 bytes.
-    static __device__ inline void two(const uint8_t* block, int group, uint32_t (&q)[2][8]) {
-        const uint4* fifths = reinterpret_cast<const uint4*>(block + 16);
-        const uint4* at = reinterpret_cast<const uint4*>(block + 48 + group * 16);
-        const uint4 a = at[0], b = at[1], c = fifths[0], d = fifths[1];
-        const uint32_t words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-        const uint32_t uppers[8] = {c.x, c.y, c.z, c.w, d.x, d.y, d.z, d.w};
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const uint32_t upper = uppers[i] >> group;
-            q[0][i] = (words[i] & 0x0f0f0f0f) | (upper << 4 & EACH << 4);
-            q[1][i] = (words[i] >> 4 & 0x0f0f0f0f) | (upper << 3 & EACH << 4);
-        }
-    }
     static __device__ inline void codes(const uint8_t* block, int group, uint32_t (&q)[8]) {
         const uint4* fifths = reinterpret_cast<const uint4*>(block + 16);
         const uint4* at = reinterpret_cast<const uint4*>(block + 48 + group / 2 * 32);
@@ -305,27 +314,14 @@ struct Q6K {
     static constexpr bool MINIMA = false;
     static __device__ inline Pair pair(const uint8_t* block, int group, int which) {
         const int half = group / 4, part = group % 4;
-        const uint8_t* lows = block + 64 * half + part % 2 * 32 + 4 * which;
-        const uint8_t* uppers = block + 128 + 32 * half + 4 * which;
+        const int lows = 64 * half + part % 2 * 32, uppers = 128 + 32 * half;
+        const Apart bytes(block + 4 * which);
         auto word = [&](int beyond) {
-            const uint32_t low = word_at(lows + beyond) >> (part / 2 * 4) & 0x0f0f0f0f;
-            const uint32_t upper = word_at(uppers + beyond) >> (2 * part) & 0x03030303;
-            return low | upper << 4;
+            const uint32_t low = bytes.word(lows + beyond) >> (part / 2 * 4) & 0x0f0f0f0f;
+            const uint32_t upper = part < 2 ? bytes.word(uppers + beyond) << (4 - 2 * part) : bytes.word(uppers + beyond) >> (2 * part - 4);
+            return low | (upper & 0x30303030);
         };
         return {word(0), word(16)};
-    }
-    // Of groups i and i + 2 of the first half of a block, or of the second: their words lie in the same 64 bytes.
-    static __device__ inline void two(const uint8_t* block, int group, uint32_t (&q)[2][8]) {
-        const int half = group / 4, part = group % 2;
-        uint32_t lows[8], uppers[8];
-        words_at(block + 64 * half + part * 32, lows);
-        words_at(block + 128 + 32 * half, uppers);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const uint32_t upper = uppers[i] >> (2 * part);
-            q[0][i] = (lows[i] & 0x0f0f0f0f) | (upper << 4 & 0x30303030);
-            q[1][i] = (lows[i] >> 4 & 0x0f0f0f0f) | (upper & 0x30303030);
-        }
     }
     static __device__ inline void codes(const uint8_t* block, int group, uint32_t (&q)[8]) {
         int half = group / 4, part = group % 4;
@@ -357,16 +353,6 @@ struct Q2K {
         const int shift = group % 4 * 2;
         return {aligned_word_at(at) >> shift & 0x03030303, aligned_word_at(at + 16) >> shift & 0x03030303};
     }
-    // Of groups 2i and 2i + 1: their words lie in the same 32 bytes.
-    static __device__ inline void two(const uint8_t* block, int group, uint32_t (&q)[2][8]) {
-        uint32_t words[8];
-        aligned_words_at(block + 16 + group / 4 * 32, words);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const uint32_t word = words[i] >> (group % 4 * 2);
-            q[0][i] = word & 0x03030303, q[1][i] = word >> 2 & 0x03030303;
-        }
-    }
     static __device__ inline void codes(const uint8_t* block, int group, uint32_t (&q)[8]) {
         aligned_words_at(block + 16 + group / 4 * 32, q);
         int shift = group % 4 * 2;
@@ -388,24 +374,13 @@ struct Q3K {
     static constexpr int VALUES = 256, BYTES = 110, RUN = 16, OFFSET = 4;
     static constexpr bool MINIMA = false;
     static __device__ inline Pair pair(const uint8_t* block, int group, int which) {
+        const Apart bytes(block + 4 * which);
         auto word = [&](int beyond) {
-            const uint32_t low = word_at(block + 32 + group / 4 * 32 + beyond) >> (group % 4 * 2) & 0x03030303;
-            const uint32_t third = word_at(block + beyond) >> group & EACH;
+            const uint32_t low = bytes.word(32 + group / 4 * 32 + beyond) >> (group % 4 * 2) & 0x03030303;
+            const uint32_t third = bytes.word(beyond) >> group & EACH;
             return low | third << 2;
         };
-        return {word(4 * which), word(16 + 4 * which)};
-    }
-    // Of groups 2i and 2i + 1: their words lie in the same 64 bytes.
-    static __device__ inline void two(const uint8_t* block, int group, uint32_t (&q)[2][8]) {
-        uint32_t lows[8], thirds[8];
-        words_at(block + 32 + group / 4 * 32, lows);
-        words_at(block, thirds);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const uint32_t low = lows[i] >> (group % 4 * 2), third = thirds[i] >> group;
-            q[0][i] = (low & 0x03030303) | (third << 2 & EACH << 2);
-            q[1][i] = (low >> 2 & 0x03030303) | (third << 1 & EACH << 2);
-        }
+        return {word(0), word(16)};
     }
     static __device__ inline void codes(const uint8_t* block, int group, uint32_t (&q)[8]) {
         uint32_t lows[8], thirds[8];

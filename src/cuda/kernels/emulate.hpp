@@ -103,6 +103,14 @@ struct Copy {
     size_t bytes;  // of 16; the others become zeros
 };
 
+// What a word of arrivals has counted: of how many lanes some are left, and the phases that are done; of the last of these,
+// whether somebody has waited for it. What was copied is there from then on.
+struct Arrivals {
+    int lanes, left, done;
+    bool seen;
+    std::vector<Copy> copies;
+};
+
 struct Fiber {
     ucontext_t start;
     jmp_buf at;
@@ -147,6 +155,7 @@ static std::vector<Array> arrays;  // of the block
 static std::vector<std::unique_ptr<unsigned char[]>> memory;
 static unsigned dynamic_bytes;
 static std::vector<FourWarps> fours;
+static std::map<const uint64_t*, Arrivals> arrivals;  // of the block
 // Of each page that a thread copied from before WAIT_FOR_INPUT, one address.
 static std::map<uint64_t, uint64_t> early;
 
@@ -467,7 +476,7 @@ inline void run_four(unsigned first, unsigned end, bool backwards) {
 }
 
 inline void run_block(unsigned threads, bool backwards) {
-    arrays.clear();
+    arrays.clear(), arrivals.clear();
     while (fibers.size() < threads) {
         fibers.emplace_back(new Fiber);
         fibers.back()->stack.reset(new char[STACK]);
@@ -731,6 +740,44 @@ inline void wait_for_copies() {
     }
     groups.erase(groups.begin(), groups.begin() + static_cast<std::ptrdiff_t>(done));
     if (groups.size() == 1 && groups[0].empty()) groups.clear();
+}
+struct AsyncPiece {
+    SharedPlace to;
+    const uint8_t* from;
+    int bytes;
+};
+inline void begin_arrivals(uint64_t* arrivals, int lanes) {
+    if (emulated::arrivals.count(arrivals)) emulated::fail("a word of arrivals begins anew", "mbarrier.init", 0);
+    emulated::arrivals[arrivals] = {lanes, lanes, 0, true, {}};
+}
+inline void show_arrivals() {}
+template <int N>
+inline void copy_async(uint64_t* at, const AsyncPiece (&pieces)[N]) {
+    emulated::Arrivals& arrivals = emulated::arrivals[at];
+    if (arrivals.left == arrivals.lanes && !arrivals.seen) {
+        emulated::fail("copies to where nobody has waited for those before", "mbarrier.arrive", 0);
+    }
+    for (const AsyncPiece& piece : pieces) {
+        if (piece.bytes < 0 || piece.bytes % 16 || reinterpret_cast<uintptr_t>(piece.to) % 16 ||
+            (piece.bytes && reinterpret_cast<uintptr_t>(piece.from) % 16)) {
+            emulated::fail("a copy from or to where 16 bytes do not load at once, or of parts of them", "cp.async.bulk", 0);
+        }
+        for (int i = 0; i < piece.bytes && !emulated::now->waited; i += 16) {
+            const uint64_t from = reinterpret_cast<uintptr_t>(piece.from) + static_cast<unsigned>(i);
+            emulated::early.emplace(from / 4096, from);
+        }
+        if (piece.bytes) arrivals.copies.push_back({piece.to, piece.from, static_cast<size_t>(piece.bytes)});
+    }
+    if (--arrivals.left == 0) arrivals.left = arrivals.lanes, arrivals.done++, arrivals.seen = false;
+}
+// In the emulation those who copy come before those who wait: a barrier lies between.
+inline void wait_for_arrivals(uint64_t* at, int parity) {
+    emulated::Arrivals& arrivals = emulated::arrivals[at];
+    if (arrivals.done == 0 || (arrivals.done - 1) % 2 != parity) {
+        emulated::fail("waits for copies that nobody has begun", "mbarrier.try_wait", 0);
+    }
+    for (const emulated::Copy& copy : arrivals.copies) memcpy(copy.to, copy.from, copy.bytes);
+    arrivals.copies.clear(), arrivals.seen = true;
 }
 inline void multiply_tiles(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     emulated::Lane& lane = emulated::collective(emulated::Kind::Mma, 0xffffffff, "mma", 0);

@@ -17,6 +17,20 @@ __device__ inline int quantized(float x, float scale) {
     return q != q ? 0 : static_cast<int>(fminf(fmaxf(q, -128.0f), 127.0f));
 }
 
+// The same of several x, with one division for all: a product with the inverse is within 2⁻¹⁵ of the quotient, and rounds alike
+// but next to the middle between two whole numbers. There, and where something is not a number, x is divided.
+struct Units {
+    float scale, inverse;
+
+    __device__ inline explicit Units(float scale) : scale(scale), inverse(__fdiv_rn(1.0f, scale)) {}
+    __device__ inline int of(float x) const {
+        const float near = __fmul_rn(x, inverse), whole = truncf(near);
+        const float beyond = __fsub_rn(fabsf(__fsub_rn(near, whole)), 0.5f);
+        if (!(fabsf(beyond) > 1.0f / 1024.0f)) return quantized(x, scale);
+        return static_cast<int>(beyond > 0.0f ? __fadd_rn(whole, copysignf(1.0f, near)) : whole);
+    }
+};
+
 // Where quantised rows go: values (rows, width) and scales (rows, width / 32).
 struct Quantized {
     int8_t* values;

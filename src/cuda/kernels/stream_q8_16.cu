@@ -6,8 +6,9 @@
 #include "stream.cuh"
 
 constexpr int OUTPUTS = 16, PLACES = 4;
-// Rows of weights lie in different banks.
-constexpr int ROW_ROOM = ROOM + (ROOM / 16 % 2 == 0 ? 16 : 0), PLACE = OUTPUTS * ROW_ROOM;
+// Groups that are copied at once of a row: a piece.
+constexpr int PIECE = 32, PIECE_BYTES = Of::bytes(PIECE), SCALE_BYTES = Of::scale_bytes(PIECE);
+constexpr int VALUES_ROOM = values_room(PIECE), ROW_ROOM = row_room(PIECE), PLACE = OUTPUTS * ROW_ROOM;
 // Values of the tiles of sums that a warp has, each of 16 rows of weights and 8 rows of x.
 constexpr int SUMS = OUTPUTS * 8;
 
@@ -60,35 +61,6 @@ struct Tiles {
         __syncthreads();
     }
 };
-
-// A row of weights in a piece: where its groups begin, and its scales where they lie apart.
-struct InPiece {
-    const uint8_t* bytes;
-    const float* scales;
-};
-
-// Words `which` and `which` + 4 of a group of such a row, and its scales and minima.
-template <class W>
-__device__ inline Pair pair_in(const InPiece& row, int number, int which) {
-    if constexpr (Same<W, I8>::value) {
-        const uint8_t* at = row.bytes + 32 * number + 4 * which;
-        return {aligned_word_at(at), aligned_word_at(at + 16)};
-    } else {
-        constexpr int GROUPS = W::VALUES / 32;
-        const Pair q = W::pair(row.bytes + number / GROUPS * W::BYTES, number % GROUPS, which);
-        if constexpr (W::OFFSET != 0) return {less(q.low, W::OFFSET), less(q.high, W::OFFSET)};
-        return q;
-    }
-}
-template <class W>
-__device__ inline void scales_in(const InPiece& row, int number, float (&scale)[2], float (&minimum)[2]) {
-    if constexpr (Same<W, I8>::value) {
-        scale[0] = row.scales[number];
-    } else {
-        constexpr int GROUPS = W::VALUES / 32;
-        W::scales(row.bytes + number / GROUPS * W::BYTES, number % GROUPS, scale, minimum);
-    }
-}
 
 // What a group adds to a sum, of whole sums of its runs.
 template <class W>
@@ -168,7 +140,11 @@ __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILE
                             if (Of::MINIMA) minimum[r][run] = __shfl_sync(FULL, minima_of_own[run], source);
                         }
                     }
-                    const Pair a = pair_in<WEIGHT>(low, in_piece, thread), b = pair_in<WEIGHT>(high, in_piece, thread);
+                    auto pair = [&](const InPiece& row) {
+                        const Pair q = pair_in<WEIGHT>(row, in_piece, thread);
+                        return Of::OFFSET ? Pair{less(q.low, Of::OFFSET), less(q.high, Of::OFFSET)} : q;
+                    };
+                    const Pair a = pair(low), b = pair(high);
 #pragma unroll
                     for (int tile = 0; tile < TILES; tile++) {
                         const uint2 of_x = x.of(tile, group)[lane];
@@ -230,12 +206,6 @@ __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILE
 // further on.
 __device__ inline int row_of_sum(int i) { return i / SUMS * 8 + i % 4 * 2 + i / 32 % 2; }
 __device__ inline int output_of_sum(int i) { return i % 32 / 4; }
-
-// Turns of a block that has every gridDim.x-th of so many.
-__device__ inline int turns_of(int all) {
-    const int block = blockIdx.x;
-    return block < all ? ceil_div(all - block, gridDim.x) : 0;
-}
 
 template <int TILES>
 __device__ inline void stream_rows(const Products& products, const Quantized& from, int rows, int tiles, const Added& added) {

@@ -29,6 +29,60 @@ __device__ inline void wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
+// Whole pieces that are copied from global to shared memory: their places and numbers of bytes are divisible by 16.
+struct AsyncPiece {
+    SharedPlace to;
+    const uint8_t* from;
+    int bytes;
+};
+// A word of shared memory that counts who has come, and what was copied: it goes on to its next phase once `lanes` lanes have
+// called copy_async and all that they copy is there. After show_arrivals it may be used, by others after they met at a barrier.
+__device__ inline void begin_arrivals(uint64_t* arrivals, int lanes) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(arrivals)), "r"(lanes) : "memory");
+}
+#if __CUDA_ARCH__ >= 900
+__device__ inline void show_arrivals() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+template <int N>
+__device__ inline void copy_async(uint64_t* arrivals, const AsyncPiece (&pieces)[N]) {
+    int bytes = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) bytes += pieces[i].bytes;
+    const uint32_t at = shared_address(arrivals);
+    asm volatile("{\n.reg .b64 phase;\nmbarrier.arrive.expect_tx.shared.b64 phase, [%0], %1;\n}" ::"r"(at), "r"(bytes) : "memory");
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        if (pieces[i].bytes == 0) continue;
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(pieces[i].to),
+                     "l"(pieces[i].from), "r"(pieces[i].bytes), "r"(at)
+                     : "memory");
+    }
+}
+#else
+__device__ inline void show_arrivals() {}
+template <int N>
+__device__ inline void copy_async(uint64_t* arrivals, const AsyncPiece (&pieces)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        for (int at = 0; at < pieces[i].bytes; at += 16) copy16_async(pieces[i].to + at, pieces[i].from + at);
+    }
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(arrivals)) : "memory");
+}
+#endif
+// Waits until a phase is done: its number's lowest bit is `parity`.
+__device__ inline void wait_for_arrivals(uint64_t* arrivals, int parity) {
+    uint32_t done;
+    do {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("{\n.reg .pred done;\nmbarrier.try_wait.parity.shared.b64 done, [%1], %2;\nselp.u32 %0, 1, 0, done;\n}"
+#else
+        asm volatile("{\n.reg .pred done;\nmbarrier.test_wait.parity.shared.b64 done, [%1], %2;\nselp.u32 %0, 1, 0, done;\n}"
+#endif
+                     : "=r"(done)
+                     : "r"(shared_address(arrivals)), "r"(parity)
+                     : "memory");
+    } while (!done);
+}
+
 // sums (16, 8) += a (16, 16) · b (16, 8), a warp together. a and b are bfloat16, two in a register; where a lane's registers
 // belong is said by PTX (mma.m16n8k16): with g = lane / 4 and t = 2 · (lane mod 4), a has (g, t), (g + 8, t), (g, t + 8),
 // (g + 8, t + 8), b has (t, g), (t + 8, g), and sums (g, t), (g, t + 1), (g + 8, t), (g + 8, t + 1).

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Asked, Input, MOST_PRODUCTS, PRODUCT_WORDS, Run, gated_words, in_chunks, words};
 use crate::Cuda;
-use crate::driver::{Address, Arguments};
+use crate::driver::{Address, Arguments, pair};
 use crate::kernels::Kernel;
 use crate::matrix::Matrix;
 use crate::memory::Buffer;
@@ -25,8 +25,8 @@ pub(super) const GROUP: usize = 32;
 /// Rows at most.
 const MOST: usize = 16;
 
-/// The file and the name of what multiplies one row. Arguments: `struct Products`, `struct Source`, units, `struct Added`, the
-/// cache's number type, and `struct Turns`.
+/// The file and the name of what multiplies one row. Arguments: `struct Products`, `struct Source`, tiles, `struct Added`, the
+/// cache's number type, `struct Ring`, and `struct Turns`.
 const OF_ONE_ROW: (&str, &str) = ("stream_q8", "stream_q8_1");
 
 /// Words of `struct Products`, of `struct Source` and of `struct Gated`.
@@ -42,28 +42,23 @@ const ROWS: usize = PRODUCTS + 2;
 /// after this one.
 const BLOCKS_OF_EACH: usize = 2;
 
-/// Warps of a block.
-const WARPS: usize = 8;
-
-/// Groups of a piece of weights.
-const PIECE: usize = 32;
-
-/// For several rows of x: the rows of weights of a block, and pieces of each that are in shared memory.
+/// Rows of weights of a block.
 const OUTPUTS: usize = 16;
+
+/// For one row of x: groups of each row that are copied to shared memory at once, eight for each warp, or where these have no room
+/// for half of the warps; how many times these are there, at least and at most; and the values from the terms of one group to
+/// those of the next, of all groups of a segment two times.
+const SEGMENTS: [usize; 2] = [64, 32];
+const STAGES: [usize; 2] = [2, 4];
+const NEXT_GROUP: usize = OUTPUTS + 4;
+
+/// Blocks for one row of x that a multiprocessor has room for, where it can: those that it has work for, and the first of the kernel
+/// after this one.
+const FITTING: usize = 3;
+
+/// For several rows of x: groups that are copied at once, and how many times they are there.
+const PIECE: usize = 32;
 const PLACES: usize = 4;
-
-/// For one row of x: pieces of each row of weights that are in shared memory.
-fn stages(dtype: Dtype) -> usize {
-    if 4 * WARPS * of_warp(dtype) * piece(dtype) <= 80 << 10 { 4 } else { 3 }
-}
-
-/// The rows of weights of a warp for one row of x: where two groups lie in the same bytes, fewer lanes have one.
-fn of_warp(dtype: Dtype) -> usize {
-    match dtype {
-        Dtype::Q2K | Dtype::Q3K | Dtype::Q4K | Dtype::Q5K | Dtype::Q6K => 4,
-        _ => 2,
-    }
-}
 
 /// Outputs of a block of the gated kernels.
 const TILE: usize = 32;
@@ -76,14 +71,16 @@ fn up(count: usize, to: usize) -> usize {
     count.next_multiple_of(to)
 }
 
-/// Bytes of a piece of a row of weights (`struct Ring` of `stream.cuh`).
-fn piece(dtype: Dtype) -> usize {
-    let bytes = PIECE * GROUP / dtype.block() * dtype.block_bytes();
-    match dtype {
-        Dtype::I8 => bytes + up(4 * PIECE + 12, 16),
+/// Bytes of so many groups of a row of weights (`row_room` of `stream.cuh`).
+fn room(dtype: Dtype, groups: usize) -> usize {
+    let bytes = groups * GROUP / dtype.block() * dtype.block_bytes();
+    let room = match dtype {
+        Dtype::I8 => bytes + up(4 * groups + 12, 16),
         _ if dtype.block_bytes().is_multiple_of(16) => up(bytes, 16),
         _ => up(bytes + 15, 16),
-    }
+    };
+    // Rows of weights lie in different banks.
+    16 * (room / 16 | 1)
 }
 
 /// Sums of each group of x that a product with a format with minima wants.
@@ -95,31 +92,57 @@ fn sums(dtype: Dtype) -> usize {
     }
 }
 
-/// Bytes of shared memory of the kernels of one row (`struct Prepared`), beside those of a norm.
-fn shared_of_one(dtype: Dtype, width: usize) -> usize {
-    let groups = width / GROUP;
-    // Of formats with an offset these are wanted too.
-    let sums = match dtype {
-        Dtype::Q3K | Dtype::Q6K => 2,
-        Dtype::Q4_0 | Dtype::Q5_0 => 1,
-        _ => sums(dtype),
-    };
-    let x = GROUP * groups + 4 * up(groups, 4) + 4 * up(sums * groups, 4);
-    WARPS * stages(dtype) * of_warp(dtype) * piece(dtype) + x
+/// What the kernels of one row have in shared memory: `struct Ring` of `stream_q8.cu`, and all its bytes.
+#[derive(Clone, Copy)]
+struct Ring {
+    stages: usize,
+    segment: usize,
+    shared: usize,
+}
+
+impl Ring {
+    /// For rows of `width` values.
+    fn new(dtype: Dtype, width: usize, stages: usize, segment: usize) -> Self {
+        let groups = width / GROUP;
+        let of_segment = groups.min(segment);
+        // Of formats with an offset these are wanted too.
+        let sums = match dtype {
+            Dtype::Q3K | Dtype::Q6K => 2,
+            Dtype::Q4_0 | Dtype::Q5_0 => 1,
+            _ => sums(dtype),
+        };
+        let x = GROUP * groups + 4 * up(groups, 4) * (1 + sums);
+        let planes = if dtype == Dtype::I8 { 2 } else { 1 };
+        let terms = 2 * planes * 4 * NEXT_GROUP * of_segment;
+        let stage = OUTPUTS * room(dtype, of_segment);
+        Self { stages, segment, shared: stages * stage + x + terms.max(norm::shared(width)) }
+    }
+
+    /// As many stages as leave room for as many blocks as can be; none where there is no room for one block.
+    fn of(cuda: &Cuda, dtype: Dtype, width: usize) -> Option<Self> {
+        let shared = cuda.queue.device().about().shared;
+        let fits = |blocks: usize, segment: usize| {
+            let mut rings = (STAGES[0]..=STAGES[1]).rev().map(|stages| Self::new(dtype, width, stages, segment));
+            rings.find(|ring| blocks * (ring.shared + OWN_SHARED[0]) <= shared)
+        };
+        SEGMENTS.iter().find_map(|segment| (1..=FITTING).rev().find_map(|blocks| fits(blocks, *segment)))
+    }
+
+    fn word(self) -> u64 {
+        pair(self.stages, self.segment)
+    }
 }
 
 /// Those of the kernels of 8 or 16 rows (`struct Tiles`).
 fn shared_of_some(dtype: Dtype, rows: usize, width: usize) -> usize {
-    // Rows of weights lie in different banks.
-    let row = (piece(dtype) / 16) | 1;
-    PLACES * OUTPUTS * 16 * row + rows * (width / GROUP) * (GROUP + 4 + 4 * sums(dtype))
+    PLACES * OUTPUTS * room(dtype, PIECE) + rows * (width / GROUP) * (GROUP + 4 + 4 * sums(dtype))
 }
 
 /// Rows that are multiplied at once of so many: none where they have no room.
 fn at_once(cuda: &Cuda, dtype: Dtype, width: usize, rows: usize) -> Option<usize> {
     let room = |shared: usize, of: usize| shared + OWN_SHARED[of] <= cuda.queue.device().about().shared;
     match rows {
-        1 => room(shared_of_one(dtype, width) + norm::shared(width), 0).then_some(1),
+        1 => Ring::of(cuda, dtype, width).map(|_| 1),
         _ => [16, 8].into_iter().find(|rows| room(shared_of_some(dtype, *rows, width), 1)),
     }
 }
@@ -150,23 +173,22 @@ fn launch(
     cuda.kernels.launch(kernel, (blocks.min(room), 1), 256, shared, arguments)
 }
 
-/// What the kernels of one row read: `struct Source`, and the bytes of shared memory.
-fn source(cuda: &Cuda, x: &Input, dtype: Dtype) -> Result<([u64; SOURCE], usize)> {
+/// What the kernels of one row read: `struct Source`.
+fn source(cuda: &Cuda, x: &Input) -> Result<[u64; SOURCE]> {
     let mut words = [0; SOURCE];
-    let shared = shared_of_one(dtype, x.width);
     if !x.is_whole() {
         if let Some(norm) = x.norm(cuda)? {
             words[2..].copy_from_slice(&norm.words());
-            return Ok((words, shared + norm::shared(x.width)));
+            return Ok(words);
         }
         // Every block reads all of them: of more it is sooner done once. A gate that waits does it too.
         if x.width <= norm::KEPT && !is_gate(cuda, x) {
             words[2] = x.x();
-            return Ok((words, shared));
+            return Ok(words);
         }
     }
     words[..2].copy_from_slice(&x.whole(cuda, GROUP)?);
-    Ok((words, shared))
+    Ok(words)
 }
 
 /// Multiplies where these matrices and rows can be multiplied so; whether it did.
@@ -176,14 +198,13 @@ pub(super) fn multiply(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: us
     if !takes(cuda, x, products.iter().map(|product| product.matrix), group) {
         return Ok(false);
     }
-    if x.rows == 1 {
-        let (source, shared) = source(cuda, x, dtype)?;
-        let units = super::blocks(products, of_warp(dtype));
-        let arguments = Arguments::new().words(&words(products, 0)).words(&source).int(units);
-        let arguments =
-            arguments.words(&[0; 2]).int(number_of(cuda.cache_dtype)).words(&[0; super::TURNS_WORDS]);
+    if let (1, Some(ring)) = (x.rows, Ring::of(cuda, dtype, x.width)) {
+        let (source, tiles) = (source(cuda, x)?, super::blocks(products, OUTPUTS));
+        let arguments = Arguments::new().words(&words(products, 0)).words(&source).int(tiles);
+        let arguments = arguments.words(&[0; 2]).int(number_of(cuda.cache_dtype)).words(&[ring.word()]);
+        let arguments = arguments.words(&[0; super::TURNS_WORDS]);
         let kernel = Kernel { file: OF_ONE_ROW.0, name: OF_ONE_ROW.1, weight: Some(dtype) };
-        launch(cuda, kernel, units.div_ceil(WARPS), (shared, 0), arguments)?;
+        launch(cuda, kernel, tiles, (ring.shared, 0), arguments)?;
         return Ok(true);
     }
     let whole = x.whole(cuda, GROUP)?;
@@ -226,11 +247,12 @@ pub(super) fn gated(
     if dtype != up.matrix.dtype() || !takes(cuda, x, [gate.matrix, up.matrix], group) {
         return Ok(false);
     }
-    if x.rows == 1 {
-        let (source, shared) = source(cuda, x, dtype)?;
-        let arguments = Arguments::new().words(&gated_words(gate, up, outs, 0)).words(&source).words(&[0; 2]);
+    if let (1, Some(ring)) = (x.rows, Ring::of(cuda, dtype, x.width)) {
+        let source = source(cuda, x)?;
+        let arguments = Arguments::new().words(&gated_words(gate, up, outs, 0)).words(&source);
+        let arguments = arguments.words(&[0; 2]).words(&[ring.word()]);
         let kernel = Kernel { file: "stream_q8", name: "stream_gated_q8_1", weight: Some(dtype) };
-        launch(cuda, kernel, tiles, (shared, 0), arguments)?;
+        launch(cuda, kernel, tiles, (ring.shared, 0), arguments)?;
         return Ok(true);
     }
     let whole = x.whole(cuda, GROUP)?;
@@ -292,9 +314,9 @@ pub(super) fn quantize_too(cuda: &Cuda, made: (Address, usize, usize), to: [Addr
     })
 }
 
-/// The first word of `struct Turns`, of a kernel that has it: after those of what is added and the cache's number type.
+/// The first word of `struct Turns`, of a kernel that has it: after those of what is added, the cache's number type and the ring.
 pub(super) fn turns_of(kernel: Kernel) -> Option<usize> {
-    ((kernel.file, kernel.name) == OF_ONE_ROW).then_some(ADDED[0] + 3)
+    ((kernel.file, kernel.name) == OF_ONE_ROW).then_some(ADDED[0] + 4)
 }
 
 /// Of a kernel that can add something to its only product: how many rows it has, and the first word of `struct Added`.
