@@ -133,16 +133,28 @@ fn gated<B: Backend>(
     [gate, up]: [&B::Matrix; 2],
     count: usize,
 ) -> Result<B::Buffer> {
-    let [mut of_gate, mut silu, mut of_up, mut hidden] =
+    let mut outs =
         [backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?];
-    let outputs = Swiglu {
-        gate: Product { matrix: gate, bias: None, out: &mut of_gate },
-        silu: &mut silu,
-        up: Product { matrix: up, bias: None, out: &mut of_up },
-        hidden: &mut hidden,
-    };
-    backend.swiglu(input, count, outputs, &mut |_, _| Ok(()))?;
+    gate_to(backend, input, [gate, up], count, &mut outs)?;
+    let [_, _, _, hidden] = outs;
     Ok(hidden)
+}
+
+/// The same to these buffers: what the gate gives, its SiLU, what up gives, and hidden.
+fn gate_to<B: Backend>(
+    backend: &B,
+    input: &B::Input,
+    [gate, up]: [&B::Matrix; 2],
+    count: usize,
+    [of_gate, silu, of_up, hidden]: &mut [B::Buffer; 4],
+) -> Result<()> {
+    let outputs = Swiglu {
+        gate: Product { matrix: gate, bias: None, out: of_gate },
+        silu,
+        up: Product { matrix: up, bias: None, out: of_up },
+        hidden,
+    };
+    backend.swiglu(input, count, outputs, &mut |_, _| Ok(()))
 }
 
 /// Tokens, outputs and inputs of products in tiles: parts of a tile in each direction, and places that are used again.
@@ -196,17 +208,30 @@ fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
         let hidden = gated(backend, &of_many, [&gate, &up], count)?;
         add("gate many rows", bound, values(backend, &hidden, count)?);
 
-        // From one to the next with nobody who looks in between, as in a layer: a norm, the gate, a product.
-        let down = matrix(OUTPUTS, HIDDEN, 9)?;
-        let (pass_of_many, mut first, mut second) =
-            (pass(backend, 0, MANY)?, backend.input(), backend.input());
+        // From one to the next with nobody who looks in between, as in a layer: a norm, the gate, a product, the norm of its sum with
+        // what was there, and a product. The second time all memory is there: where some is made, what waits is sent.
+        let down = matrix(INPUTS, HIDDEN, 9)?;
+        let (of_pass, mut first, mut second) = (pass(backend, 0, MANY)?, backend.input(), backend.input());
+        let [of_down, sum, of_sum] = [(); 3].map(|()| backend.buffer(MANY * INPUTS));
+        let (mut of_down, mut sum, mut of_sum) = (of_down?, sum?, of_sum?);
+        let mut outs =
+            [backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?];
         let mut out = backend.buffer(MANY * OUTPUTS)?;
-        backend.rms_norm(&x, &weight, 1e-5, MANY, &mut normed)?;
-        backend.prepare(&normed, INPUTS, &pass_of_many, &PassRows::All, &mut first)?;
-        let hidden = gated(backend, &first, [&gate, &up], count)?;
-        backend.prepare(&hidden, HIDDEN, &pass_of_many, &PassRows::All, &mut second)?;
-        backend.matmul(&second, &down, None, &mut out)?;
-        add("go from one to the next", apart, values(backend, &out, MANY * OUTPUTS)?);
+        for _ in 0..2 {
+            backend.rms_norm(&x, &weight, 1e-5, MANY, &mut normed)?;
+            backend.prepare(&normed, INPUTS, &of_pass, &PassRows::All, &mut first)?;
+            gate_to(backend, &first, [&gate, &up], count, &mut outs)?;
+            backend.prepare(&outs[3], HIDDEN, &of_pass, &PassRows::All, &mut second)?;
+            backend.matmul(&second, &down, None, &mut of_down)?;
+            let (added, sizes) = ((&x, &of_down), (MANY, INPUTS));
+            let written = (&mut sum, &mut of_sum);
+            backend.add_rms_norm(added, &weight, 1e-5, sizes, written, &mut |_, _| Ok(()))?;
+            backend.prepare(&of_sum, INPUTS, &of_pass, &PassRows::All, &mut first)?;
+            backend.matmul(&first, &of_rows, None, &mut out)?;
+        }
+        let bound = if group.is_some() { 0.0 } else { apart };
+        let made = [values(backend, &sum, MANY * INPUTS)?, values(backend, &out, MANY * OUTPUTS)?];
+        add("go from one to the next", bound, made.concat());
     }
 
     // A prompt, and a token after it.
