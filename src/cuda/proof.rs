@@ -424,6 +424,11 @@ fn layer<B: Backend>(backend: &B, dtype: Dtype, rows: usize, width: usize) -> Re
     let (mut out_q, mut turned_q) = (backend.buffer(rows * of_q)?, backend.buffer(rows * of_q)?);
     let (mut out_k, mut turned_k) = (backend.buffer(rows * of_k)?, backend.buffer(rows * of_k)?);
     let mut out_v = backend.buffer(rows * of_k)?;
+    let (mut of_down, mut sum) = (backend.buffer(rows * width)?, backend.buffer(rows * width)?);
+    // All of these before the first launch: where memory is made, what waits is sent, and then no two go together.
+    let count = rows * hidden;
+    let mut outs =
+        [backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?];
     let mut caches = Vec::new();
     for _ in 0..rows {
         caches.push([backend.new_cache(4 * of_k)?, backend.new_cache(4 * of_k)?]);
@@ -443,9 +448,8 @@ fn layer<B: Backend>(backend: &B, dtype: Dtype, rows: usize, width: usize) -> Re
         backend.cache(&turned_k, of_k, &pass, span, keys)?;
         backend.cache(&out_v, of_k, &pass, span, values)?;
     }
-    let made = gated(backend, &input, [&gate, &up], rows * hidden)?;
-    backend.prepare(&made, hidden, &pass, &PassRows::All, &mut input)?;
-    let (mut of_down, mut sum) = (backend.buffer(rows * width)?, backend.buffer(rows * width)?);
+    gate_to(backend, &input, [&gate, &up], count, &mut outs)?;
+    backend.prepare(&outs[3], hidden, &pass, &PassRows::All, &mut input)?;
     backend.matmul(&input, &down, None, &mut of_down)?;
     backend.add(&x, &of_down, rows * width, &mut sum)?;
 
@@ -457,7 +461,7 @@ fn layer<B: Backend>(backend: &B, dtype: Dtype, rows: usize, width: usize) -> Re
         };
         backend.read_cache(cache, 4 * of_k, &mut see)?;
     }
-    all.extend(values(backend, &made, rows * hidden)?);
+    all.extend(values(backend, &outs[3], count)?);
     all.extend(values(backend, &sum, rows * width)?);
     Ok(all)
 }

@@ -1,5 +1,6 @@
 //! Rows that products of many rows read in whole numbers: made, quantised and packed in one launch, with the bits of ops.
 
+use super::products::product;
 use super::*;
 use llama_trace_engine::backend::Product;
 
@@ -215,4 +216,17 @@ fn values_next_to_the_middle_of_two_whole_numbers_are_quantised_as_ops_does() {
     let (found, expected) = (run(&cuda, &x, rows, width), run(&cpu, &x, rows, width));
     assert!(found.0 == expected.0 && found.1 == expected.1, "int8 values");
     assert!(same(&found.2, &expected.2), "what is packed");
+}
+
+#[test]
+fn many_rows_in_larger_groups_have_the_bits_of_ops() {
+    for group in [64, 96, 128] {
+        let Some((cuda, cpu)) = both(Precision::Q8 { group }) else { return };
+        for (rows, inputs) in [(17, group), (40, 3 * group), (20, 17 * group)] {
+            let w = int8(&noise(9 * inputs, 15), vec![9, inputs], group);
+            let spans = [(0, rows)];
+            let (found, expected) = (product(&cuda, &w, &spans, false), product(&cpu, &w, &spans, false));
+            assert!(bits(&found.0) == bits(&expected.0), "{rows} rows of {inputs}, groups of {group}");
+        }
+    }
 }
