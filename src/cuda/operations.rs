@@ -58,7 +58,7 @@ impl Cuda {
         }
         let arguments = Arguments::new().address(a).address(b).address(weight.at());
         let arguments = arguments.float(eps).int(width).address(sum).address(normed);
-        let arguments = arguments.narrow_too(normed, rows * width, 1).words(&norm::WHOLE);
+        let arguments = norm::to_nowhere(arguments.narrow_too(normed, rows * width, 1));
         self.kernels.launch(
             norm::ADD_RMS_NORM,
             (rows, 1),
@@ -557,10 +557,9 @@ impl Backend for Cuda {
             for buffer in [&*gate.out, &*silu, &*up.out, &*hidden] {
                 buffer.holds(count);
             }
-            let kernel = Kernel { file: "elementwise", name: "silu_mul", weight: None };
             let arguments = Arguments::new().address(gate.out.at(0)).address(up.out.at(0)).long(count);
             let arguments = arguments.address(silu.at(0)).address(hidden.at(0));
-            self.kernels.launch(kernel, (count.div_ceil(512), 1), 128, 0, arguments)?;
+            self.kernels.launch(product::SILU_MUL, (count.div_ceil(512), 1), 128, 0, arguments)?;
         }
         made(0, gate.out)?;
         made(1, silu)?;

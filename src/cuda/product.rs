@@ -26,6 +26,7 @@ mod whole;
 
 pub(super) use tiles::{OF_WARPGROUPS, OF_WARPS, Tiles, all_gated_in_tiles, all_in_tiles};
 use tiles::{in_tiles, suited};
+pub(super) use whole::SILU_MUL;
 #[cfg(test)]
 pub(super) use whole::{TILES as OF_WHOLE, multiply_in as whole_in};
 
@@ -455,9 +456,6 @@ fn whole_numbers(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: usize) -
     if streams::multiply(cuda, x, products, group)? {
         return Ok(());
     }
-    let [values, scales] = x.whole(cuda, group)?;
-    let groups = x.width.div_ceil(group);
-    let at = |first: usize| (values + (first * x.width) as u64, scales + (first * groups * 4) as u64);
     let dtype = products[0].matrix.dtype();
     let fits = |product: &Asked<'_>| match dtype {
         Dtype::I8 => {
@@ -469,17 +467,21 @@ fn whole_numbers(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: usize) -
         }
         _ => true,
     };
+    let all_fit = products.iter().all(fits);
+    if all_fit && x.rows > FEW && whole::takes(dtype, group) {
+        return products.iter().try_for_each(|product| whole::multiply(cuda, x, product, group));
+    }
+    let [values, scales] = x.whole(cuda, group)?;
+    let groups = x.width.div_ceil(group);
+    let at = |first: usize| (values + (first * x.width) as u64, scales + (first * groups * 4) as u64);
     let all = Run { first: 0, rows: x.rows, many: false };
-    if !products.iter().all(fits) {
+    if !all_fit {
         let kernel = Kernel { file: "matvec_q8", name: "matvec_q8_plain", weight: Some(dtype) };
         return in_chunks(all, MOST_BLOCKS, |first, rows| {
             let (values, scales) = at(first);
             let arguments = Arguments::new().words(&words(products, first)).address(values).address(scales);
             cuda.kernels.launch(kernel, (blocks(products, 4), rows), 128, 0, arguments.int(group))
         });
-    }
-    if x.rows > FEW && whole::takes(dtype, group) {
-        return products.iter().try_for_each(|product| whole::multiply(cuda, x, product, group));
     }
     in_chunks(all, FEW_OF_BLOCKS, |first, rows| {
         let name = match rows {

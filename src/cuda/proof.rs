@@ -136,16 +136,28 @@ fn gated<B: Backend>(
     [gate, up]: [&B::Matrix; 2],
     count: usize,
 ) -> Result<B::Buffer> {
-    let [mut of_gate, mut silu, mut of_up, mut hidden] =
+    let mut outs =
         [backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?];
-    let outputs = Swiglu {
-        gate: Product { matrix: gate, bias: None, out: &mut of_gate },
-        silu: &mut silu,
-        up: Product { matrix: up, bias: None, out: &mut of_up },
-        hidden: &mut hidden,
-    };
-    backend.swiglu(input, count, outputs, &mut |_, _| Ok(()))?;
+    gate_to(backend, input, [gate, up], count, &mut outs)?;
+    let [_, _, _, hidden] = outs;
     Ok(hidden)
+}
+
+/// The same to these buffers: what the gate gives, its SiLU, what up gives, and hidden.
+fn gate_to<B: Backend>(
+    backend: &B,
+    input: &B::Input,
+    [gate, up]: [&B::Matrix; 2],
+    count: usize,
+    [of_gate, silu, of_up, hidden]: &mut [B::Buffer; 4],
+) -> Result<()> {
+    let outputs = Swiglu {
+        gate: Product { matrix: gate, bias: None, out: of_gate },
+        silu,
+        up: Product { matrix: up, bias: None, out: of_up },
+        hidden,
+    };
+    backend.swiglu(input, count, outputs, &mut |_, _| Ok(()))
 }
 
 /// Tokens, outputs and inputs of products in tiles: parts of a tile in each direction, and places that are used again.
@@ -199,17 +211,30 @@ fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
         let hidden = gated(backend, &of_many, [&gate, &up], count)?;
         add("gate many rows", bound, values(backend, &hidden, count)?);
 
-        // From one to the next with nobody who looks in between, as in a layer: a norm, the gate, a product.
-        let down = matrix(OUTPUTS, HIDDEN, 9)?;
-        let (pass_of_many, mut first, mut second) =
-            (pass(backend, 0, MANY)?, backend.input(), backend.input());
+        // From one to the next with nobody who looks in between, as in a layer: a norm, the gate, a product, the norm of its sum with
+        // what was there, and a product. The second time all memory is there: where some is made, what waits is sent.
+        let down = matrix(INPUTS, HIDDEN, 9)?;
+        let (of_pass, mut first, mut second) = (pass(backend, 0, MANY)?, backend.input(), backend.input());
+        let [of_down, sum, of_sum] = [(); 3].map(|()| backend.buffer(MANY * INPUTS));
+        let (mut of_down, mut sum, mut of_sum) = (of_down?, sum?, of_sum?);
+        let mut outs =
+            [backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?];
         let mut out = backend.buffer(MANY * OUTPUTS)?;
-        backend.rms_norm(&x, &weight, 1e-5, MANY, &mut normed)?;
-        backend.prepare(&normed, INPUTS, &pass_of_many, &PassRows::All, &mut first)?;
-        let hidden = gated(backend, &first, [&gate, &up], count)?;
-        backend.prepare(&hidden, HIDDEN, &pass_of_many, &PassRows::All, &mut second)?;
-        backend.matmul(&second, &down, None, &mut out)?;
-        add("go from one to the next", apart, values(backend, &out, MANY * OUTPUTS)?);
+        for _ in 0..2 {
+            backend.rms_norm(&x, &weight, 1e-5, MANY, &mut normed)?;
+            backend.prepare(&normed, INPUTS, &of_pass, &PassRows::All, &mut first)?;
+            gate_to(backend, &first, [&gate, &up], count, &mut outs)?;
+            backend.prepare(&outs[3], HIDDEN, &of_pass, &PassRows::All, &mut second)?;
+            backend.matmul(&second, &down, None, &mut of_down)?;
+            let (added, sizes) = ((&x, &of_down), (MANY, INPUTS));
+            let written = (&mut sum, &mut of_sum);
+            backend.add_rms_norm(added, &weight, 1e-5, sizes, written, &mut |_, _| Ok(()))?;
+            backend.prepare(&of_sum, INPUTS, &of_pass, &PassRows::All, &mut first)?;
+            backend.matmul(&first, &of_rows, None, &mut out)?;
+        }
+        let bound = if group.is_some() { 0.0 } else { apart };
+        let made = [values(backend, &sum, MANY * INPUTS)?, values(backend, &out, MANY * OUTPUTS)?];
+        add("go from one to the next", bound, made.concat());
     }
 
     // A prompt, and a token after it, which each head attends from by itself; then one with so many keys that heads go together.
@@ -411,6 +436,11 @@ fn layer<B: Backend>(backend: &B, dtype: Dtype, rows: usize, width: usize) -> Re
     let (mut out_q, mut turned_q) = (backend.buffer(rows * of_q)?, backend.buffer(rows * of_q)?);
     let (mut out_k, mut turned_k) = (backend.buffer(rows * of_k)?, backend.buffer(rows * of_k)?);
     let mut out_v = backend.buffer(rows * of_k)?;
+    let (mut of_down, mut sum) = (backend.buffer(rows * width)?, backend.buffer(rows * width)?);
+    // All of these before the first launch: where memory is made, what waits is sent, and then no two go together.
+    let count = rows * hidden;
+    let mut outs =
+        [backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?];
     let mut caches = Vec::new();
     for _ in 0..rows {
         caches.push([backend.new_cache(4 * of_k)?, backend.new_cache(4 * of_k)?]);
@@ -430,9 +460,8 @@ fn layer<B: Backend>(backend: &B, dtype: Dtype, rows: usize, width: usize) -> Re
         backend.cache(&turned_k, of_k, &pass, span, keys)?;
         backend.cache(&out_v, of_k, &pass, span, values)?;
     }
-    let made = gated(backend, &input, [&gate, &up], rows * hidden)?;
-    backend.prepare(&made, hidden, &pass, &PassRows::All, &mut input)?;
-    let (mut of_down, mut sum) = (backend.buffer(rows * width)?, backend.buffer(rows * width)?);
+    gate_to(backend, &input, [&gate, &up], count, &mut outs)?;
+    backend.prepare(&outs[3], hidden, &pass, &PassRows::All, &mut input)?;
     backend.matmul(&input, &down, None, &mut of_down)?;
     backend.add(&x, &of_down, rows * width, &mut sum)?;
 
@@ -444,7 +473,7 @@ fn layer<B: Backend>(backend: &B, dtype: Dtype, rows: usize, width: usize) -> Re
         };
         backend.read_cache(cache, 4 * of_k, &mut see)?;
     }
-    all.extend(values(backend, &made, rows * hidden)?);
+    all.extend(values(backend, &outs[3], count)?);
     all.extend(values(backend, &sum, rows * width)?);
     Ok(all)
 }

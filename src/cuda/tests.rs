@@ -2,6 +2,7 @@
 
 mod attention;
 mod narrow;
+mod packed;
 mod products;
 mod streams;
 

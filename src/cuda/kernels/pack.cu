@@ -1,22 +1,16 @@
-// Activations in whole numbers (quantize.cu) as matmul_q8 reads them.
+// Activations in whole numbers (ops/quantize.rs) as matmul_q8 reads them (packed.cuh), of floats or of int8 values.
+//
+// Of each 32 rows of a unit there are four numbers a row; those of row 8n + 2t + c are at 8t + 2n + c. Rows from the last one on to
+// a multiple of 192 have room, of which what is in it does not count.
 #include "packed.cuh"
+#include "quantize.cuh"
 
-// `odd` becomes 0. Grid (1), block 32.
-KERNEL(32) begin_packing(unsigned* odd) {
+// x (rows, I), int8 with scales (rows, I / group), to units. A group is a multiple of 32 values and divides I.
+// Grid (ceil(rows / 16), ceil(I / 512)), block 128.
+KERNEL(128) pack_rows(const int8_t* x, const float* x_scales, int rows, int inputs, int group, PackedRows to) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    if (threadIdx.x == 0) *odd = 0;
-}
-
-// x (rows, I), int8 with scales (rows, I / group), to units (packed.cuh), and for 32 rows of a unit four numbers each: the sums of
-// their values, their scales, and the sums of their first and of their last 16 values. Those of row 8n + 2t + c are at 8t + 2n + c. Rows
-// that are not there, up to a multiple of 192, are the last one again. `odd` is set where a scale is not plain. A group is a
-// multiple of 32 values and divides I.
-// Grid (ceil(rows / 192) · 12, ceil(I / 512)), block 128.
-KERNEL(128) pack_rows(const int8_t* x, const float* x_scales, int rows, int inputs, int group, uint4* values, float* numbers,
-                      unsigned* odd) {
-    LET_NEXT_START();
-    WAIT_FOR_INPUT();
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) to.begin();
     const int units = inputs / UNIT, groups = inputs / group, parts = group / UNIT;
     const int unit = blockIdx.y * 16 + threadIdx.x / 8, g = threadIdx.x % 8;
     if (unit >= units) return;
@@ -30,17 +24,92 @@ KERNEL(128) pack_rows(const int8_t* x, const float* x_scales, int rows, int inpu
 #pragma unroll
         for (int k = 0; k < 8; k++) sums[k / 4] = dot4(words[i][k], ONES, sums[k / 4]);
         const float scale = x_scales[static_cast<long long>(there) * groups + number];
-        if (!is_plain_of_rows(scale)) *odd = 1;
-        const int row = own % SCALED_ROWS;
-        float* to = numbers + (static_cast<long long>(own / SCALED_ROWS) * units + place) * ALL_OF_ROWS * SCALED_ROWS;
-        to += row % 8 / 2 * 8 + row / 8 * 2 + row % 2;
-        to[SCALE_AT * SCALED_ROWS] = scale, to[SUM_AT * SCALED_ROWS] = static_cast<float>(sums[0] + sums[1]);
+        if (!is_plain_of_rows(scale)) *to.odd = 1;
+        float* const numbers = to.numbers_of(own, place, units);
+        numbers[SCALE_AT * SCALED_ROWS] = scale, numbers[SUM_AT * SCALED_ROWS] = static_cast<float>(sums[0] + sums[1]);
 #pragma unroll
-        for (int k = 0; k < 2; k++) to[(HALVES_AT + k) * SCALED_ROWS] = static_cast<float>(sums[k]);
+        for (int k = 0; k < 2; k++) numbers[(HALVES_AT + k) * SCALED_ROWS] = static_cast<float>(sums[k]);
     }
-    uint4* const to = values + (static_cast<long long>(blockIdx.x) * units + place) * 32 + 4 * g;
+    uint4* const values = to.values + (static_cast<long long>(blockIdx.x) * units + place) * 32 + 4 * g;
 #pragma unroll
-    for (int t = 0; t < 4; t++) to[t] = make_uint4(words[0][t], words[0][4 + t], words[1][t], words[1][4 + t]);
+    for (int t = 0; t < 4; t++) values[t] = make_uint4(words[0][t], words[0][4 + t], words[1][t], words[1][4 + t]);
 }
 
-#define KERNELS_OF_THIS_FILE(X) X(begin_packing) X(pack_rows)
+// Quantises values (rows, I) in groups of 32, to units. `ask` gives what the four values at an index are made of, and `make` makes
+// them of that. A warp has a unit of 16 rows, and a lane the 16 bytes of it that are the lane's.
+template <class Ask, class Make>
+__device__ inline void pack(Ask ask, Make make, int rows, int inputs, PackedRows to) {
+    WAIT_FOR_INPUT();
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) to.begin();
+    const int units = inputs / UNIT, unit = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    if (unit >= units) return;
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = blockIdx.y * PACKED_ROWS + g;
+    auto at = [&](int i, int half) { return static_cast<long long>(first + 8 * i) * inputs + unit * UNIT + 16 * half + 4 * t; };
+    auto there = [&](int i) { return first + 8 * i < rows; };
+    // All are asked for before anything is written, which might be where they are for all that the compiler knows.
+    decltype(ask(0)) asked[2][2] = {};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if (there(i)) asked[i][half] = ask(at(i, half));
+        }
+    }
+    const int place = place_of(unit, units);
+    uint32_t words[2][2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float4 x[2];
+        float largest = 0.0f;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            x[half] = make(there(i), at(i, half), asked[i][half]);
+            largest = larger_or_none(largest, largest_of(x[half]));
+        }
+        for (int apart = 2; apart > 0; apart /= 2) largest = larger_or_none(largest, __shfl_xor_sync(FULL, largest, apart));
+        const float scale = scale_of_largest(largest), inverse = inverse_of(scale);
+        if (t == 0 && !is_plain_of_rows(scale)) *to.odd = 1;
+        // Sums of 16 values, both in one word.
+        int sums = 0;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            words[i][half] = quantized4(x[half], scale, inverse);
+            sums += dot4(words[i][half], ONES, 0) * (half ? 1 << 16 : 1);
+        }
+        for (int apart = 2; apart > 0; apart /= 2) sums += __shfl_xor_sync(FULL, sums, apart);
+        const int low = static_cast<int>(static_cast<uint32_t>(sums) << 16) >> 16, high = (sums - low) / (1 << 16);
+        const int own = t == SUM_AT ? low + high : t == HALVES_AT ? low : high;
+        to.numbers_of(first + 8 * i, place, units)[t * SCALED_ROWS] = t == SCALE_AT ? scale : static_cast<float>(own);
+    }
+    uint4* const values = to.values + (static_cast<long long>(blockIdx.y) * units + place) * 32;
+    values[lane] = make_uint4(words[0][0], words[0][1], words[1][0], words[1][1]);
+}
+
+__device__ inline float4 four_at(const float* x, long long at) { return *reinterpret_cast<const float4*>(x + at); }
+
+// x (rows, I) to units.
+// Grid (ceil(I / 256), ceil(rows / 16)), block 256.
+KERNEL(256) pack_floats(const float* x, int rows, int inputs, PackedRows to) {
+    LET_NEXT_START();
+    pack([&](long long at) { return four_at(x, at); }, [](bool, long long, const float4& x) { return x; }, rows, inputs, to);
+}
+
+struct GateAndUp {
+    float4 gate, up;
+};
+
+// silu = silu(gate), and hidden = silu · up, all (rows, I), with the bits of elementwise.cu; and hidden to units.
+// Grid (ceil(I / 256), ceil(rows / 16)), block 256.
+KERNEL(256) silu_mul_pack(const float* gate, const float* up, int rows, int inputs, float* silu, float* hidden, PackedRows to) {
+    LET_NEXT_START();
+    auto ask = [&](long long at) { return GateAndUp{four_at(gate, at), four_at(up, at)}; };
+    auto make = [&](bool there, long long at, const GateAndUp& of) {
+        const float4 x = {silu_of_ops(of.gate.x), silu_of_ops(of.gate.y), silu_of_ops(of.gate.z), silu_of_ops(of.gate.w)};
+        const float4 out = {__fmul_rn(x.x, of.up.x), __fmul_rn(x.y, of.up.y), __fmul_rn(x.z, of.up.z), __fmul_rn(x.w, of.up.w)};
+        if (there) *reinterpret_cast<float4*>(silu + at) = x, *reinterpret_cast<float4*>(hidden + at) = out;
+        return out;
+    };
+    pack(ask, make, rows, inputs, to);
+}
+
+#define KERNELS_OF_THIS_FILE(X) X(pack_rows) X(pack_floats) X(silu_mul_pack)

@@ -27,9 +27,10 @@ __device__ inline int groups_of(int remainder, int groups) { return (groups - re
 
 // The place of group `number` among all, in the order in which they are added.
 __device__ inline int place_of(int number, int groups) {
-    int before = 0;
-    for (int step = 0, last = remainder_of(number % LANES); step < last; step++) {
-        before += max(groups_of(remainder_of(step), groups), 0);
+    const int last = remainder_of(number % LANES), more = groups % LANES;
+    int before = last * (groups / LANES);
+    if (more != 0) {
+        for (int step = 0; step < last; step++) before += remainder_of(step) < more;
     }
     return before + number / LANES;
 }
@@ -47,6 +48,46 @@ __device__ inline bool is_plain(float scale) {
 }
 // The same of a scale of activations, of any bits.
 __device__ inline bool is_plain_of_rows(float scale) { return scale == 0.0f || scale >= 0x1p-80f && scale < 0x1p100f; }
+
+// Where rows of activations go as units. `odd` becomes 1 where a scale is not plain, and `next` 0: it is `odd` of what is packed
+// here after this, and was of what was packed before.
+struct PackedRows {
+    uint4* values;
+    float* numbers;
+    unsigned* odd;
+    unsigned* next;
+
+    // One thread of a launch calls it.
+    __device__ inline void begin() const { *next = 0; }
+
+    // Where the numbers of a row of a unit are, SCALED_ROWS apart: the sum of its values, its scale, and the sums of its first and
+    // of its last 16 values.
+    __device__ inline float* numbers_of(int row, int place, int units) const {
+        const int own = row % SCALED_ROWS, at = own % 8 / 2 * 8 + own / 8 * 2 + own % 2;
+        return numbers + (static_cast<long long>(row / SCALED_ROWS) * units + place) * ALL_OF_ROWS * SCALED_ROWS + at;
+    }
+};
+
+// Packs four neighbouring values of a unit of a row, the eight lanes of its 32 values together; all lanes of the warp call it. `bytes`
+// are the values, `part` is the number of these four, and what is not `there` is not written.
+__device__ inline void pack_four(const PackedRows& to, uint32_t bytes, float scale, bool there, int row, int unit, int units, int part) {
+    // Of 16 values each, in their four lanes; and then of the others.
+    int half = dot4(bytes, ONES, 0);
+    for (int apart = 1; apart < 4; apart *= 2) half += __shfl_xor_sync(FULL, half, apart);
+    const int other = __shfl_xor_sync(FULL, half, 4);
+    if (!there) return;
+    const int place = place_of(unit, units), own = row % PACKED_ROWS;
+    uint32_t* const words = reinterpret_cast<uint32_t*>(to.values + (static_cast<long long>(row / PACKED_ROWS) * units + place) * 32);
+    words[(4 * (own % 8) + part % 4) * 4 + own / 8 * 2 + part / 4] = bytes;
+    float* const numbers = to.numbers_of(row, place, units);
+    if (part == 0) {
+        numbers[SUM_AT * SCALED_ROWS] = static_cast<float>(half + other);
+        if (!is_plain_of_rows(scale)) *to.odd = 1;
+    }
+    if (part == 1) numbers[SCALE_AT * SCALED_ROWS] = scale;
+    if (part == 2) numbers[HALVES_AT * SCALED_ROWS] = static_cast<float>(half);
+    if (part == 4) numbers[(HALVES_AT + 1) * SCALED_ROWS] = static_cast<float>(half);
+}
 
 __device__ inline void words_of(const uint4* at, uint32_t (&words)[8]) {
     const uint4 a = at[0], b = at[1];

@@ -32,15 +32,10 @@ KERNEL(128) quantize_32(const float* x, long long count, int8_t* values, float* 
     const long long first = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) * 4;
     const bool there = first < count;
     const float4 four = there ? *reinterpret_cast<const float4*>(x + first) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    float largest = larger_or_none(larger_or_none(larger_or_none(fabsf(four.x), fabsf(four.y)), fabsf(four.z)), fabsf(four.w));
-    for (int apart = 4; apart > 0; apart /= 2) {
-        largest = larger_or_none(largest, __shfl_xor_sync(FULL, largest, apart));
-    }
+    const float scale = scale_of_largest(largest_of_eight(largest_of(four)));
     if (!there) return;
-    const float scale = scale_of_largest(largest);
     if (threadIdx.x % 8 == 0) scales[first / 32] = scale;
-    auto byte = [&](float x, int i) { return (static_cast<uint32_t>(quantized(x, scale)) & 0xff) << (8 * i); };
-    *reinterpret_cast<uint32_t*>(values + first) = byte(four.x, 0) | byte(four.y, 1) | byte(four.z, 2) | byte(four.w, 3);
+    *reinterpret_cast<uint32_t*>(values + first) = quantized4(four, scale, inverse_of(scale));
 }
 
 #define KERNELS_OF_THIS_FILE(X) X(quantize) X(quantize_32)

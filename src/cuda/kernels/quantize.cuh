@@ -17,19 +17,44 @@ __device__ inline int quantized(float x, float scale) {
     return q != q ? 0 : static_cast<int>(fminf(fmaxf(q, -128.0f), 127.0f));
 }
 
-// The same of several x, with one division for all: a product with the inverse is within 2⁻¹⁵ of the quotient, and rounds alike
-// but next to the middle between two whole numbers. There, and where something is not a number, x is divided.
-struct Units {
-    float scale, inverse;
+// What quantized4 wants beside a scale: near 1 / scale, or nothing finite where that has no full precision.
+__device__ inline float inverse_of(float scale) { return scale >= 0x1p-126f ? near_inverse(scale) : minus_infinity(); }
 
-    __device__ inline explicit Units(float scale) : scale(scale), inverse(__fdiv_rn(1.0f, scale)) {}
-    __device__ inline int of(float x) const {
-        const float near = __fmul_rn(x, inverse), whole = truncf(near);
-        const float beyond = __fsub_rn(fabsf(__fsub_rn(near, whole)), 0.5f);
-        if (!(fabsf(beyond) > 1.0f / 1024.0f)) return quantized(x, scale);
-        return static_cast<int>(beyond > 0.0f ? __fadd_rn(whole, copysignf(1.0f, near)) : whole);
+// `quantized` of four neighbouring values of a group, as its bytes. Nothing is divided where a product says which whole number is
+// the nearest: x · inverse is within 127 · 2⁻²¹ of the rounded x / scale.
+__device__ inline uint32_t quantized4(const float4& x, float scale, float inverse) {
+    // What is added to this is rounded to a whole number, which then stands in the last bits.
+    constexpr float ROUND = 12582912.0f;
+    // Nearer to the middle of two whole numbers the division decides.
+    constexpr float SURE = 0.4999f;
+    bool sure = true;
+    auto near = [&](float x) {
+        const float exact = __fmul_rn(x, inverse), shifted = __fadd_rn(exact, ROUND);
+        // Never of what is not finite.
+        sure = sure && fabsf(__fsub_rn(exact, __fsub_rn(shifted, ROUND))) < SURE;
+        return __float_as_uint(shifted) & 0xff;
+    };
+    const uint32_t bytes = near(x.x) | near(x.y) << 8 | near(x.z) << 16 | near(x.w) << 24;
+    if (sure) return bytes;
+    uint32_t exact = 0;
+#pragma unroll 1
+    for (int i = 0; i < 4; i++) {
+        const float of = i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
+        exact |= (static_cast<uint32_t>(quantized(of, scale)) & 0xff) << (8 * i);
     }
-};
+    return exact;
+}
+
+// The largest magnitude of four values, or one that is not a number.
+__device__ inline float largest_of(const float4& x) {
+    return larger_or_none(larger_or_none(larger_or_none(fabsf(x.x), fabsf(x.y)), fabsf(x.z)), fabsf(x.w));
+}
+
+// The same of the values of 8 lanes, in each of them.
+__device__ inline float largest_of_eight(float largest) {
+    for (int apart = 4; apart > 0; apart /= 2) largest = larger_or_none(largest, __shfl_xor_sync(FULL, largest, apart));
+    return largest;
+}
 
 // Where quantised rows go: values (rows, width) and scales (rows, width / 32).
 struct Quantized {

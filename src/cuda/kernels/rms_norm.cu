@@ -3,100 +3,161 @@
 // Grid (rows), block: whole warps up to 256 threads; dynamic shared memory 4 · (width + 16 · ⌊width / 1024⌋) bytes up to a
 // width of 8192, beyond it none.
 #include "norm.cuh"
+#include "packed.cuh"
 #include "quantize.cuh"
 
-// Where the norm of all rows goes: to `out`, in bfloat16 to `narrow`, and in float32 quantised to `whole`, each where it is not
-// null; quantised where the width is a multiple of 32.
+// Where the norm of all rows goes: to `out`, in bfloat16 to `narrow`, and in float32 quantised to `whole` and to units, each where
+// it is not null; quantised where the width is a multiple of 32.
 struct Normed {
     float* out;
     uint16_t* narrow;
     Quantized whole;
+    PackedRows packed;
 };
 
-// normed = RMSNorm of a row. `ask` gives what value i is made of, `make` makes it of that, and `again` gives it once more.
-// Waits for the input.
-template <class Ask, class Make, class Again>
-__device__ inline void norm(Ask ask, Make make, Again again, const float* weight, float eps, int width, Normed normed) {
+// Calls `of` with each value, or with each two.
+template <class Of>
+__device__ inline float map(float x, Of of) { return of(x); }
+template <class Of>
+__device__ inline float4 map(const float4& x, Of of) { return {of(x.x), of(x.y), of(x.z), of(x.w)}; }
+template <class Of>
+__device__ inline float map(float a, float b, Of of) { return of(a, b); }
+template <class Of>
+__device__ inline float4 map(const float4& a, const float4& b, Of of) {
+    return {of(a.x, b.x), of(a.y, b.y), of(a.z, b.z), of(a.w, b.w)};
+}
+
+__device__ inline void narrow_to(uint16_t* to, float x) { *to = to_bf16(x); }
+__device__ inline void narrow_to(uint16_t* to, const float4& x) {
+    *reinterpret_cast<uint2*>(to) = {pair_bf16(x.x, x.y), pair_bf16(x.z, x.w)};
+}
+
+// Quantises four neighbouring values of each lane, of which eight lanes have a group: from value `first` of row number `row` on.
+__device__ inline void quantize(const float4& x, bool there, int row, int first, int width, const Normed& to) {
+    const float scale = scale_of_largest(largest_of_eight(largest_of(x)));
+    const uint32_t bytes = quantized4(x, scale, inverse_of(scale));
+    if (to.whole.values && there) {
+        const long long at = static_cast<long long>(row) * width + first;
+        if (first % 32 == 0) to.whole.scales[at / 32] = scale;
+        *reinterpret_cast<uint32_t*>(to.whole.values + at) = bytes;
+    }
+    if (to.packed.values) pack_four(to.packed, bytes, scale, there, row, first / 32, width / 32, first / 4 % 8);
+}
+__device__ inline void quantize(float, bool, int, int, int, const Normed&) {}
+
+// How many a thread asks for before it takes the first, and of the weight before there is an input: with four values each, all of a
+// row of 4096.
+constexpr int ASKED = 4;
+
+// normed = RMSNorm of a row, whose values a thread takes as T at once: four where they divide the width, or one. `ask` gives what
+// number i of those is made of, `make` makes it of that, and `again` gives it once more. Waits for the input.
+template <class T, class Ask, class Make, class Again>
+__device__ inline void norm(Ask ask, Make make, Again again, const float* weight, float eps, int width, const Normed& normed) {
+    constexpr int EACH = sizeof(T) / sizeof(float);
     DYNAMIC_SHARED(float, row);
     const bool kept = width <= KEPT;
-    const int own = threadIdx.x, apart = blockDim.x;
-    float weights[WEIGHTS];
+    const int own = threadIdx.x, apart = blockDim.x, count = width / EACH;
+    // The first that the warp takes: its lanes go together.
+    const int of_warp = own - own % 32;
+    auto weight_of = [&](int i) { return reinterpret_cast<const T*>(weight)[i]; };
+    T weights[ASKED] = {};
 #pragma unroll
-    for (int k = 0; k < WEIGHTS; k++) {
-        if (own + k * apart < width) weights[k] = weight[own + k * apart];
+    for (int k = 0; k < ASKED; k++) {
+        if (own + k * apart < count) weights[k] = weight_of(own + k * apart);
     }
     WAIT_FOR_INPUT();
-    for (int first = own; first < width; first += AT_ONCE * apart) {
-        decltype(ask(0)) asked[AT_ONCE];
+    if (normed.packed.values && blockIdx.x == 0 && own == 0) normed.packed.begin();
+    auto in_row = [&](int i) -> T& { return *reinterpret_cast<T*>(row + place(EACH * i)); };
+    for (int first = own; first < count; first += ASKED * apart) {
+        decltype(ask(0)) asked[ASKED];
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            if (first + k * apart < width) asked[k] = ask(first + k * apart);
+        for (int k = 0; k < ASKED; k++) {
+            if (first + k * apart < count) asked[k] = ask(first + k * apart);
         }
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
+        for (int k = 0; k < ASKED; k++) {
             int i = first + k * apart;
-            if (i >= width) continue;
-            float value = make(i, asked[k]);
-            if (kept) row[place(i)] = value;
+            if (i >= count) continue;
+            const T value = make(i, asked[k]);
+            if (kept) in_row(i) = value;
         }
     }
     // The block reads what its other threads wrote.
     __syncthreads();
-    auto value = [&](int i) { return kept ? row[place(i)] : again(i); };
-    const float scale = kept ? scale_of([&](int i) { return row[place(i)]; }, width, eps) : scale_of(again, width, eps);
+    const float scale = kept ? scale_of([&](int i) { return row[place(i)]; }, width, eps)
+                             : scale_of([&](int i) { return again(float{}, i); }, width, eps);
     const long long first_of_row = static_cast<long long>(blockIdx.x) * width;
-    auto write = [&](int i, float weight) {
-        float normal = rounded<PRECISION>(__fmul_rn(value(i), scale));
-        float out = rounded<PRECISION>(__fmul_rn(normal, weight));
-        if (normed.out) normed.out[first_of_row + i] = out;
-        if (normed.narrow) normed.narrow[first_of_row + i] = to_bf16(out);
+    auto write = [&](int i, const T& weight) {
+        const bool there = i < count;
+        T out = {};
+        if (there) {
+            const T value = kept ? in_row(i) : again(T{}, i);
+            const T normal = map(value, [&](float x) { return rounded<PRECISION>(__fmul_rn(x, scale)); });
+            out = map(normal, weight, [](float x, float weight) { return rounded<PRECISION>(__fmul_rn(x, weight)); });
+            if (normed.out) *reinterpret_cast<T*>(normed.out + first_of_row + EACH * i) = out;
+            if (normed.narrow) narrow_to(normed.narrow + first_of_row + EACH * i, out);
+        }
+        if constexpr (Same<PRECISION, F32>::value) {
+            if (normed.whole.values || normed.packed.values) quantize(out, there, blockIdx.x, EACH * i, width, normed);
+        }
     };
 #pragma unroll
-    for (int k = 0; k < WEIGHTS; k++) {
-        if (own + k * apart < width) write(own + k * apart, weights[k]);
+    for (int k = 0; k < ASKED; k++) {
+        if (of_warp + k * apart < count) write(own + k * apart, weights[k]);
     }
-    for (int first = own + WEIGHTS * apart; first < width; first += AT_ONCE * apart) {
-        // What is written may be where a weight is, for all that the compiler knows.
-        float more[AT_ONCE];
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            if (first + k * apart < width) more[k] = weight[first + k * apart];
-        }
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            if (first + k * apart < width) write(first + k * apart, more[k]);
-        }
-    }
-    if constexpr (Same<PRECISION, F32>::value) {
-        if (!normed.whole.values) return;
-        // A warp has 32 values that follow one another.
 #pragma unroll 1
-        for (int i = own; i < width; i += apart) {
-            const float out = __fmul_rn(__fmul_rn(value(i), scale), weight[i]);
-            quantize_group(out, normed.whole, first_of_row + i - own % 32);
-        }
+    for (int k = ASKED; of_warp + k * apart < count; k++) {
+        const int i = own + k * apart;
+        write(i, i < count ? weight_of(i) : T{});
     }
+}
+
+template <class T>
+__device__ inline void norm_of(const float* x, const float* weight, float eps, int width, const Normed& normed) {
+    auto again = [&](auto as, int i) { return reinterpret_cast<const decltype(as)*>(x)[i]; };
+    norm<T>([&](int i) { return again(T{}, i); }, [](int, const T& x) { return x; }, again, weight, eps, width, normed);
 }
 
 // out (rows, width) = RMSNorm of x (rows, width); weight (width). Written in bfloat16 to `narrow` too, and in int8 to
-// `whole`, where these are not null; out may be null.
+// `whole` and to units, where these are not null; out may be null.
 KERNEL_WITH(256, 3) rms_norm(const float* x, const float* weight, float eps, int width, float* out, uint16_t* narrow,
-                         Quantized whole) {
+                         Quantized whole, PackedRows packed) {
     LET_NEXT_START();
     x += static_cast<long long>(blockIdx.x) * width;
-    auto value = [&](int i) { return x[i]; };
-    norm(value, [](int, float x) { return x; }, value, weight, eps, width, {out, narrow, whole});
+    const Normed normed = {out, narrow, whole, packed};
+    if (width % 4 == 0) {
+        norm_of<float4>(x, weight, eps, width, normed);
+    } else {
+        norm_of<float>(x, weight, eps, width, normed);
+    }
 }
 
-// sum = a + b, normed = RMSNorm of sum, all (rows, width). sum may be a or b; normed, narrow and whole are rms_norm's.
+template <class T>
+__device__ inline void norm_of_sum(const float* a, const float* b, const float* weight, float eps, int width, float* sum,
+                                   const Normed& normed) {
+    struct Two {
+        T a, b;
+    };
+    auto ask = [&](int i) { return Two{reinterpret_cast<const T*>(a)[i], reinterpret_cast<const T*>(b)[i]}; };
+    auto again = [&](auto as, int i) { return reinterpret_cast<const decltype(as)*>(sum)[i]; };
+    auto add = [&](int i, const Two& of) {
+        return reinterpret_cast<T*>(sum)[i] = map(of.a, of.b, [](float a, float b) { return rounded<PRECISION>(__fadd_rn(a, b)); });
+    };
+    norm<T>(ask, add, again, weight, eps, width, normed);
+}
+
+// sum = a + b, normed = RMSNorm of sum, all (rows, width). sum may be a or b; normed and what follows are rms_norm's.
 KERNEL_WITH(256, 3) add_rms_norm(const float* a, const float* b, const float* weight, float eps, int width, float* sum,
-                         float* normed, uint16_t* narrow, Quantized whole) {
+                         float* normed, uint16_t* narrow, Quantized whole, PackedRows packed) {
     LET_NEXT_START();
     long long row = static_cast<long long>(blockIdx.x) * width;
     a += row, b += row, sum += row;
-    auto ask = [&](int i) { return float2{a[i], b[i]}; };
-    auto add = [&](int i, float2 of) { return sum[i] = rounded<PRECISION>(__fadd_rn(of.x, of.y)); };
-    norm(ask, add, [&](int i) { return sum[i]; }, weight, eps, width, {normed, narrow, whole});
+    const Normed to = {normed, narrow, whole, packed};
+    if (width % 4 == 0) {
+        norm_of_sum<float4>(a, b, weight, eps, width, sum, to);
+    } else {
+        norm_of_sum<float>(a, b, weight, eps, width, sum, to);
+    }
 }
 
 #define KERNELS_OF_THIS_FILE(X) X(rms_norm) X(add_rms_norm)

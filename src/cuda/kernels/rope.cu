@@ -44,20 +44,24 @@ KERNEL(128) rope(AllTurned all, const float* cos, const float* sin, int neighbou
     const Turned turned = blockIdx.z == 0 ? all.of[0] : blockIdx.z == 1 ? all.of[1] : all.of[2];
     const int pairs = head_dim / 2, width = turned.heads * head_dim, all_pairs = turned.heads * pairs;
     const float* x = turned.x + static_cast<long long>(blockIdx.x) * width;
-    // Where number k of the thread's pairs begins, and its second value; and its number in its head.
+    // Where each of the thread's pairs begins, and its second value; and its number in its head. Divided is once, not for each.
     struct Place {
         int first, second, pair;
         bool there;
-    };
-    auto place = [&](int k) {
-        const int number = (k * gridDim.y + blockIdx.y) * blockDim.x + threadIdx.x, head = number / pairs, pair = number % pairs;
+    } places[PAIRS];
+    const int apart = gridDim.y * blockDim.x, heads_apart = apart / pairs, pairs_apart = apart % pairs;
+    int number = blockIdx.y * blockDim.x + threadIdx.x, head = number / pairs, pair = number % pairs;
+#pragma unroll
+    for (int k = 0; k < PAIRS; k++) {
         const int first = head * head_dim + (neighbours ? 2 * pair : pair);
-        return Place{first, neighbours ? first + 1 : first + pairs, pair, number < all_pairs};
-    };
+        places[k] = {first, neighbours ? first + 1 : first + pairs, pair, number < all_pairs};
+        number += apart, head += heads_apart, pair += pairs_apart;
+        if (pair >= pairs) pair -= pairs, head++;
+    }
     float2 asked[PAIRS], cos_and_sin[PAIRS];
 #pragma unroll
     for (int k = 0; k < PAIRS; k++) {
-        const Place at = place(k);
+        const Place at = places[k];
         if (!at.there) break;
         asked[k] = {x[at.first], x[at.second]};
         const long long table = static_cast<long long>(blockIdx.x) * pairs + at.pair;
@@ -65,7 +69,7 @@ KERNEL(128) rope(AllTurned all, const float* cos, const float* sin, int neighbou
     }
 #pragma unroll
     for (int k = 0; k < PAIRS; k++) {
-        const Place at = place(k);
+        const Place at = places[k];
         if (!at.there) break;
         float a = asked[k].x, b = asked[k].y;
         if (turned.out) {

@@ -81,15 +81,8 @@ __device__ inline void quantize_row(const Prepared& x, Value4 value4) {
         const int i = first + lane, group = i / 8;
         float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (i < fours) four = value4(i, k);
-        float largest = fabsf(four.x);
-        largest = larger_or_none(largest, fabsf(four.y));
-        largest = larger_or_none(largest, fabsf(four.z));
-        largest = larger_or_none(largest, fabsf(four.w));
-        for (int apart = 4; apart > 0; apart /= 2) largest = larger_or_none(largest, __shfl_xor_sync(FULL, largest, apart));
-        const float scale = scale_of_largest(largest);
-        const Units units(scale);
-        auto byte = [&](float x) { return static_cast<uint32_t>(units.of(x)) & 255; };
-        const uint32_t word = byte(four.x) | byte(four.y) << 8 | byte(four.z) << 16 | byte(four.w) << 24;
+        const float scale = scale_of_largest(largest_of_eight(largest_of(four)));
+        const uint32_t word = quantized4(four, scale, inverse_of(scale));
         if (i < fours) reinterpret_cast<uint32_t*>(x.words + 4 * group + part % 4)[part / 4] = word;
         if (i < fours && part == 0) x.scales[group] = scale;
         if (OF_SUMS) {

@@ -3,9 +3,10 @@
 
 use super::{Asked, Input};
 use crate::Cuda;
-use crate::driver::Arguments;
+use crate::driver::{Address, Arguments};
 use crate::kernels::Kernel;
 use crate::memory::{Growing, Vector};
+use crate::norm;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
 
@@ -59,12 +60,17 @@ impl Tile {
 /// Weights that are packed at once, at most: what a second-level cache holds.
 const VALUES_AT_ONCE: usize = 32 << 20;
 
+/// The gate's SiLU and its product with up. Arguments: gate, up, how many values, silu, hidden.
+pub(crate) const SILU_MUL: Kernel = Kernel { file: "elementwise", name: "silu_mul", weight: None };
+
 /// Packed activations.
 #[derive(Default)]
 pub(super) struct Packed {
     values: Growing,
     numbers: Growing,
+    /// Whether a scale is not plain. There are two that take turns: what packs writes one and has the other ready for the next.
     odd: Growing,
+    turn: bool,
     /// Whether they are those of the rows that the input has now.
     there: bool,
 }
@@ -106,24 +112,8 @@ pub(crate) fn multiply_in(
     tile: Tile,
 ) -> Result<()> {
     let (dtype, outputs, units) = (product.matrix.dtype(), product.matrix.outputs(), x.width / UNIT);
-    let at = |growing: &Growing| growing.memory().map_or(0, |memory| memory.at());
-    let mut packed = x.packed();
-    if !packed.there {
-        let rows = x.rows.next_multiple_of(ROWS);
-        let values = packed.values.room(&cuda.queue, rows * x.width, false)?;
-        let numbers = packed.numbers.room(&cuda.queue, rows * units * OF_ROWS * 4, false)?;
-        let odd = packed.odd.room(&cuda.queue, size_of::<u32>(), false)?;
-        let [of_values, of_scales] = x.whole(cuda, group)?;
-        let kernel = |name| Kernel { file: "pack", name, weight: None };
-        cuda.kernels.launch(kernel("begin_packing"), (1, 1), 32, 0, Arguments::new().address(odd))?;
-        let arguments = Arguments::new().address(of_values).address(of_scales).int(x.rows);
-        let arguments = arguments.int(x.width).int(group).address(values).address(numbers);
-        let arguments = arguments.address(odd);
-        cuda.kernels.launch(kernel("pack_rows"), (rows / 16, units.div_ceil(16)), 128, 0, arguments)?;
-        packed.there = true;
-    }
-    let odd = at(&packed.odd);
-    let of_rows = [at(&packed.values), at(&packed.numbers)];
+    let [of_values, of_numbers, odd] = pack(cuda, x, group)?;
+    let of_rows = [of_values, of_numbers];
     let of_weights = of_weights(dtype);
     let at_once = (VALUES_AT_ONCE / x.width / OUTPUTS).max(1) * OUTPUTS;
     let bias = product.bias.map_or(0, Vector::at);
@@ -147,6 +137,54 @@ pub(crate) fn multiply_in(
         cuda.kernels.launch(kernel(tile.name), grid, tile.threads(dtype), tile.shared(dtype), arguments)?;
     }
     Ok(())
+}
+
+/// Where the rows of `x` are packed, their numbers, and whether one of their scales is not plain: by what makes the rows, where
+/// that still waits, or by a kernel of its own.
+fn pack(cuda: &Cuda, x: &Input, group: usize) -> Result<[Address; 3]> {
+    let mut packed = x.packed();
+    let (rows, units) = (x.rows.next_multiple_of(ROWS), x.width / UNIT);
+    // Before the launches are looked at: memory that is given back or cleared has them sent. Rows that are not there may be anything.
+    let values = packed.values.room(&cuda.queue, rows * x.width, false)?;
+    let numbers = packed.numbers.room(&cuda.queue, rows * units * OF_ROWS * 4, false)?;
+    let both = packed.odd.room(&cuda.queue, 2 * size_of::<u32>(), true)?;
+    packed.turn ^= !packed.there;
+    let (other, own) = (u64::from(packed.turn), u64::from(!packed.turn));
+    let [odd, next] = [own, other].map(|which| both + 4 * which);
+    if !packed.there {
+        make(cuda, x, group, [values, numbers, odd, next])?;
+        packed.there = true;
+    }
+    Ok([values, numbers, odd])
+}
+
+/// Has the rows of `x` be packed to `to`, `struct PackedRows` of the kernels.
+fn make(cuda: &Cuda, x: &Input, group: usize, to: [Address; 4]) -> Result<()> {
+    let kernel = |name| Kernel { file: "pack", name, weight: None };
+    if group != UNIT {
+        let [values, scales] = x.whole(cuda, group)?;
+        let arguments = Arguments::new().address(values).address(scales).int(x.rows).int(x.width);
+        let grid = (x.rows.div_ceil(16), x.width.div_ceil(512));
+        return cuda.kernels.launch(kernel("pack_rows"), grid, 128, 0, arguments.int(group).words(&to));
+    }
+    if norm::pack_too(cuda, (x.x(), x.rows, x.width), to) {
+        return Ok(());
+    }
+    let gated = cuda.kernels.take_back(SILU_MUL, |words| match *words {
+        [gate, up, count, silu, hidden] if (count, hidden) == ((x.rows * x.width) as u64, x.x()) => {
+            Some([gate, up, silu, hidden])
+        }
+        _ => None,
+    })?;
+    let (name, arguments) = match gated {
+        Some([gate, up, silu, hidden]) => {
+            let arguments = Arguments::new().address(gate).address(up).int(x.rows).int(x.width);
+            ("silu_mul_pack", arguments.address(silu).address(hidden))
+        }
+        None => ("pack_floats", Arguments::new().address(x.x()).int(x.rows).int(x.width)),
+    };
+    let grid = (x.width.div_ceil(256), x.rows.div_ceil(16));
+    cuda.kernels.launch(kernel(name), grid, 256, 0, arguments.words(&to))
 }
 
 /// Runs of a unit, each with a scale of its own.
