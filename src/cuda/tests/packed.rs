@@ -123,10 +123,10 @@ impl Operate for Wide {
         let Self(rows, width) = *self;
         let (a, b) = (filled(backend, &hard(rows, width, 11)), filled(backend, &noise(rows * width, 12)));
         let weight = backend.vector(&vector(width, 13)).unwrap();
-        let w = backend.matrix(&tensor(Dtype::Q8_0, 3, width, 14)).unwrap();
+        let w = backend.matrix(&tensor(Dtype::Q8_0, 4, width, 14)).unwrap();
         let (pass, mut input) = (pass(backend, &[(0, rows)]), backend.input());
         let [mut alone, mut sum, mut normed] = [0; 3].map(|_| backend.buffer(rows * width).unwrap());
-        let [mut first, mut second] = [0; 2].map(|_| backend.buffer(rows * 3).unwrap());
+        let [mut first, mut second] = [0; 2].map(|_| backend.buffer(rows * 4).unwrap());
         // Memory grows the first time.
         for _ in 0..2 {
             backend.rms_norm(&b, &weight, 1e-5, rows, &mut alone).unwrap();
@@ -140,7 +140,7 @@ impl Operate for Wide {
             backend.matmul(&input, &w, None, &mut second).unwrap();
         }
         let wide = [&alone, &sum, &normed].map(|buffer| values(backend, buffer, rows * width));
-        [wide.concat(), values(backend, &first, rows * 3), values(backend, &second, rows * 3)].concat()
+        [wide.concat(), values(backend, &first, rows * 4), values(backend, &second, rows * 4)].concat()
     }
 }
 
