@@ -15,6 +15,9 @@ pub struct Module {
     pub defines: Vec<String>,
 }
 
+/// Values of a large block.
+pub(super) const LARGE: usize = 256;
+
 /// Which weights a file is compiled for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Weights {
@@ -24,6 +27,9 @@ enum Weights {
     Floats,
     /// int8 and blocks.
     Whole,
+    /// Of these, blocks of 256; and the others.
+    Large,
+    Small,
     /// All.
     All,
 }
@@ -34,6 +40,8 @@ impl Weights {
             Self::None => false,
             Self::Floats => dtype.is_float(),
             Self::Whole => !dtype.is_float(),
+            Self::Large => dtype.is_blocks() && dtype.block() == LARGE,
+            Self::Small => !dtype.is_float() && !Self::Large.has(dtype),
             Self::All => true,
         }
     }
@@ -87,8 +95,9 @@ const FILES: &[File] = &[
     file!("rope", None, true, true),
     file!("rows", None, false, false),
     file!("sample", None, false, false),
-    file!("stream_q8", Whole, false, false),
+    file!("stream_q8", Small, false, false),
     file!("stream_q8_16", Whole, false, false),
+    file!("stream_tiles", Large, false, false),
     file!("unpack", Whole, false, false),
     file!("widen", All, false, true),
 ];
@@ -98,14 +107,14 @@ macro_rules! headers {
 }
 
 /// What they include.
-const HEADERS: &[(&str, &str)] = headers!("attention.cuh" "attention_prefill.cuh" "attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matvec.cuh" "norm.cuh" "packed.cuh" "quantize.cuh" "stream.cuh" "tensor.cuh" "tiles.cuh" "turns.cuh" "warpgroup.cuh" "weights.cuh" "whole.cuh");
+const HEADERS: &[(&str, &str)] = headers!("attention.cuh" "attention_prefill.cuh" "attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matvec.cuh" "norm.cuh" "packed.cuh" "quantize.cuh" "stream.cuh" "stream_row.cuh" "tensor.cuh" "tiles.cuh" "turns.cuh" "warpgroup.cuh" "weights.cuh" "whole.cuh");
 
 /// The files that multiply no bfloat16 weights in bfloat16: tensor cores do, in `matvec_bf16`, `matmul_bf16` and
 /// `matmul_wgmma`.
 const NOT_BY_TENSOR_CORES: [&str; 3] = ["matmul", "matvec", "matvec_16"];
 
 /// The files of which the program carries no PTX: others do the same, slower.
-const NOT_CARRIED: [&str; 3] = [OF_WARPGROUPS, "stream_q8", "stream_q8_16"];
+const NOT_CARRIED: [&str; 4] = [OF_WARPGROUPS, "stream_q8", "stream_q8_16", "stream_tiles"];
 
 /// The file that is for one architecture alone.
 const OF_WARPGROUPS: &str = "matmul_wgmma";

@@ -89,8 +89,3 @@ __device__ inline void pack_four(const PackedRows& to, uint32_t bytes, float sca
     if (part == 4) numbers[(HALVES_AT + 1) * SCALED_ROWS] = static_cast<float>(half);
 }
 
-__device__ inline void words_of(const uint4* at, uint32_t (&words)[8]) {
-    const uint4 a = at[0], b = at[1];
-    words[0] = a.x, words[1] = a.y, words[2] = a.z, words[3] = a.w;
-    words[4] = b.x, words[5] = b.y, words[6] = b.z, words[7] = b.w;
-}

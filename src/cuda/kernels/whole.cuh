@@ -8,6 +8,12 @@
 
 constexpr uint32_t ONES = 0x01010101;
 
+__device__ inline void words_of(const uint4* at, uint32_t (&words)[8]) {
+    const uint4 a = at[0], b = at[1];
+    words[0] = a.x, words[1] = a.y, words[2] = a.z, words[3] = a.w;
+    words[4] = b.x, words[5] = b.y, words[6] = b.z, words[7] = b.w;
+}
+
 // What a group adds: scale · value.
 struct Term {
     float scale, value;

@@ -133,6 +133,14 @@ pub(super) enum What {
     BeginCopy,
     CloseCopies,
     WaitForCopies,
+    /// mbarrier.init
+    BeginArrivals,
+    /// mbarrier.arrive, with bytes that are to be copied too.
+    Arrive,
+    /// cp.async.bulk
+    CopyPiece,
+    /// mbarrier.try_wait
+    TryWait,
     BeginProduct(Tile),
     CloseProducts,
     WaitForProducts,
@@ -585,6 +593,13 @@ fn what(name: &str, rest: &str, mut operands: Vec<Operand>) -> Option<(What, Vec
             }
             "cp.async.commit_group" => What::CloseCopies,
             "cp.async.wait_group" => What::WaitForCopies,
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes" => What::CopyPiece,
+            _ => return None,
+        },
+        "mbarrier" => match name {
+            "mbarrier.init.shared.b64" => What::BeginArrivals,
+            "mbarrier.arrive.expect_tx.shared.b64" => What::Arrive,
+            "mbarrier.try_wait.parity.shared.b64" => What::TryWait,
             _ => return None,
         },
         "wgmma" => match words[1] {

@@ -1,5 +1,7 @@
 //! A launch: its blocks one after the other.
 
+use std::collections::HashMap;
+
 use super::operations::LANES;
 use super::program::Program;
 use super::warp::{Block, Stopped, Warp};
@@ -59,6 +61,7 @@ pub(in super::super) fn run(
             parameters: &parameters,
             // What nobody has written is no number.
             shared: vec![0xff; shared],
+            arrivals: HashMap::new(),
             known: &known,
         });
     }

@@ -137,6 +137,37 @@ fn a_barrier_holds_the_warps_of_a_block_together_and_copies_come_when_they_are_w
 }
 
 #[test]
+fn pieces_that_are_copied_are_there_once_all_lanes_have_come_and_somebody_waits() {
+    let copied = |lanes: u32, parity: u32, bytes: u32| {
+        let program = program(
+            ".extern .shared .align 16 .b8 room[];\n",
+            &format!(
+                "mov.u32 %r3, room;
+                add.s32 %r6, %r3, 64;
+                setp.ne.s32 %p0, %r0, 0;
+                @%p0 bra $begun;
+                mbarrier.init.shared.b64 [%r6], {lanes};
+                mbarrier.arrive.expect_tx.shared.b64 %rd2, [%r6], 16;
+                cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd0], {bytes}, [%r6];
+                $begun:
+                bar.sync 0;
+                mbarrier.try_wait.parity.shared.b64 %p0, [%r6], {parity};
+                selp.u32 %r5, 1, 0, %p0;
+                ld.shared.u32 %r4, [%r3+4];
+                add.s32 %r4, %r4, %r5;
+                st.global.u32 [%rd1], %r4;"
+            ),
+        );
+        run_block(&program, 64)
+    };
+    assert_eq!(copied(1, 0, 16), [8; 64], "a word of what is copied, and that it is there");
+    for (lanes, parity, bytes) in [(2, 0, 16), (1, 1, 16), (1, 0, 0), (1, 0, 8), (1, 0, 32)] {
+        let ends = std::panic::catch_unwind(|| copied(lanes, parity, bytes)).is_err();
+        assert!(ends, "{lanes} lanes, phase {parity}, {bytes} bytes");
+    }
+}
+
+#[test]
 fn a_function_is_called_with_values_of_its_own() {
     let twice = ".func (.param .b32 func_retval0) twice(.param .b32 twice_param_0)
     {

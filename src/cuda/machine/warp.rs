@@ -1,6 +1,6 @@
 //! 32 lanes that run the same instructions, as far as they are at the same one.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use super::operations::{Compute, LANES, Lanes};
 use super::program::{
@@ -17,12 +17,24 @@ pub(super) struct Block<'a> {
     pub(super) blocks: [u32; 3],
     pub(super) parameters: &'a [u8],
     pub(super) shared: Vec<u8>,
+    /// By their addresses.
+    pub(super) arrivals: HashMap<u64, Arrivals>,
     /// Whether so many bytes of the device's memory are somebody's.
     pub(super) known: &'a dyn Fn(u64, usize) -> bool,
 }
 
 /// Sixteen bytes on their way: to the block's memory, from the device's, and how many of them; the others are zeros.
 type Underway = (u64, u64, usize);
+
+/// A word of shared memory that lanes come to, so many a phase, and what they had copied: to where, from where, and how many bytes.
+pub(super) struct Arrivals {
+    lanes: u32,
+    left: u32,
+    /// Phases that are done.
+    done: u64,
+    expected: u64,
+    copies: Vec<(u64, u64, usize)>,
+}
 
 /// A product under way: its tile, the descriptors, whether it adds, and the first of its registers' operands.
 struct Product<'a> {
@@ -428,6 +440,76 @@ impl<'a> Warp<'a> {
                         }
                     }
                 }
+            }
+            What::BeginArrivals => {
+                for lane in lanes(mask) {
+                    let at = self.place(block, Space::Shared, operands[0], lane, 8) as u64;
+                    let lanes = self.get(operands[1], lane, Some(block)) as u32;
+                    let new = Arrivals { lanes, left: lanes, done: 0, expected: 0, copies: Vec::new() };
+                    assert!(block.arrivals.insert(at, new).is_none(), "begun once: {}", instruction.text);
+                }
+            }
+            What::Arrive => {
+                for lane in lanes(mask) {
+                    let at = self.place(block, Space::Shared, operands[1], lane, 8) as u64;
+                    let bytes = self.get(operands[2], lane, Some(block)) as u32;
+                    let arrivals = block.arrivals.get_mut(&at).expect("arrivals that were begun");
+                    assert!(
+                        arrivals.left < arrivals.lanes || arrivals.copies.is_empty(),
+                        "nobody has waited for the copies before: {}",
+                        instruction.text
+                    );
+                    arrivals.expected += u64::from(bytes);
+                    arrivals.left -= 1;
+                    if arrivals.left == 0 {
+                        arrivals.left = arrivals.lanes;
+                        arrivals.done += 1;
+                    }
+                }
+            }
+            What::CopyPiece => {
+                for lane in lanes(mask) {
+                    let bytes = self.get(operands[2], lane, Some(block)) as u32 as usize;
+                    assert!(
+                        bytes > 0 && bytes.is_multiple_of(16),
+                        "pieces of 16 bytes: {}",
+                        instruction.text
+                    );
+                    // All of it is there, 16 bytes by 16.
+                    let [to, from] =
+                        [(Space::Shared, operands[0]), (Space::Global, operands[1])].map(|place| {
+                            let (space, Operand::At(base, offset)) = place else {
+                                panic!("no address: {operands:?}")
+                            };
+                            let mut at = |i: usize| {
+                                let at = Operand::At(base, offset.wrapping_add(i as u64));
+                                self.place(block, space, at, lane, 16) as u64
+                            };
+                            (16..bytes).step_by(16).for_each(|i| _ = at(i));
+                            at(0)
+                        });
+                    let at = self.place(block, Space::Shared, operands[3], lane, 8) as u64;
+                    let arrivals = block.arrivals.get_mut(&at).expect("arrivals that were begun");
+                    arrivals.copies.push((to, from, bytes));
+                }
+            }
+            What::TryWait => {
+                for lane in lanes(mask) {
+                    let at = self.place(block, Space::Shared, operands[1], lane, 8) as u64;
+                    let parity = self.get(operands[2], lane, Some(block)) & 1;
+                    let arrivals = block.arrivals.get_mut(&at).expect("arrivals that were begun");
+                    // Those who copy come before those who wait: a barrier lies between.
+                    let is_done = arrivals.done > 0 && (arrivals.done - 1) & 1 == parity;
+                    assert!(is_done, "nobody copies what is waited for: {}", instruction.text);
+                    let copied: usize = arrivals.copies.iter().map(|(_, _, bytes)| bytes).sum();
+                    assert!(arrivals.copies.is_empty() || copied as u64 == arrivals.expected);
+                    for (to, from, bytes) in arrivals.copies.drain(..) {
+                        // SAFETY: as many bytes are at both places, as they said; the block's memory stays where it is.
+                        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+                    }
+                    arrivals.expected = 0;
+                }
+                self.set(operands[0], mask, &[1; LANES]);
             }
             What::BeginProduct(tile) => {
                 let (sums, rest) = operands.split_at(tile.outputs / 2);

@@ -1,5 +1,5 @@
-//! Products in whole numbers of up to 16 rows, whose weights go through shared memory: of one row (`stream_q8.cu`), and of
-//! several by tensor cores (`stream_q8_16.cu`).
+//! Products in whole numbers of up to 16 rows, whose weights go through shared memory: of one row (`stream_q8.cu`, and for blocks of
+//! 256 by tensor cores `stream_tiles.cu`), and of several by tensor cores (`stream_q8_16.cu`).
 //!
 //! Of one row, as a decode pass has it, the launch also makes what it reads and what becomes of it: the norm and the int8 values of
 //! its input, RoPE and the cache of queries and keys, the residual. What somebody wants to look at in between is a launch of its
@@ -15,6 +15,7 @@ use crate::matrix::Matrix;
 use crate::memory::Buffer;
 use crate::norm;
 use crate::queue::Change;
+use crate::sources::LARGE;
 use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
@@ -25,9 +26,14 @@ pub(super) const GROUP: usize = 32;
 /// Rows at most.
 const MOST: usize = 16;
 
-/// The file and the name of what multiplies one row. Arguments: `struct Products`, `struct Source`, tiles, `struct Added`, the
-/// cache's number type, `struct Ring`, and `struct Turns`.
+/// The files and the names of what multiplies one row. Arguments: `struct Products`, `struct Source`, units or tiles, `struct Added`,
+/// the cache's number type, in tiles `struct Ring`, and `struct Turns`.
 const OF_ONE_ROW: (&str, &str) = ("stream_q8", "stream_q8_1");
+const OF_TILES: (&str, &str) = ("stream_tiles", "stream_tiles_1");
+
+/// Those of the gate. Arguments: `struct Gated`, `struct Source`, where the result goes in int8, and in tiles `struct Ring`.
+const GATED_ROW: (&str, &str) = ("stream_q8", "stream_gated_q8_1");
+const GATED_TILES: (&str, &str) = ("stream_tiles", "stream_gated_tiles_1");
 
 /// Words of `struct Products`, of `struct Source` and of `struct Gated`.
 const PRODUCTS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 1;
@@ -42,21 +48,21 @@ const ROWS: usize = PRODUCTS + 2;
 /// after this one.
 const BLOCKS_OF_EACH: usize = 2;
 
-/// Rows of weights of a block.
-const OUTPUTS: usize = 16;
+/// Warps of a block.
+const WARPS: usize = 8;
 
-/// For one row of x: groups of each row that are copied to shared memory at once, eight for each warp, or where these have no room
-/// for half of the warps; how many times these are there, at least and at most; and the values from the terms of one group to
+/// Rows of weights of a block, or of a warp.
+const OUTPUTS: usize = 16;
+const OF_WARP: usize = 2;
+
+/// In tiles of one row of x: groups of each row that are copied to shared memory at once, eight for each warp, or where these have no
+/// room for half of the warps; how many times these are there, at least and at most; and the values from the terms of one group to
 /// those of the next, of all groups of a segment two times.
 const SEGMENTS: [usize; 2] = [64, 32];
 const STAGES: [usize; 2] = [2, 4];
 const NEXT_GROUP: usize = OUTPUTS + 4;
 
-/// Blocks for one row of x that a multiprocessor has room for, where it can: those that it has work for, and the first of the kernel
-/// after this one.
-const FITTING: usize = 3;
-
-/// For several rows of x: groups that are copied at once, and how many times they are there.
+/// Otherwise: groups that are copied at once, and how many times they are there for several rows of x.
 const PIECE: usize = 32;
 const PLACES: usize = 4;
 
@@ -71,16 +77,19 @@ fn up(count: usize, to: usize) -> usize {
     count.next_multiple_of(to)
 }
 
-/// Bytes of so many groups of a row of weights (`row_room` of `stream.cuh`).
-fn room(dtype: Dtype, groups: usize) -> usize {
+/// Bytes of so many groups of a row of weights (`values_room` of `stream.cuh`, with scales that lie apart).
+fn piece(dtype: Dtype, groups: usize) -> usize {
     let bytes = groups * GROUP / dtype.block() * dtype.block_bytes();
-    let room = match dtype {
+    match dtype {
         Dtype::I8 => bytes + up(4 * groups + 12, 16),
         _ if dtype.block_bytes().is_multiple_of(16) => up(bytes, 16),
         _ => up(bytes + 15, 16),
-    };
-    // Rows of weights lie in different banks.
-    16 * (room / 16 | 1)
+    }
+}
+
+/// The same where rows of weights lie in different banks (`row_room`).
+fn room(dtype: Dtype, groups: usize) -> usize {
+    16 * (piece(dtype, groups) / 16 | 1)
 }
 
 /// Sums of each group of x that a product with a format with minima wants.
@@ -92,19 +101,17 @@ fn sums(dtype: Dtype) -> usize {
     }
 }
 
-/// What the kernels of one row have in shared memory: `struct Ring` of `stream_q8.cu`, and all its bytes.
+/// What a kernel of one row has in shared memory: all its bytes; and in tiles the stages and the groups of a segment.
 #[derive(Clone, Copy)]
-struct Ring {
-    stages: usize,
-    segment: usize,
+struct Room {
     shared: usize,
+    ring: Option<[usize; 2]>,
 }
 
-impl Ring {
-    /// For rows of `width` values.
-    fn new(dtype: Dtype, width: usize, stages: usize, segment: usize) -> Self {
+impl Room {
+    /// For a row of `width` values, which are those of a `norm` or not. None where there is none for a block.
+    fn of(cuda: &Cuda, dtype: Dtype, width: usize, norm: bool) -> Option<Self> {
         let groups = width / GROUP;
-        let of_segment = groups.min(segment);
         // Of formats with an offset these are wanted too.
         let sums = match dtype {
             Dtype::Q3K | Dtype::Q6K => 2,
@@ -112,25 +119,32 @@ impl Ring {
             _ => sums(dtype),
         };
         let x = GROUP * groups + 4 * up(groups, 4) * (1 + sums);
-        let planes = if dtype == Dtype::I8 { 2 } else { 1 };
-        let terms = 2 * planes * 4 * NEXT_GROUP * of_segment;
-        let stage = OUTPUTS * room(dtype, of_segment);
-        Self { stages, segment, shared: stages * stage + x + terms.max(norm::shared(width)) }
-    }
-
-    /// As many stages as leave room for as many blocks as can be; none where there is no room for one block.
-    fn of(cuda: &Cuda, dtype: Dtype, width: usize) -> Option<Self> {
-        let shared = cuda.queue.device().about().shared;
+        let norm = if norm { norm::shared(width) } else { 0 };
+        let whole = cuda.queue.device().about().shared;
+        if !is_large(dtype) {
+            let pieces = WARPS * OF_WARP * piece(dtype, PIECE);
+            let stages = if 4 * pieces <= 80 << 10 { 4 } else { 3 };
+            let shared = stages * pieces + x + norm;
+            return (shared + OWN_SHARED[0] <= whole).then_some(Self { shared, ring: None });
+        }
+        // As many stages as leave room for as many blocks as a multiprocessor has work for.
         let fits = |blocks: usize, segment: usize| {
-            let mut rings = (STAGES[0]..=STAGES[1]).rev().map(|stages| Self::new(dtype, width, stages, segment));
-            rings.find(|ring| blocks * (ring.shared + OWN_SHARED[0]) <= shared)
+            let of_segment = groups.min(segment);
+            let (stage, terms) = (OUTPUTS * room(dtype, of_segment), 2 * 4 * NEXT_GROUP * of_segment);
+            (STAGES[0]..=STAGES[1]).rev().find_map(|stages| {
+                let shared = stages * stage + x + terms.max(norm);
+                let fits = blocks * (shared + OWN_SHARED[0]) <= whole;
+                fits.then_some(Self { shared, ring: Some([stages, segment]) })
+            })
         };
-        SEGMENTS.iter().find_map(|segment| (1..=FITTING).rev().find_map(|blocks| fits(blocks, *segment)))
+        let fitting = |segment| (1..=BLOCKS_OF_EACH).rev().find_map(|blocks| fits(blocks, segment));
+        SEGMENTS.into_iter().find_map(fitting)
     }
+}
 
-    fn word(self) -> u64 {
-        pair(self.stages, self.segment)
-    }
+/// Whether tiles of tensor cores take one row.
+fn is_large(dtype: Dtype) -> bool {
+    dtype.is_blocks() && dtype.block() == LARGE
 }
 
 /// Those of the kernels of 8 or 16 rows (`struct Tiles`).
@@ -142,7 +156,7 @@ fn shared_of_some(dtype: Dtype, rows: usize, width: usize) -> usize {
 fn at_once(cuda: &Cuda, dtype: Dtype, width: usize, rows: usize) -> Option<usize> {
     let room = |shared: usize, of: usize| shared + OWN_SHARED[of] <= cuda.queue.device().about().shared;
     match rows {
-        1 => Ring::of(cuda, dtype, width).map(|_| 1),
+        1 => Room::of(cuda, dtype, width, true).map(|_| 1),
         _ => [16, 8].into_iter().find(|rows| room(shared_of_some(dtype, *rows, width), 1)),
     }
 }
@@ -173,6 +187,19 @@ fn launch(
     cuda.kernels.launch(kernel, (blocks.min(room), 1), 256, shared, arguments)
 }
 
+/// With `struct Ring`, where the kernel has one.
+fn with_ring(arguments: Arguments, room: Room) -> Arguments {
+    match room.ring {
+        Some([stages, segment]) => arguments.words(&[pair(stages, segment)]),
+        None => arguments,
+    }
+}
+
+/// Whether x is the norm of what `struct Source` names.
+fn is_norm(source: &[u64; SOURCE]) -> bool {
+    source[..2] == [0; 2] && source[3] != 0
+}
+
 /// What the kernels of one row read: `struct Source`.
 fn source(cuda: &Cuda, x: &Input) -> Result<[u64; SOURCE]> {
     let mut words = [0; SOURCE];
@@ -198,13 +225,18 @@ pub(super) fn multiply(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: us
     if !takes(cuda, x, products.iter().map(|product| product.matrix), group) {
         return Ok(false);
     }
-    if let (1, Some(ring)) = (x.rows, Ring::of(cuda, dtype, x.width)) {
-        let (source, tiles) = (source(cuda, x)?, super::blocks(products, OUTPUTS));
-        let arguments = Arguments::new().words(&words(products, 0)).words(&source).int(tiles);
-        let arguments = arguments.words(&[0; 2]).int(number_of(cuda.cache_dtype)).words(&[ring.word()]);
+    if x.rows == 1 {
+        let source = source(cuda, x)?;
+        let Some(room) = Room::of(cuda, dtype, x.width, is_norm(&source)) else { return Ok(false) };
+        let ((file, name), units, each) = match room.ring {
+            Some(_) => (OF_TILES, super::blocks(products, OUTPUTS), 1),
+            None => (OF_ONE_ROW, super::blocks(products, OF_WARP), WARPS),
+        };
+        let arguments = Arguments::new().words(&words(products, 0)).words(&source).int(units);
+        let arguments = with_ring(arguments.words(&[0; 2]).int(number_of(cuda.cache_dtype)), room);
         let arguments = arguments.words(&[0; super::TURNS_WORDS]);
-        let kernel = Kernel { file: OF_ONE_ROW.0, name: OF_ONE_ROW.1, weight: Some(dtype) };
-        launch(cuda, kernel, tiles, (ring.shared, 0), arguments)?;
+        let kernel = Kernel { file, name, weight: Some(dtype) };
+        launch(cuda, kernel, units.div_ceil(each), (room.shared, 0), arguments)?;
         return Ok(true);
     }
     let whole = x.whole(cuda, GROUP)?;
@@ -247,12 +279,13 @@ pub(super) fn gated(
     if dtype != up.matrix.dtype() || !takes(cuda, x, [gate.matrix, up.matrix], group) {
         return Ok(false);
     }
-    if let (1, Some(ring)) = (x.rows, Ring::of(cuda, dtype, x.width)) {
+    if x.rows == 1 {
         let source = source(cuda, x)?;
+        let Some(room) = Room::of(cuda, dtype, x.width, is_norm(&source)) else { return Ok(false) };
         let arguments = Arguments::new().words(&gated_words(gate, up, outs, 0)).words(&source);
-        let arguments = arguments.words(&[0; 2]).words(&[ring.word()]);
-        let kernel = Kernel { file: "stream_q8", name: "stream_gated_q8_1", weight: Some(dtype) };
-        launch(cuda, kernel, tiles, (ring.shared, 0), arguments)?;
+        let arguments = with_ring(arguments.words(&[0; 2]), room);
+        let (file, name) = if room.ring.is_some() { GATED_TILES } else { GATED_ROW };
+        launch(cuda, Kernel { file, name, weight: Some(dtype) }, tiles, (room.shared, 0), arguments)?;
         return Ok(true);
     }
     let whole = x.whole(cuda, GROUP)?;
@@ -269,7 +302,7 @@ pub(super) fn gated(
 /// Of a launch of the gated kernels: how many rows it has, and the first word of where its result goes in int8.
 fn of_gated(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     match (kernel.file, kernel.name) {
-        ("stream_q8", "stream_gated_q8_1") => Some((1, GATED + SOURCE)),
+        GATED_ROW | GATED_TILES => Some((1, GATED + SOURCE)),
         ("stream_q8_16", name) if name.starts_with("stream_gated") => {
             Some((words[GATED + 2] as usize, GATED + 3))
         }
@@ -316,13 +349,17 @@ pub(super) fn quantize_too(cuda: &Cuda, made: (Address, usize, usize), to: [Addr
 
 /// The first word of `struct Turns`, of a kernel that has it: after those of what is added, the cache's number type and the ring.
 pub(super) fn turns_of(kernel: Kernel) -> Option<usize> {
-    ((kernel.file, kernel.name) == OF_ONE_ROW).then_some(ADDED[0] + 4)
+    match (kernel.file, kernel.name) {
+        OF_ONE_ROW => Some(ADDED[0] + 3),
+        OF_TILES => Some(ADDED[0] + 4),
+        _ => None,
+    }
 }
 
 /// Of a kernel that can add something to its only product: how many rows it has, and the first word of `struct Added`.
 pub(super) fn added(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     match (kernel.file, kernel.name) {
-        OF_ONE_ROW => Some((1, ADDED[0])),
+        OF_ONE_ROW | OF_TILES => Some((1, ADDED[0])),
         ("stream_q8_16", name) if !name.starts_with("stream_gated") => Some((words[ROWS] as usize, ADDED[1])),
         _ => None,
     }
