@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use llama_trace::cuda::nvrtc::Nvrtc;
 use llama_trace::cuda::ptx;
 use llama_trace::cuda::sources::{self, Module};
+use llama_trace_core::testing::sampled;
 use lzma_rust2::{LzmaOptions, LzmaWriter};
 use rayon::prelude::*;
 
@@ -196,6 +197,7 @@ fn every_kernel_compiles_for_every_architecture_and_takes_what_the_list_says() {
         .filter(|(architecture, i, module)| module.is_for(*architecture) && is_looked_at(*architecture, *i))
         .map(|(architecture, _, module)| (architecture, module))
         .collect();
+    let all = if blesses() { all } else { sampled("modules of kernels", all, 40) };
     let lines: Vec<Vec<String>> = all.into_par_iter().map(settled).collect();
     let lines = lines.concat();
     if blesses() {
@@ -229,13 +231,15 @@ fn the_ptx_that_the_program_carries_has_the_kernels_that_the_sources_make() {
         .collect();
     // What is for one architecture alone is not carried; the oldest compiler makes it all the same.
     let carried = ptx::modules();
-    for module in Module::all().iter().filter(|module| !carried.contains(module)) {
+    let others = Module::all().into_iter().filter(|module| !carried.contains(module));
+    for module in &sampled("modules that are not carried", others, 6) {
         let architecture =
             ARCHITECTURES.into_iter().find(|architecture| module.is_for(*architecture)).unwrap();
         let (code, log) = nvrtc.compile(module.source(), architecture, &["--ptxas-options=-v"]).unwrap();
         assert!(code.starts_with(b"\x7fELF") && !log.contains("serialized"), "{module:?}: {log}");
     }
     if !blesses() {
+        let all = sampled("modules as PTX", all, 16);
         // Its own assembler takes what it makes, as the driver's has to; of what it made before the kernels are the same. It
         // does not give the same text each time that it is asked: the digest of the sources holds the rest.
         all.into_par_iter().for_each(|(architecture, module)| {

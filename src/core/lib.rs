@@ -15,4 +15,6 @@ pub mod memory;
 pub mod ops;
 pub mod stop;
 pub mod tensor;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod trace;

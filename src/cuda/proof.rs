@@ -565,6 +565,7 @@ fn made_by_tiles(cuda: &Cuda, tiles: Tiles) -> Result<[Vec<f32>; 2]> {
 mod tests {
     use super::super::emulated::Asked;
     use super::*;
+    use llama_trace_core::testing::sampled;
 
     #[test]
     fn a_wrong_value_and_none_at_all_are_told_from_the_right_ones() {
@@ -602,11 +603,12 @@ mod tests {
 
     #[test]
     fn the_emulated_device_passes_in_every_precision() {
-        for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
-            for weights in [vec![Dtype::BF16], vec![Dtype::I8, Dtype::F32], vec![Dtype::Q4K, Dtype::Q6K]] {
-                let Some(cuda) = Cuda::of_tests(1 << 30) else { return };
-                passes(cuda, precision, &weights);
-            }
+        let precisions = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }];
+        let weights = [vec![Dtype::BF16], vec![Dtype::I8, Dtype::F32], vec![Dtype::Q4K, Dtype::Q6K]];
+        let all = precisions.iter().flat_map(|precision| weights.iter().map(move |w| (*precision, w)));
+        for (precision, weights) in sampled("number types that are proved", all, 3) {
+            let Some(cuda) = Cuda::of_tests(1 << 30) else { return };
+            passes(cuda, precision, weights);
         }
     }
 

@@ -76,27 +76,27 @@ fn attention_is_that_of_the_cpu_and_recording_it_changes_nothing() {
         AttentionPart::MaskedScores,
         AttentionPart::Softmax,
     ];
-    for precision in [Precision::F32, Precision::Bf16] {
-        for cache in [CacheDtype::F32, CacheDtype::F16, CacheDtype::Bf16] {
-            let Some((cuda, cpu)) = both(precision) else { return };
-            let (cuda, cpu) = (cuda.with_cache_dtype(cache), cpu.with_cache_dtype(cache));
-            for (i, (heads, kv_heads, head_dim)) in HEADS.into_iter().enumerate() {
-                let window = [None, Some(5)][i % 2];
-                let shape = AttentionShape { heads, kv_heads, head_dim, window };
-                let spans = [[(40, 1), (0, 9), (3, 1)], [(0, 1), (7, 21), (0, 2)]][i / 2 % 2];
-                let what = format!("{shape:?}, {spans:?}, {precision:?}, cache {cache:?}");
-                let (plain, none) = run(&cuda, shape, spans, false);
-                let (recorded, seen) = run(&cuda, shape, spans, true);
-                assert!(bits(&plain) == bits(&recorded), "recorded = plain: {what}");
-                assert!(none.iter().all(|seen| seen.parts.is_empty()));
-                let (expected, of_cpu) = run(&cpu, shape, spans, true);
-                let apart = distance(&plain, &expected);
-                assert!(apart <= orders_apart(precision), "{what}: {apart}");
-                for (found, expected) in seen.iter().zip(&of_cpu) {
-                    for part in parts {
-                        let same = bits(&found.part(part)) == bits(&expected.part(part));
-                        assert!(same, "{part:?}, {what}");
-                    }
+    let caches = [CacheDtype::F32, CacheDtype::F16, CacheDtype::Bf16];
+    let all = [Precision::F32, Precision::Bf16].map(|precision| caches.map(|cache| (precision, cache)));
+    for (precision, cache) in sampled("number types of caches", all.into_iter().flatten(), 2) {
+        let Some((cuda, cpu)) = both(precision) else { return };
+        let (cuda, cpu) = (cuda.with_cache_dtype(cache), cpu.with_cache_dtype(cache));
+        for (i, (heads, kv_heads, head_dim)) in HEADS.into_iter().enumerate() {
+            let window = [None, Some(5)][i % 2];
+            let shape = AttentionShape { heads, kv_heads, head_dim, window };
+            let spans = [[(40, 1), (0, 9), (3, 1)], [(0, 1), (7, 21), (0, 2)]][i / 2 % 2];
+            let what = format!("{shape:?}, {spans:?}, {precision:?}, cache {cache:?}");
+            let (plain, none) = run(&cuda, shape, spans, false);
+            let (recorded, seen) = run(&cuda, shape, spans, true);
+            assert!(bits(&plain) == bits(&recorded), "recorded = plain: {what}");
+            assert!(none.iter().all(|seen| seen.parts.is_empty()));
+            let (expected, of_cpu) = run(&cpu, shape, spans, true);
+            let apart = distance(&plain, &expected);
+            assert!(apart <= orders_apart(precision), "{what}: {apart}");
+            for (found, expected) in seen.iter().zip(&of_cpu) {
+                for part in parts {
+                    let same = bits(&found.part(part)) == bits(&expected.part(part));
+                    assert!(same, "{part:?}, {what}");
                 }
             }
         }

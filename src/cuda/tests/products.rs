@@ -61,7 +61,7 @@ fn shapes(dtype: Dtype) -> &'static [Shape] {
 }
 
 fn products_of_every_number_type_are_those_of_the_cpu(precision: Precision) {
-    for dtype in Dtype::ALL {
+    for dtype in sampled("number types of products", Dtype::ALL, 5) {
         let Some((cuda, cpu)) = both(precision) else { return };
         for &(outputs, inputs, spans) in shapes(dtype) {
             let w = tensor(dtype, outputs, inputs, 33);
@@ -126,7 +126,8 @@ fn blocks_with_odd_scales(dtype: Dtype, outputs: usize, inputs: usize, odd: bool
 #[test]
 fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind() {
     let factors = [1.0, -1e-3, 1e38, 1e-39, 1e-44, 0.0, f32::INFINITY, f32::NAN];
-    for dtype in Dtype::ALL.into_iter().filter(|dtype| !dtype.is_float()) {
+    let whole = Dtype::ALL.into_iter().filter(|dtype| !dtype.is_float());
+    for dtype in sampled("number types of many rows", whole, 4) {
         let Some((cuda, cpu)) = both(Precision::Q8 { group: 32 }) else { return };
         // Parts of a tile in both directions, fewer groups than there are partial sums, stages that are used again, and groups of
         // each partial sum that fill one stage or several.
@@ -352,7 +353,7 @@ fn what_was_quantised_is_read_back() {
 
 #[test]
 fn rows_of_weights_are_read_back_as_they_are_whole_and_cut() {
-    for dtype in Dtype::ALL {
+    for dtype in sampled("number types that are read back", Dtype::ALL, 6) {
         for precision in PRECISIONS {
             let Some((cuda, cpu)) = both(precision) else { return };
             fn run<B: Backend>(backend: &B, w: &Tensor) -> (Vec<u32>, String) {
@@ -397,13 +398,14 @@ fn rows_of_weights_are_read_back_as_they_are_whole_and_cut() {
 
 #[test]
 fn the_ptx_that_the_program_carries_multiplies_row_by_row_with_the_same_bits() {
-    for (dtype, precision) in [
+    let all = [
         (Dtype::BF16, Precision::Bf16),
         (Dtype::F32, Precision::F32),
         (Dtype::Q4K, Precision::F32),
-        (Dtype::Q4K, Precision::Q8 { group: 32 }),
         (Dtype::I8, Precision::Q8 { group: 32 }),
-    ] {
+        (Dtype::Q4K, Precision::Q8 { group: 32 }),
+    ];
+    for (dtype, precision) in sampled("number types of the carried PTX", all, 2) {
         let (Some(cuda), Some(compact)) = (Cuda::emulated(ROOM), Cuda::compact(ROOM)) else { return };
         let (cuda, compact) = (cuda.with_precision(precision), compact.with_precision(precision));
         for &(outputs, inputs, spans) in shapes(dtype) {

@@ -7,8 +7,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 const Q8: Precision = Precision::Q8 { group: 32 };
 
-fn whole_types() -> impl Iterator<Item = Dtype> {
-    Dtype::ALL.into_iter().filter(|dtype| !dtype.is_float())
+/// Number types in whole numbers, of small blocks and of large ones.
+fn whole_types(what: &str) -> Vec<Dtype> {
+    let (large, small): (Vec<_>, Vec<_>) =
+        Dtype::ALL.into_iter().filter(|dtype| !dtype.is_float()).partition(|dtype| dtype.block() == 256);
+    [sampled(what, small, 2), sampled(what, large, 2)].concat()
 }
 
 fn launches(log: &emulated::Log) -> usize {
@@ -21,7 +24,7 @@ fn launches(log: &emulated::Log) -> usize {
 
 #[test]
 fn products_of_few_rows_have_the_bits_of_the_cpu_whatever_their_sizes() {
-    for dtype in whole_types() {
+    for dtype in whole_types("number types of few rows") {
         let Some((cuda, cpu)) = both(Q8) else { return };
         // A row of one group, rows that end inside a piece and those of many; fewer outputs than a warp takes, and more than all
         // warps do at once.
@@ -63,7 +66,7 @@ impl Operate for OfCuts {
 
 #[test]
 fn rows_of_a_tensor_that_begin_at_any_byte_have_the_bits_of_the_cpu() {
-    for dtype in whole_types() {
+    for dtype in whole_types("number types that are cut") {
         for rows in [1, 4] {
             let Some((cuda, cpu)) = both(Q8) else { return };
             let (found, expected) = (OfCuts(dtype, rows).on(&cuda), OfCuts(dtype, rows).on(&cpu));

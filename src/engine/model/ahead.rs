@@ -9,7 +9,7 @@ use llama_trace_core::error::Result;
 use llama_trace_core::trace::NoProbe;
 
 use super::asked::{Asked, Step};
-use super::{Activations, KvCache, Model, forward};
+use super::{Activations, KvCache, Model, forward, pass};
 
 /// Runs pass number `pass` as [`forward::forward_and_draw`] does, with a draw for each span and nobody who looks on; or only
 /// waits for it, where it was asked for before. Before it waits it asks for the pass after it, over one token of each of the
@@ -31,7 +31,7 @@ pub fn pass_and_next<B: Backend>(
     let (places, count) = match asked.and_then(|asked| asked.places(spans, (ids, draws))) {
         Some(places) => (places, count),
         None => {
-            forward::check_room(caches, spans)?;
+            pass::check_room(caches, spans)?;
             model.backend.all_shown(&work.pass);
             forward::begin(model, work, pass, spans, (ids, draws), &mut NoProbe)?;
             go_on(model, caches, work)?;
@@ -73,6 +73,6 @@ fn go_on<B: Backend>(
     caches: &mut [&mut KvCache<B>],
     work: &mut Activations<B>,
 ) -> Result<()> {
-    forward::after_begin(model, caches, work, &mut NoProbe)?;
+    pass::after_begin(model, caches, work, &mut NoProbe)?;
     model.backend.draw(&work.logits, model.config.vocab, &work.pass)
 }

@@ -7,6 +7,7 @@ mod fingerprint;
 pub mod forward;
 pub mod kv_cache;
 mod observe;
+mod pass;
 mod reading;
 mod weights;
 
