@@ -534,6 +534,31 @@ fn a_file_with_the_values_that_a_known_mistake_gives_it_is_not_surely_another_st
     told(&a, &swapped("gate_proj", "up_proj"), &model, gates, "p0/L0/ffn_gate");
 }
 
+/// A mistake may leave nothing that is like any stage: families are comments then, and no file is left out.
+#[test]
+fn families_of_which_nothing_is_near_are_told_of() {
+    let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
+    let folder = TempDir::new().unwrap();
+    let a = exported(&model, ids, folder.path().join("a"));
+    let wrong = super::models::golden("gqa", |tensors| swap(tensors, "k_proj", "v_proj"));
+    let b = exported(wrong.path(), ids, folder.path().join("b"));
+    let own = folder.path().join("own");
+    let some: Scheme = &[
+        ("attn_heads", "ja{l}"),
+        ("ffn_hidden", "jb{l}"),
+        ("attn_residual", "jc{l}"),
+        ("ffn_residual", "jd{l}"),
+    ];
+    renamed(&b, &own, 3, some);
+    let map = propose(&a, &own);
+    for file in ["ja{layer}.npy", "jb{layer}.npy", "jc{layer}.npy", "jd{layer}.npy"] {
+        assert!(map.lines().any(|line| line.starts_with("# ") && line.contains(file)), "{map}");
+    }
+    fs::write(own.join("capture.toml"), &map).unwrap();
+    let output = llama_trace(["diff".as_ref(), a.as_os_str(), own.as_os_str()]);
+    assert_eq!(output.status.code(), Some(2), "{map}");
+}
+
 /// Names of several words in one, in capitals or not.
 #[test]
 fn words_that_stand_in_one_say_what_a_file_is_after_a_mistake() {
