@@ -532,6 +532,31 @@ fn a_file_with_the_values_that_a_known_mistake_gives_it_is_not_surely_another_st
     let gates: Scheme =
         &[("ffn_gate", "ja{l}"), ("ffn_silu", "jd{l}"), ("ffn_up", "jb{l}"), ("ffn_hidden", "jc{l}")];
     told(&a, &swapped("gate_proj", "up_proj"), &model, gates, "p0/L0/ffn_gate");
+    // Files that are another's: an activation that is left out, and all that comes after it wrong.
+    let wrong = super::models::golden("gqa", |tensors| scale(tensors, "down_proj", |x| x * -3.0));
+    let silent = exported(wrong.path(), ids, folder.path().join("silent"));
+    for layer in 0..3 {
+        let at = |stage: &str| silent.join(format!("pass_000/layer_0{layer}/{stage}.npy"));
+        fs::copy(at("ffn_gate"), at("ffn_silu")).unwrap();
+        skew(&at("ffn_hidden"));
+    }
+    told(&a, &silent, &model, gates, "p0/L0/ffn_silu");
+    let alone: Scheme = &[("ffn_silu", "jd{l}"), ("ffn_hidden", "jc{l}"), ("logits", "je")];
+    told(&a, &silent, &model, alone, "p0/L0/ffn_silu");
+    // What the second layer's network gives is not added to what it read.
+    let bare = exported(wrong.path(), ids, folder.path().join("bare"));
+    for entry in fs::read_dir(a.join("pass_000/layer_00")).unwrap().map(Result::unwrap) {
+        for layer in ["layer_00", "layer_01"] {
+            let name = PathBuf::from("pass_000").join(layer).join(entry.file_name());
+            fs::copy(a.join(&name), bare.join(&name)).unwrap();
+        }
+    }
+    let [given, sum] =
+        ["ffn_down", "ffn_residual"].map(|stage| bare.join(format!("pass_000/layer_01/{stage}.npy")));
+    fs::copy(given, sum).unwrap();
+    let sums: Scheme =
+        &[("attn_residual", "ja{l}"), ("ffn_norm", "jb{l}"), ("ffn_residual", "jc{l}"), ("logits", "jd")];
+    told(&a, &bare, &model, sums, "p0/L1/ffn_residual");
 }
 
 /// A mistake may leave nothing that is like any stage: families are comments then, and no file is left out.

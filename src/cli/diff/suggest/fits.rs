@@ -343,7 +343,7 @@ impl<'f> Fits<'f> {
             is_stream: false,
             is_turned: matches!(stage, Stage::XqRope | Stage::XkRope),
         };
-        let mut may_have_values = true;
+        let (mut may_have_values, mut is_unchanged) = (true, false);
         for &site in sites {
             let dims = self.dims(site)?;
             let place = Site { stage: Stage::Xq, ..site };
@@ -352,7 +352,8 @@ impl<'f> Fits<'f> {
             let laid = self.laid(site, &way.lies, self.padded_in(dims), values)?;
             way.is_normed = way.is_normed && self.is_normed(site, &laid);
             way.is_turned = way.is_turned && self.is_turned(site, &laid);
-            may_have_values &= looks::may_be(stage, &laid) || self.is_unchanged(site, &laid);
+            may_have_values &= looks::may_be(stage, &laid);
+            is_unchanged |= self.is_unchanged(site, &laid);
             let apart = self.apart(site, laid)?;
             way.places.push((site, apart));
             way.of_first += usize::from(site.pass == sites[0].pass);
@@ -361,7 +362,7 @@ impl<'f> Fits<'f> {
                 return None;
             }
         }
-        if way.matched() == 0 && !may_have_values && !way.is_called {
+        if way.matched() == 0 && !may_have_values && !is_unchanged && !way.is_called {
             return None;
         }
         let is_like_logits = stage == Stage::Logits && !is_called && way.matched() == 0;
