@@ -559,6 +559,34 @@ fn a_file_with_the_values_that_a_known_mistake_gives_it_is_not_surely_another_st
     told(&a, &bare, &model, sums, "p0/L1/ffn_residual");
 }
 
+/// Queries and keys that stand one place further on have the same scores: what comes after them says nothing of them.
+#[test]
+fn queries_and_keys_that_are_turned_alike_by_other_angles_are_no_other_files() {
+    let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
+    let folder = TempDir::new().unwrap();
+    let [a, b] = ["a", "b"].map(|name| exported(&model, ids, folder.path().join(name)));
+    let files =
+        (0..3).flat_map(|layer| ["xq_rope", "xk_rope"].map(|stage| format!("layer_0{layer}/{stage}.npy")));
+    for file in files.map(|file| b.join("pass_000").join(file)) {
+        let bytes = fs::read(&file).unwrap();
+        let mut values = floats(&bytes[128..]);
+        for head in values.chunks_exact_mut(8) {
+            for i in 0..4 {
+                let (sin, cos) = 2000_f32.powf(-(i as f32) / 4.0).sin_cos();
+                (head[i], head[i + 4]) =
+                    (head[i] * cos - head[i + 4] * sin, head[i] * sin + head[i + 4] * cos);
+            }
+        }
+        let values = values.into_iter().flat_map(f32::to_le_bytes);
+        fs::write(file, bytes[..128].iter().copied().chain(values).collect::<Vec<u8>>()).unwrap();
+    }
+    let named: Scheme =
+        &[("xq_rope", "q_rot{l}"), ("xk_rope", "k_rot{l}"), ("scores", "qk{l}"), ("logits", "logits")];
+    told(&a, &b, &model, named, "p0/L0/xq_rope");
+    let opaque: Scheme = &[("xq", "ja{l}"), ("xq_rope", "jb{l}"), ("xk_rope", "jc{l}"), ("logits", "jd")];
+    told(&a, &b, &model, opaque, "p0/L0/xq_rope");
+}
+
 /// A mistake may leave nothing that is like any stage: families are comments then, and no file is left out.
 #[test]
 fn families_of_which_nothing_is_near_are_told_of() {

@@ -569,11 +569,12 @@ fn silence(fits: &Fits<'_>, right: &Led, found: &mut Vec<Chosen<'_>>) {
         let is_likely = is_told || stage == Stage::FfnResidual && is_only;
         one.is_live = is_likely && !was_right && (!is_left || way.is_paired);
     }
-    // What neither its values nor its name speak for is no guess. Where nothing at all is right, a mistake may have left nothing
-    // that speaks: a family is told of then.
-    let may_be_told = |way: &Way<'_>| !is_any_right && way.pattern.has_layer;
+    // What neither its values nor its name speak for is no guess. Where nothing at all is right, or something is likely wrong, a
+    // mistake may have left nothing that speaks: a family is told of then.
+    let is_likely_wrong = found.iter().any(|one| one.is_live && one.how == How::Guess);
     found.retain(|one| {
         let is_spoken_for = one.way.sine() <= ALIKE || one.way.hinted == Some(one.way.stage);
-        one.is_live || is_spoken_for || may_be_told(&one.way)
+        let may_be_told = (!is_any_right || is_likely_wrong) && one.way.pattern.has_layer;
+        one.is_live || is_spoken_for || may_be_told
     });
 }

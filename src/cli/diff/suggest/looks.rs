@@ -98,7 +98,7 @@ pub(super) fn is_turned(values: &ArrayD<f32>, of_a: &ArrayD<f32>, head_dim: usiz
     for (b, a) in values.chunks_exact(head_dim).zip(of_a.chunks_exact(head_dim)) {
         let [own, length] = [b, a].map(|of| norm(&mut of.iter().copied()));
         // What is no number is as long as nothing.
-        if !((own - length).abs() <= NEAR * length) {
+        if !(own - length).abs().le(&(NEAR * length)) {
             return false;
         }
         is_apart |= norm(&mut b.iter().zip(a).map(|(b, a)| b - a)) > TOLD * length;
