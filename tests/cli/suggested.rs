@@ -362,7 +362,7 @@ const OPAQUE: Scheme = &[
 const NORMS: Scheme = &[("attn_norm", "blockA.{l}"), ("ffn_norm", "blockB.{l}"), ("final_norm", "blockC")];
 
 /// Copies stages of an export of so many layers to a folder under these names.
-fn renamed(from: &Path, to: &Path, layers: usize, scheme: Scheme) {
+fn renamed(from: &Path, to: &Path, layers: usize, scheme: &[(&str, &str)]) {
     fs::create_dir_all(to).unwrap();
     for (stage, name) in scheme {
         let in_layer = name.contains(['l', 'm']) && name.contains('{');
@@ -466,6 +466,177 @@ fn held(change: fn(&mut super::models::Tensors), scheme: Scheme, expected: &str)
     assert_eq!((code, &*address), (1, expected), "{map}");
 }
 
+/// A port's files under `scheme`: with the right map `expected` is where the mistake is, and with the proposed one too, or it is
+/// named as what a file may be.
+fn told(a: &Path, b: &Path, model: &Path, scheme: Scheme, expected: &str) {
+    let folder = TempDir::new().unwrap();
+    let own = folder.path().join("own");
+    renamed(b, &own, 3, scheme);
+    let right = folder.path().join("right");
+    (0..3).for_each(|layer| fs::create_dir_all(right.join(format!("pass_000/layer_{layer:02}"))).unwrap());
+    for (stage, name) in scheme {
+        let layer = if name.contains("{l}") { "layer_0{l}/" } else { "" };
+        renamed(b, &right, 3, &[(stage, &format!("pass_000/{layer}{stage}"))]);
+    }
+    let map = "format = \"llama-trace capture\"\nversion = 1\nprecision = \"f32\"\n";
+    let map = format!("{map}passes = [{{ start = 0, tokens = [1,5,9,13,17,21] }}]\n");
+    fs::write(right.join("capture.toml"), map).unwrap();
+    let (code, address, names) = first(&[a.to_owned(), right], model);
+    assert_eq!((code, &*address), (1, expected), "the right map: {names}");
+    let map = propose(a, &own);
+    fs::write(own.join("capture.toml"), &map).unwrap();
+    let (code, report) = diff(&[a.to_owned(), own], &["--model", model.to_str().unwrap()]);
+    let stage = expected.rsplit('/').next().unwrap();
+    let is_named = |note: &serde_json::Value| {
+        let between = note.as_str().unwrap().strip_prefix("unsure between ");
+        between.is_some_and(|note| note.split([' ', ',', ':']).any(|word| word == stage))
+    };
+    let is_unsure = report["notes"].as_array().unwrap().iter().any(is_named);
+    assert_eq!(code, 1, "{report}\n{map}");
+    assert!(self::address(&report) == expected || is_unsure, "{expected}: {report}\n{map}");
+}
+
+/// Mistakes that give a stage the values of another one: its file is taken for that, and the next stage is blamed, unless the map
+/// says what the file may be.
+#[test]
+fn a_file_with_the_values_that_a_known_mistake_gives_it_is_not_surely_another_stage_s() {
+    let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
+    let folder = TempDir::new().unwrap();
+    let a = exported(&model, ids, folder.path().join("a"));
+    // RoPE left out: angles of nothing.
+    let still = super::models::golden("gqa", |_| {});
+    super::models::edit_json(&still.path().join("config.json"), |config| {
+        config["rope_parameters"] = json!({"rope_type": "linear", "factor": 1e9, "rope_theta": 2000.0});
+    });
+    let still = exported(still.path(), ids, folder.path().join("still"));
+    told(&a, &still, &model, OPAQUE, "p0/L0/xq_rope");
+    told(
+        &a,
+        &still,
+        &model,
+        &[("xq_rope", "ja{l}"), ("attn_output", "jb{l}"), ("logits", "jc")],
+        "p0/L0/xq_rope",
+    );
+    let keys: Scheme = &[("xk", "ja{l}"), ("xk_rope", "jb{l}"), ("ffn_norm", "jc{l}"), ("logits", "jd")];
+    told(&a, &still, &model, keys, "p0/L0/xk_rope");
+    // Keys and values, and gate and up, that stand for each other.
+    let swapped = |one: &'static str, other: &'static str| {
+        let wrong = super::models::golden("gqa", |tensors| swap(tensors, one, other));
+        exported(wrong.path(), ids, folder.path().join(one))
+    };
+    let kv = swapped("k_proj", "v_proj");
+    let both: Scheme = &[("xk", "ja{l}"), ("xv", "jb{l}"), ("xk_rope", "jc{l}"), ("logits", "jd")];
+    told(&a, &kv, &model, both, "p0/L0/xk");
+    let named: Scheme = &[("xk", "L{l}K"), ("xv", "L{l}V"), ("xk_rope", "L{l}KRope"), ("logits", "jd")];
+    told(&a, &kv, &model, named, "p0/L0/xk");
+    let gates: Scheme =
+        &[("ffn_gate", "ja{l}"), ("ffn_silu", "jd{l}"), ("ffn_up", "jb{l}"), ("ffn_hidden", "jc{l}")];
+    told(&a, &swapped("gate_proj", "up_proj"), &model, gates, "p0/L0/ffn_gate");
+    // Files that are another's: an activation that is left out, and all that comes after it wrong.
+    let wrong = super::models::golden("gqa", |tensors| scale(tensors, "down_proj", |x| x * -3.0));
+    let silent = exported(wrong.path(), ids, folder.path().join("silent"));
+    for layer in 0..3 {
+        let at = |stage: &str| silent.join(format!("pass_000/layer_0{layer}/{stage}.npy"));
+        fs::copy(at("ffn_gate"), at("ffn_silu")).unwrap();
+        skew(&at("ffn_hidden"));
+    }
+    told(&a, &silent, &model, gates, "p0/L0/ffn_silu");
+    let alone: Scheme = &[("ffn_silu", "jd{l}"), ("ffn_hidden", "jc{l}"), ("logits", "je")];
+    told(&a, &silent, &model, alone, "p0/L0/ffn_silu");
+    // What the second layer's network gives is not added to what it read.
+    let bare = exported(wrong.path(), ids, folder.path().join("bare"));
+    for entry in fs::read_dir(a.join("pass_000/layer_00")).unwrap().map(Result::unwrap) {
+        for layer in ["layer_00", "layer_01"] {
+            let name = PathBuf::from("pass_000").join(layer).join(entry.file_name());
+            fs::copy(a.join(&name), bare.join(&name)).unwrap();
+        }
+    }
+    let [given, sum] =
+        ["ffn_down", "ffn_residual"].map(|stage| bare.join(format!("pass_000/layer_01/{stage}.npy")));
+    fs::copy(given, sum).unwrap();
+    let sums: Scheme =
+        &[("attn_residual", "ja{l}"), ("ffn_norm", "jb{l}"), ("ffn_residual", "jc{l}"), ("logits", "jd")];
+    told(&a, &bare, &model, sums, "p0/L1/ffn_residual");
+}
+
+/// Queries and keys that stand one place further on have the same scores: what comes after them says nothing of them.
+#[test]
+fn queries_and_keys_that_are_turned_alike_by_other_angles_are_no_other_files() {
+    let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
+    let folder = TempDir::new().unwrap();
+    let [a, b] = ["a", "b"].map(|name| exported(&model, ids, folder.path().join(name)));
+    let files =
+        (0..3).flat_map(|layer| ["xq_rope", "xk_rope"].map(|stage| format!("layer_0{layer}/{stage}.npy")));
+    for file in files.map(|file| b.join("pass_000").join(file)) {
+        let bytes = fs::read(&file).unwrap();
+        let mut values = floats(&bytes[128..]);
+        for head in values.chunks_exact_mut(8) {
+            for i in 0..4 {
+                let (sin, cos) = 2000_f32.powf(-(i as f32) / 4.0).sin_cos();
+                (head[i], head[i + 4]) =
+                    (head[i] * cos - head[i + 4] * sin, head[i] * sin + head[i + 4] * cos);
+            }
+        }
+        let values = values.into_iter().flat_map(f32::to_le_bytes);
+        fs::write(file, bytes[..128].iter().copied().chain(values).collect::<Vec<u8>>()).unwrap();
+    }
+    let named: Scheme =
+        &[("xq_rope", "q_rot{l}"), ("xk_rope", "k_rot{l}"), ("scores", "qk{l}"), ("logits", "logits")];
+    told(&a, &b, &model, named, "p0/L0/xq_rope");
+    let opaque: Scheme = &[("xq", "ja{l}"), ("xq_rope", "jb{l}"), ("xk_rope", "jc{l}"), ("logits", "jd")];
+    told(&a, &b, &model, opaque, "p0/L0/xq_rope");
+}
+
+/// A mistake may leave nothing that is like any stage: families are comments then, and no file is left out.
+#[test]
+fn families_of_which_nothing_is_near_are_told_of() {
+    let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
+    let folder = TempDir::new().unwrap();
+    let a = exported(&model, ids, folder.path().join("a"));
+    let wrong = super::models::golden("gqa", |tensors| swap(tensors, "k_proj", "v_proj"));
+    let b = exported(wrong.path(), ids, folder.path().join("b"));
+    let own = folder.path().join("own");
+    let some: Scheme = &[
+        ("attn_heads", "ja{l}"),
+        ("ffn_hidden", "jb{l}"),
+        ("attn_residual", "jc{l}"),
+        ("ffn_residual", "jd{l}"),
+    ];
+    renamed(&b, &own, 3, some);
+    let map = propose(&a, &own);
+    for file in ["ja{layer}.npy", "jb{layer}.npy", "jc{layer}.npy", "jd{layer}.npy"] {
+        assert!(map.lines().any(|line| line.starts_with("# ") && line.contains(file)), "{map}");
+    }
+    fs::write(own.join("capture.toml"), &map).unwrap();
+    let output = llama_trace(["diff".as_ref(), a.as_os_str(), own.as_os_str()]);
+    assert_eq!(output.status.code(), Some(2), "{map}");
+}
+
+/// Names of several words in one, in capitals or not.
+#[test]
+fn words_that_stand_in_one_say_what_a_file_is_after_a_mistake() {
+    let camel: Scheme = &[
+        ("attn_residual", "layer{l}AfterAttn"),
+        ("ffn_norm", "ffnNorm{l}"),
+        ("ffn_down", "ffnDown{l}"),
+        ("ffn_residual", "blockOut{l}"),
+        ("logits", "lmHead"),
+    ];
+    let capitals: Scheme = &[
+        ("attn_norm", "L{l}_ATTNNORM"),
+        ("attn_residual", "L{l}_RESID1"),
+        ("ffn_up", "L{l}_FFNUP"),
+        ("ffn_down", "L{l}_FFNDOWN"),
+        ("logits", "LOGITS"),
+    ];
+    let joined: Scheme = &[("ffn_down", "ffndown_{l}"), ("attn_output", "attnout_{l}"), ("logits", "logits")];
+    let down = |tensors: &mut super::models::Tensors| scale(tensors, "down_proj", |x| x * -3.0);
+    for scheme in [camel, capitals, joined] {
+        held(down, scheme, "p0/L0/ffn_down");
+    }
+    held(|tensors| swap(tensors, "gate_proj", "up_proj"), capitals, "p0/L0/ffn_up");
+}
+
 /// A norm hides how long its input is: that it is right says nothing of that.
 #[test]
 fn a_file_that_points_where_its_stage_does_is_that_stage_however_long_it_is() {
@@ -540,7 +711,22 @@ fn a_final_norm_that_is_left_out_does_not_pass() {
     let map = propose(&a, &own);
     assert!(map.contains("that norm is left out"), "{map}");
     fs::write(own.join("capture.toml"), &map).unwrap();
-    assert_eq!(first(&[a, own], &fixture("builtin")).0, 0, "{map}");
+    // What was compared is right: no difference, and the report says where a mistake would not show.
+    let folders = [a.clone(), own];
+    let beyond = "not compared, nor anything that is computed from it: p0/final_norm, p0/logits; a mistake there does not show";
+    for model in [&["--model", fixture("builtin").to_str().unwrap()][..], &[]] {
+        let (code, report) = diff(&folders, model);
+        assert_eq!((code, &*address(&report)), (0, "same"), "{map}");
+        assert!(report["notes"].to_string().contains(beyond), "{report}");
+    }
+    let text = ok(&llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]));
+    assert!(text.contains(beyond), "{text}");
+    // Where logits are there and right, all that leads to them is.
+    let own = folder.path().join("whole");
+    renamed(&b, &own, 4, &[("embedding", "state_0"), ("logits", "logits")]);
+    fs::write(own.join("capture.toml"), propose(&a, &own)).unwrap();
+    let (code, report) = diff(&[a, own], &[]);
+    assert_eq!((code, &report["notes"]), (0, &json!([])), "{report}");
 }
 
 /// Where everything is rounded to float16, which is nearer than bfloat16, it is no residual stream alone that is.
@@ -567,6 +753,62 @@ fn a_run_in_float16_with_logits_in_float32_is_told_by_all_of_its_files() {
     );
     fs::write(own.join("capture.toml"), &map).unwrap();
     assert_eq!(first(&[a, own], &fixture("builtin")).0, 0, "{map}");
+}
+
+/// Healthy runs in bfloat16 whose logits were made in float32. Of the rest they wrote only what not every such run rounds.
+#[test]
+fn a_run_in_bfloat16_of_which_little_was_written_passes() {
+    let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
+    let folder = TempDir::new().unwrap();
+    let a = exported(&model, ids, folder.path().join("a"));
+    let sixteen = folder.path().join("sixteen");
+    let args = ["export", "--model", model.to_str().unwrap(), "--precision", "bf16", "--ids", ids, "--out"];
+    ok(&llama_trace(args.into_iter().chain([sixteen.to_str().unwrap()])));
+    let schemes: [(&str, Scheme); 5] = [
+        ("embedding", &[("embedding", "emb"), ("logits", "logits")]),
+        ("softmax", &[("softmax", "p{l}"), ("logits", "logits")]),
+        ("rope", &[("rope_cos", "cos"), ("rope_sin", "sin"), ("logits", "logits")]),
+        ("all", &[("embedding", "e"), ("softmax", "p{l}"), ("rope_cos", "cos"), ("logits", "logits")]),
+        ("none", &[("embedding", "e"), ("softmax", "p{l}")]),
+    ];
+    for (name, scheme) in schemes {
+        let own = folder.path().join(name);
+        renamed(&sixteen, &own, 3, scheme);
+        // A runtime that keeps cos and sin, shares and what it looked up in the type of the model.
+        let files = fs::read_dir(&own).unwrap().map(|entry| entry.unwrap().path());
+        files.filter(|file| !file.ends_with("logits.npy")).for_each(|file| round(&file));
+        if let Ok(mut bytes) = fs::read(own.join("logits.npy")) {
+            bytes[128..].chunks_exact_mut(4).for_each(|value| value[0] ^= 1);
+            fs::write(own.join("logits.npy"), bytes).unwrap();
+        }
+        let map = propose(&a, &own);
+        assert!(map.contains("precision = \"bf16\"  # not sure: "), "{name}: {map}");
+        fs::write(own.join("capture.toml"), &map).unwrap();
+        for model in [&["--model", model.to_str().unwrap()][..], &[]] {
+            let (code, report) = diff(&[a.clone(), own.clone()], model);
+            assert_eq!((code, &*address(&report)), (0, "same"), "{name}: {report}\n{map}");
+        }
+    }
+    // With a stage that every such run rounds and that is not: it ran in float32, and its angles alone were rounded.
+    let own = folder.path().join("exact");
+    let some: Scheme =
+        &[("embedding", "e"), ("attn_norm", "n{l}"), ("rope_cos", "cos"), ("logits", "logits")];
+    renamed(&a, &own, 3, some);
+    round(&own.join("cos.npy"));
+    let map = propose(&a, &own);
+    assert!(map.contains("precision = \"f32\""), "{map}");
+    fs::write(own.join("capture.toml"), &map).unwrap();
+    let (code, address, names) = first(&[a.clone(), own], &model);
+    assert_eq!((code, &*address), (1, "p0/rope_cos"), "{map}");
+    assert!(names.contains("bf16_rounding"), "{names}");
+    // A table that has 16 bits in the reference too says nothing of the run.
+    let own = folder.path().join("table");
+    renamed(&a, &own, 3, &[("embedding", "e"), ("logits", "logits")]);
+    round(&own.join("e.npy"));
+    let b = exported(&model, ids, folder.path().join("b"));
+    fs::copy(own.join("e.npy"), b.join("pass_000/embedding.npy")).unwrap();
+    skew(&own.join("logits.npy"));
+    assert!(propose(&b, &own).contains("precision = \"f32\""));
 }
 
 /// README's own mistake, where layer outputs alone are written.

@@ -167,6 +167,15 @@ impl Proposal<'_, '_> {
                 );
                 ("f32", why)
             }
+            Bits::Some(name, stages) => {
+                let stages: Vec<_> = stages.into_iter().map(Stage::name).collect();
+                let have = if stages.len() == 1 { "has" } else { "have" };
+                let why = format!(
+                    "{} {have} its bits, and no stage is there that every run in {name} rounds. If it ran",
+                    stages.join(", ")
+                );
+                (name, format!("not sure: {why} in f32,"))
+            }
             Bits::All if worst.is_some_and(|worst| worst < 1e-3) => {
                 ("f32", "as near as it is to the reference".to_owned())
             }

@@ -12,7 +12,7 @@ use super::streamed::Streamed;
 use super::traced::{About, Traced};
 use super::{Doing, Progress, sizes, streamed};
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::trace::stage::{Section, Unit};
+use llama_trace_core::trace::stage::{Rounded, Section, Unit};
 use llama_trace_core::trace::{
     Address, Frame, ModelCard, PassDims, Sampling, Site, Sizes, Stage, Step, Values,
 };
@@ -142,6 +142,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             self.report.notes.push(format!("B has {passes} more than A, with nothing to compare with"));
         }
         self.report.notes.extend(self.unsure());
+        self.report.notes.extend(self.beyond_compared());
         self.report.samples = self.judge.samples();
         let otherwise = self.went_on_otherwise();
         self.report.written_alone = otherwise.is_some();
@@ -181,34 +182,94 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         Ok(self.report)
     }
 
-    /// That B's map was not sure of the first stage that differs, or of one that differs and may be an earlier one.
-    fn unsure(&self) -> Option<String> {
-        let first = self.report.first.as_ref()?.site?;
+    /// That B's map was not sure of the first stage that differs, or of one that may be an earlier one. Where nothing differs: of
+    /// what that holds.
+    fn unsure(&self) -> Vec<String> {
         let unsure = &self.b.about().unsure;
         let listed =
             |stages: &[Stage]| stages.iter().map(|stage| stage.name()).collect::<Vec<_>>().join(", ");
-        if let Some(others) = unsure.get(&first.stage) {
-            return Some(format!(
-                "unsure between {} and {}: nothing tells which of them B's file is, and the mistake lies there or in what leads there \
-                 (mend capture.toml, or write more stages)",
-                first.stage,
-                listed(others)
-            ));
-        }
-        let differs = |stage: Stage| {
-            self.report.differences.iter().any(|one| one.site.is_some_and(|site| site.stage == stage))
+        let Some(first) = &self.report.first else {
+            let is_compared = |stage: Stage| self.report.lines.iter().any(|line| line.site.stage == stage);
+            let compared = unsure.iter().filter(|(stage, _)| is_compared(**stage));
+            let note = |(stage, others): (&Stage, &Vec<Stage>)| {
+                format!(
+                    "unsure between {stage} and {}: nothing tells which of them B's file is; it is the same as A's {stage} and as no \
+                     other (mend capture.toml, or write more stages)",
+                    listed(others)
+                )
+            };
+            return compared.map(note).collect();
         };
-        let is_before = |other: &&Stage| **other < first.stage;
-        let earlier = unsure.iter().filter(|(stage, _)| differs(**stage)).find_map(|(stage, others)| {
-            let before: Vec<Stage> = others.iter().filter(is_before).copied().collect();
-            (!before.is_empty()).then_some((stage, before))
-        });
-        let (stage, before) = earlier?;
+        let Some(first) = first.site else { return Vec::new() };
+        let mut others: BTreeSet<Stage> = unsure.get(&first.stage).into_iter().flatten().copied().collect();
+        let own = !others.is_empty();
+        // As another stage a file differs, be it the same as this one or not.
+        let place = |site: Site| (site.pass, site.layer);
+        let compared = |stage: Stage| self.report.lines.iter().find(|line| line.site.stage == stage);
+        let mut earlier = Vec::new();
+        for (stage, more) in unsure.iter().filter(|(stage, _)| **stage != first.stage) {
+            let Some(line) = compared(*stage) else { continue };
+            let is_before = |other: &&Stage| {
+                let (own, first_of_all) = (place(line.site), place(first));
+                own < first_of_all || own == first_of_all && **other < first.stage
+            };
+            let before: BTreeSet<Stage> = more.iter().filter(is_before).copied().collect();
+            if !before.is_empty() {
+                earlier.push(*stage);
+                others.extend(before);
+            }
+        }
+        let others = listed(&others.into_iter().filter(|other| *other != first.stage).collect::<Vec<_>>());
+        let between = format!("unsure between {} and {others}: nothing tells", first.stage);
+        let mend = "(mend capture.toml, or write more stages)";
+        match (own, &earlier[..]) {
+            (false, []) => Vec::new(),
+            (true, []) => vec![format!(
+                "{between} which of them B's file is, and the mistake lies there or in what leads there {mend}"
+            )],
+            (_, earlier) => {
+                let files = listed(earlier);
+                let [file, is] = if earlier.len() == 1 { ["file", "is"] } else { ["files", "are"] };
+                vec![format!(
+                    "{between} whether B's {file} of {files} {is} {files}; if one is another of these, the mistake is there {mend}"
+                )]
+            }
+        }
+    }
+
+    /// Where nothing differs: the stages that B does not have and that nothing was computed from which it has. A mistake in
+    /// them shows nowhere.
+    fn beyond_compared(&self) -> Option<String> {
+        if self.report.first.is_some() {
+            return None;
+        }
+        let lines = || self.report.lines.iter().map(|line| line.site);
+        let (mut led, mut open): (HashSet<Site>, Vec<Site>) = (lines().collect(), lines().collect());
+        while let Some(of) = open.pop() {
+            open.extend(self.sources(of).into_iter().filter(|source| led.insert(*source)));
+        }
+        let is_computed = |site: &Site| {
+            let info = site.stage.info();
+            info.section != Section::Sampler && info.rounded != Rounded::Never
+        };
+        let is_after =
+            |site: &Site| [self.a.about(), self.b.about()].iter().any(|of| self.is_after(of, *site));
+        let beyond: Vec<Site> = self
+            .report
+            .missing
+            .iter()
+            .map(|missing| missing.site)
+            .filter(|site| is_computed(site) && !led.contains(site) && !is_after(site))
+            .collect();
+        let which = match &beyond[..] {
+            [] => return None,
+            [first, .., last] if beyond.len() > NAMED => {
+                format!("{} stages, from {first} to {last}", beyond.len())
+            }
+            few => few.iter().map(Site::to_string).collect::<Vec<_>>().join(", "),
+        };
         Some(format!(
-            "unsure between {} and {}: nothing tells whether B's file of {stage} is {stage}; if it is the other, the mistake is there \
-             (mend capture.toml, or write more stages)",
-            first.stage,
-            listed(&before)
+            "not compared, nor anything that is computed from it: {which}; a mistake there does not show (write more)"
         ))
     }
 

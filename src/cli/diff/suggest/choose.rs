@@ -2,7 +2,7 @@
 //! mistake nothing fits any more, and the stage that it is in must not be left out of the map.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::super::capture::{Lies, named};
 use super::fits::{Fits, SURE, Way, is_norm, is_scaled, needs_name};
@@ -27,7 +27,7 @@ const USUAL: f64 = 4.0;
 const AS_WELL: f64 = 0.2;
 
 /// How much of that is named at most.
-const OTHERS: usize = 4;
+const OTHERS: usize = 8;
 
 /// Why a file is taken for a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,17 +65,23 @@ impl<'f> Chosen<'f> {
 }
 
 /// What is known of the places that led to those that are right.
-struct Led(HashMap<Site, bool>);
+struct Led {
+    /// Those, and the right ones themselves: whether more than the direction of their rows was right.
+    places: HashMap<Site, bool>,
+    /// Those alone that another one that is right was computed from.
+    sources: HashSet<Site>,
+}
 
 impl Led {
     /// Whether the place was right, up to how long its rows are where nothing but norms read it.
     fn has(&self, (site, apart): &(Site, Distance)) -> bool {
-        self.0.get(site).is_some_and(|is_exact| *is_exact || !is_scaled(apart))
+        self.places.get(site).is_some_and(|is_exact| *is_exact || !is_scaled(apart))
     }
 
     /// Whether a file that is somewhere far off was right there.
     fn clears(&self, way: &Way<'_>) -> bool {
-        way.first().iter().any(|place| place.1.error > SURE && self.has(place))
+        // Queries and keys that are turned by other angles, both alike, have the same scores.
+        !way.is_turned && way.first().iter().any(|place| place.1.error > SURE && self.has(place))
     }
 }
 
@@ -196,7 +202,8 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
         (
             !way.is_called,
             ends_early(way),
-            Reverse(way.matched()),
+            // What was right before the mistake was so from the first layer on.
+            Reverse((way.until_wrong(), way.matched())),
             bucket(way),
             !is_hinted(way),
             shown(way),
@@ -249,7 +256,7 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
                 && !sure.contains(&way.stage)
                 && !needs_name(way.stage)
                 && !right.clears(way)
-                && way.sine() <= own.sine() + AS_WELL
+                && (own.sine() > ALIKE || way.sine() <= own.sine() + AS_WELL)
                 && may_be(way)
         };
         let mut others: Vec<(f64, Stage)> =
@@ -259,8 +266,34 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
         one.maybe.sort_unstable();
         one.maybe.dedup();
     }
+    doubt(&ways, &right, &mut found);
     found.sort_by_key(|one| one.way.stage);
     Ok(found)
+}
+
+/// Names for each line what its file would be if a known mistake gave it the values of the stage that it is taken for: queries
+/// that RoPE should have turned are as before it. Nothing tells where neither its name does nor anything that was computed from
+/// that stage is right.
+fn doubt(ways: &[Way<'_>], right: &Led, found: &mut [Chosen<'_>]) {
+    let says = |way: &Way<'_>| way.is_called || way.hinted == Some(way.stage);
+    let taken: BTreeMap<Stage, bool> =
+        found.iter().filter(|one| one.is_live).map(|one| (one.way.stage, says(&one.way))).collect();
+    for one in found.iter_mut().filter(|one| one.is_live && one.maybe.is_empty() && !says(&one.way)) {
+        let own = &one.way;
+        let was_right =
+            |stage: Stage| own.places.iter().any(|(site, _)| right.sources.contains(&site.other(stage)));
+        let may_be = |way: &&Way<'_>| {
+            let is_same_file = way.pattern == own.pattern && way.lies == own.lies;
+            // Where another file is that stage, each of the two may be the other, and neither was right.
+            let is_open = match taken.get(&way.stage) {
+                None => true,
+                Some(is_said) => !is_said && may_look_like(own.stage, way.stage) && !was_right(own.stage),
+            };
+            is_same_file && may_look_like(way.stage, own.stage) && is_open && !was_right(way.stage)
+        };
+        let others: BTreeSet<Stage> = ways.iter().filter(may_be).map(|way| way.stage).collect();
+        one.maybe = others.into_iter().take(OTHERS).collect();
+    }
 }
 
 /// A kind of names, and one of the numbers in them.
@@ -319,7 +352,9 @@ fn streams<'f>(fits: &Fits<'f>, ways: &mut [Way<'f>]) {
 fn is_known(way: &Way<'_>, kin: &Kin<'_>, of_streams: &BTreeSet<String>) -> bool {
     let is_kin = || kin.get(&*way.pattern.name).is_none_or(|stages| stages.contains(&way.stage));
     let is_of_stream = || way.pattern.has_layer && of_streams.contains(&way.pattern.zero_based());
-    way.is_called || way.is_stream || way.is_full() || is_kin() && !is_of_stream()
+    // A norm that is left out gives what it read, which is a part of sums.
+    let is_named_norm = || is_norm(way.stage) && way.hinted == Some(way.stage);
+    way.is_called || way.is_stream || way.is_full() || is_named_norm() || is_kin() && !is_of_stream()
 }
 
 /// Whether a stage may have its first token right and others wrong: in the first layer what is before RoPE and attention is
@@ -346,11 +381,13 @@ fn led(fits: &Fits<'_>, passes: &[PassDims], found: &[Chosen<'_>]) -> Led {
         .map(|site| (site, true))
         .collect();
     let mut open: Vec<Site> = led.keys().copied().collect();
+    let mut sources = HashSet::new();
     while let Some(site) = open.pop() {
         let Some(dims) = passes.iter().find(|dims| dims.pass == site.pass) else { continue };
         let inputs = site.stage.inputs(&fits.sizes, *dims).into_iter();
         let is_exact = led[&site] && site.stage.info().op != "rms_norm";
         for source in inputs.filter_map(|input| site.input(input, &fits.sizes)) {
+            sources.insert(source);
             let known = led.get(&source).copied();
             if known.is_none() || known == Some(false) && is_exact {
                 led.insert(source, is_exact);
@@ -358,7 +395,7 @@ fn led(fits: &Fits<'_>, passes: &[PassDims], found: &[Chosen<'_>]) -> Led {
             }
         }
     }
-    Led(led)
+    Led { places: led, sources }
 }
 
 /// A family of files of which the last is the final norm's: the states that transformers returns.
@@ -452,7 +489,9 @@ fn sums<'f>(choice: Choice<'_, 'f>) -> Result<Vec<Chosen<'f>>> {
         let other = other.way.lies.file.clone();
         let [plus, minus] = if is_sum { [other, None] } else { [None, other] };
         let lies = Lies { file: own.way.lies.file.clone(), plus, minus, ..Lies::default() };
-        let made = fits.made(&own.way, stage, lies).filter(|way| way.matched() > 0);
+        // What a mistake added is no sublayer's: the sum itself says all that there is.
+        let is_right = |way: &Way<'f>| if is_sum { way.matched() > 0 } else { way.is_full() };
+        let made = fits.made(&own.way, stage, lies).filter(is_right);
         found.extend(made.map(|way| Chosen::new(way, How::Values)));
     }
     Ok(found)
@@ -506,7 +545,7 @@ fn found_logits(ways: &[Way<'_>]) -> bool {
 /// Makes comments of guesses that a right run may have led to. `right` is all that led to what is right.
 fn silence(fits: &Fits<'_>, right: &Led, found: &mut Vec<Chosen<'_>>) {
     let last = fits.sizes.layers.checked_sub(1);
-    let reaches_end = right.0.keys().any(|site| site.layer == last && site.stage == Stage::FfnResidual);
+    let reaches_end = right.places.keys().any(|site| site.layer == last && site.stage == Stage::FfnResidual);
     let goes_wrong = found.iter().any(|one| match one.how {
         How::Values => !one.way.is_full(),
         How::FirstToken | How::Name => true,
@@ -522,11 +561,20 @@ fn silence(fits: &Fits<'_>, right: &Led, found: &mut Vec<Chosen<'_>>) {
         let was_right = right.clears(way);
         // At the end nothing tells of it what the run went on with.
         let is_left = !has_logits && reaches_end && stage.info().section == Section::End;
-        let is_told =
-            way.hinted == Some(stage) || way.sine() <= ALIKE || goes_wrong || way.is_normed && is_any_right;
+        let is_told = way.hinted == Some(stage)
+            || way.sine() <= ALIKE
+            || goes_wrong
+            || way.is_normed && is_any_right
+            || way.is_turned;
         let is_likely = is_told || stage == Stage::FfnResidual && is_only;
         one.is_live = is_likely && !was_right && (!is_left || way.is_paired);
     }
-    // What neither its values nor its name speak for is no guess.
-    found.retain(|one| one.is_live || one.way.sine() <= ALIKE || one.way.hinted == Some(one.way.stage));
+    // What neither its values nor its name speak for is no guess. Where nothing at all is right, or something is likely wrong, a
+    // mistake may have left nothing that speaks: a family is told of then.
+    let is_likely_wrong = found.iter().any(|one| one.is_live && one.how == How::Guess);
+    found.retain(|one| {
+        let is_spoken_for = one.way.sine() <= ALIKE || one.way.hinted == Some(one.way.stage);
+        let may_be_told = (!is_any_right || is_likely_wrong) && one.way.pattern.has_layer;
+        one.is_live || is_spoken_for || may_be_told
+    });
 }

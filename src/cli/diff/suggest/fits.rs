@@ -45,9 +45,9 @@ pub(super) struct Fits<'f> {
 }
 
 /// What the bits of values tell of a run's precision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Bits {
-    /// Some stage that is rounded wherever results are has all of them.
+    /// Some stage that is rounded wherever results are has all of them, or no stage shows a rounding.
     All,
     /// All of them have those of this type of 16 bits.
     Sixteen(&'static str),
@@ -55,6 +55,8 @@ pub(super) enum Bits {
     ButLogits(&'static str),
     /// The same, and nothing but the residual stream was rounded.
     Alone(&'static str),
+    /// These stages have them, and no stage that every such run rounds is there to tell.
+    Some(&'static str, Vec<Stage>),
 }
 
 /// A way of reading files as a stage.
@@ -76,6 +78,8 @@ pub(super) struct Way<'f> {
     pub(super) is_normed: bool,
     /// Whether it goes on from the embedding, in a family whose number 0 that is.
     pub(super) is_stream: bool,
+    /// Whether every head of it is what RoPE gives, turned by another angle: as long, and not the same.
+    pub(super) is_turned: bool,
 }
 
 impl Way<'_> {
@@ -93,6 +97,11 @@ impl Way<'_> {
     /// In how many of those the values are the stage's.
     pub(super) fn matched(&self) -> usize {
         self.first().iter().filter(|(_, apart)| apart.error <= SURE).count()
+    }
+
+    /// In how many of them, from the first on, before the first in which they are not.
+    pub(super) fn until_wrong(&self) -> usize {
+        self.first().iter().take_while(|(_, apart)| apart.error <= SURE).count()
     }
 
     /// In how many places of all passes they are.
@@ -332,8 +341,9 @@ impl<'f> Fits<'f> {
             is_paired: false,
             is_normed: is_norm(stage),
             is_stream: false,
+            is_turned: matches!(stage, Stage::XqRope | Stage::XkRope),
         };
-        let mut may_have_values = true;
+        let (mut may_have_values, mut is_unchanged) = (true, false);
         for &site in sites {
             let dims = self.dims(site)?;
             let place = Site { stage: Stage::Xq, ..site };
@@ -341,7 +351,9 @@ impl<'f> Fits<'f> {
             // Where it fits in one place and not in another it is something else.
             let laid = self.laid(site, &way.lies, self.padded_in(dims), values)?;
             way.is_normed = way.is_normed && self.is_normed(site, &laid);
+            way.is_turned = way.is_turned && self.is_turned(site, &laid);
             may_have_values &= looks::may_be(stage, &laid);
+            is_unchanged |= self.is_unchanged(site, &laid);
             let apart = self.apart(site, laid)?;
             way.places.push((site, apart));
             way.of_first += usize::from(site.pass == sites[0].pass);
@@ -350,7 +362,7 @@ impl<'f> Fits<'f> {
                 return None;
             }
         }
-        if way.matched() == 0 && !may_have_values && !way.is_called {
+        if way.matched() == 0 && !may_have_values && !is_unchanged && !way.is_called {
             return None;
         }
         let is_like_logits = stage == Stage::Logits && !is_called && way.matched() == 0;
@@ -503,6 +515,21 @@ impl<'f> Fits<'f> {
         looks::is_normed(values, input, of_a, self.sizes.dim)
     }
 
+    /// Whether heads are as long as the reference's, and some are not the same: what RoPE turned by other angles.
+    fn is_turned(&self, site: Site, values: &ArrayD<f32>) -> bool {
+        let Some(FrameData::F32(of_a)) = self.frames.get(&site).map(|frame| &frame.data) else {
+            return false;
+        };
+        looks::is_turned(values, of_a, self.sizes.head_dim)
+    }
+
+    /// Whether values of an activation are those that it was given: it was left out.
+    fn is_unchanged(&self, site: Site, values: &ArrayD<f32>) -> bool {
+        let given = site.other(Stage::FfnGate);
+        let apart = (site.stage == Stage::FfnSilu).then(|| self.apart(given, values.clone())).flatten();
+        apart.is_some_and(|apart| apart.error <= SURE)
+    }
+
     /// Whether a file of the final norm's shape has the values that the last layer gives.
     pub(super) fn is_last_output(&self, way: &Way<'f>) -> bool {
         let Some(last) = self.sizes.layers.checked_sub(1) else { return false };
@@ -535,16 +562,12 @@ impl<'f> Fits<'f> {
         let of = |says: fn(Stage) -> bool| found.iter().copied().filter(move |one| says(one.stage));
         let rounded: Vec<_> = of(is_rounded).filter_map(|one| self.sixteen(one)).collect();
         let logits = of(|stage| stage == Stage::Logits).find_map(|one| self.sixteen(one));
-        let all = |kinds: &[[bool; 2]]| [0, 1].map(|kind| kinds.iter().all(|of| of[kind]));
-        let name = |kinds: &[[bool; 2]]| match all(kinds) {
-            _ if kinds.is_empty() => None,
-            [true, _] => Some("bf16"),
-            [_, true] => Some("f16"),
-            _ => None,
-        };
         match (name(&rounded), logits) {
             // Logits are often widened after the run, so they are asked where nothing else says it.
-            (None, Some(logits)) if rounded.is_empty() => name(&[logits]).map_or(Bits::All, Bits::Sixteen),
+            (None, logits) if rounded.is_empty() => match logits.and_then(|logits| name(&[logits])) {
+                Some(name) => Bits::Sixteen(name),
+                None => self.some_rounded(found),
+            },
             (None, _) => Bits::All,
             // What else is rounded says that all of it is.
             (Some(name), None | Some([false, false]))
@@ -558,14 +581,34 @@ impl<'f> Fits<'f> {
         }
     }
 
+    /// Where no stage is there that every run of 16 bits rounds: those that such a run may round, and did. Where the reference
+    /// has those bits too, as embeddings of a table in bfloat16 do, they say nothing.
+    fn some_rounded(&self, found: &[&Way<'_>]) -> Bits {
+        let is_of_both = |way: &Way<'_>, kinds: [bool; 2]| {
+            let of_a = way.places.iter().filter_map(|(site, _)| match &self.frames.get(site)?.data {
+                FrameData::F32(values) => Some(kinds_of(values)),
+                _ => None,
+            });
+            let of_a = of_a.reduce(both).unwrap_or_default();
+            kinds.iter().zip(of_a).any(|(own, of_a)| *own && of_a)
+        };
+        let shown: Vec<(Stage, [bool; 2])> = found
+            .iter()
+            .filter(|way| may_be_rounded(way.stage))
+            .filter_map(|way| {
+                let kinds = self.sixteen(way).filter(|kinds| kinds.contains(&true))?;
+                (!is_of_both(way, kinds)).then_some((way.stage, kinds))
+            })
+            .collect();
+        let kinds: Vec<[bool; 2]> = shown.iter().map(|(_, kinds)| *kinds).collect();
+        let stages = shown.into_iter().map(|(stage, _)| stage).collect();
+        name(&kinds).map_or(Bits::All, |name| Bits::Some(name, stages))
+    }
+
     /// Whether every value is a bfloat16, and a float16; none where it has no file.
     fn sixteen(&self, way: &Way<'_>) -> Option<[bool; 2]> {
         let read = way.places.iter().filter_map(|(site, _)| self.file(&way.pattern.name, *site));
-        let of = |values: ArrayD<f32>| {
-            let bf16 = values.iter().all(|&x| half::bf16::from_f32(x).to_f32() == x);
-            [bf16, values.iter().all(|&x| half::f16::from_f32(x).to_f32() == x)]
-        };
-        read.map(of).reduce(|a, b| [a[0] && b[0], a[1] && b[1]])
+        read.map(|values| kinds_of(&values)).reduce(both)
     }
 
     /// Whether nothing but the residual stream was rounded on the way to its first place: it is hardly further off than the
@@ -653,6 +696,39 @@ pub(super) fn needs_name(stage: Stage) -> bool {
             | Stage::Keys
             | Stage::Values
     ) || stage.is_scale()
+}
+
+/// Whether every value is a bfloat16, and a float16.
+fn kinds_of(values: &ArrayD<f32>) -> [bool; 2] {
+    let bf16 = values.iter().all(|&x| half::bf16::from_f32(x).to_f32() == x);
+    [bf16, values.iter().all(|&x| half::f16::from_f32(x).to_f32() == x)]
+}
+
+fn both(a: [bool; 2], b: [bool; 2]) -> [bool; 2] {
+    [a[0] && b[0], a[1] && b[1]]
+}
+
+/// The type of 16 bits that all of these are of.
+fn name(kinds: &[[bool; 2]]) -> Option<&'static str> {
+    match kinds.iter().copied().reduce(both)? {
+        [true, _] => Some("bf16"),
+        [_, true] => Some("f16"),
+        _ => None,
+    }
+}
+
+/// Whether some runs of 16 bits round in this stage, and others make it in float32.
+fn may_be_rounded(stage: Stage) -> bool {
+    matches!(
+        stage,
+        Stage::Embedding
+            | Stage::RopeCos
+            | Stage::RopeSin
+            | Stage::Qk
+            | Stage::Scores
+            | Stage::MaskedScores
+            | Stage::Softmax
+    )
 }
 
 /// Whether a run that rounds does so in this stage, and one that does not leaves more bits there: what is looked up has

@@ -83,6 +83,29 @@ pub(super) fn is_normed(values: &ArrayD<f32>, input: &ArrayD<f32>, normed: &Arra
     })
 }
 
+/// Whether every head of `values` is as long as that of `of_a`, and some are not the same.
+pub(super) fn is_turned(values: &ArrayD<f32>, of_a: &ArrayD<f32>, head_dim: usize) -> bool {
+    /// How far lengths may be apart, and how far what is turned is from what is not, at least, over the length.
+    const NEAR: f64 = 0.01;
+    const TOLD: f64 = 0.05;
+    if head_dim == 0 || values.len() != of_a.len() || !values.len().is_multiple_of(head_dim) {
+        return false;
+    }
+    let flat = |of: &ArrayD<f32>| of.iter().copied().map(f64::from).collect::<Vec<f64>>();
+    let (values, of_a) = (flat(values), flat(of_a));
+    let norm = |of: &mut dyn Iterator<Item = f64>| of.map(|x| x * x).sum::<f64>().sqrt();
+    let mut is_apart = false;
+    for (b, a) in values.chunks_exact(head_dim).zip(of_a.chunks_exact(head_dim)) {
+        let [own, length] = [b, a].map(|of| norm(&mut of.iter().copied()));
+        // What is no number is as long as nothing.
+        if !(own - length).abs().le(&(NEAR * length)) {
+            return false;
+        }
+        is_apart |= norm(&mut b.iter().zip(a).map(|(b, a)| b - a)) > TOLD * length;
+    }
+    is_apart
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,6 +138,14 @@ mod tests {
         assert!(is(normed(&other, &weight)) && is(normed(&other, &|at| weight(at) + 1.0)));
         assert!(is(normed(&other, &|_| 1.0)) && !is(other) && !is(own));
         assert!(!is(vec![1.0; rows * dim]));
+    }
+
+    #[test]
+    fn heads_that_are_turned_are_as_long_as_they_were() {
+        let of = |values: [f64; 4]| array(2, values.into_iter());
+        let is = |values| is_turned(&of(values), &of([3.0, 4.0, 0.0, 2.0]), 2);
+        assert!(is([4.0, -3.0, 2.0, 0.0]) && is([3.0, 4.0, -2.0, 0.0]));
+        assert!(!is([3.0, 4.0, 0.0, 2.0]) && !is([4.0, -3.0, 2.5, 0.0]) && !is([f64::NAN, 4.0, 0.0, 2.0]));
     }
 
     #[test]

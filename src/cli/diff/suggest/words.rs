@@ -30,6 +30,7 @@ pub(super) fn hinted(pattern: &str, has_layer: bool) -> Option<Stage> {
         .filter(|(at, _)| at % 2 == 0)
         .flat_map(|(_, part)| part.split(|c: char| !c.is_ascii_alphanumeric()))
         .filter(|word| !word.is_empty())
+        .flat_map(parts)
         .collect();
     let has = |any: &[&str]| words.iter().any(|word| any.contains(word));
     let norm = has(&["norm", "ln", "layernorm", "rmsnorm", "normed"]);
@@ -52,8 +53,8 @@ pub(super) fn hinted(pattern: &str, has_layer: bool) -> Option<Stage> {
         });
     }
     Some(match () {
-        () if has(&["ln1", "norm1", "input"]) || norm && attention => Stage::AttnNorm,
-        () if has(&["ln2", "norm2"]) || norm && (ffn || attention || has(&["post"])) => Stage::FfnNorm,
+        () if has(&["ln1", "norm1", "input"]) || norm && attention && !has(&["post"]) => Stage::AttnNorm,
+        () if has(&["ln2", "norm2"]) || norm && (ffn || has(&["post"])) => Stage::FfnNorm,
         () if norm => return None,
         () if has(&["q", "query", "queries", "wq", "qcur", "xq"]) => {
             if turned {
@@ -70,10 +71,13 @@ pub(super) fn hinted(pattern: &str, has_layer: bool) -> Option<Stage> {
             }
         }
         () if has(&["v", "value", "values", "wv", "vcur", "xv"]) => Stage::Xv,
-        () if after && attention => Stage::AttnResidual,
+        () if ffn && has(&["inp"]) => Stage::AttnResidual,
+        () if has(&["resid1", "res1", "residual1"]) || after && attention => Stage::AttnResidual,
+        () if has(&["resid2", "res2", "residual2"]) => Stage::FfnResidual,
         () if after && ffn => Stage::FfnResidual,
         () if has(&["softmax", "soft", "probs", "pattern", "weights"]) => Stage::Softmax,
         () if has(&["scores", "score", "qk", "kq"]) => Stage::Scores,
+        () if has(&["gate"]) && has(&["par"]) => Stage::FfnHidden,
         () if has(&["gate", "w1"]) => Stage::FfnGate,
         () if has(&["up", "w3"]) => Stage::FfnUp,
         () if has(&["silu", "swish", "act", "activation"]) => Stage::FfnSilu,
@@ -95,18 +99,103 @@ pub(super) fn hinted(pattern: &str, has_layer: bool) -> Option<Stage> {
     })
 }
 
-/// A name with a place between its words where capitals alone show it: `block{layer}AfterMlp`.
+/// A name with a place between its words where capitals alone show it: `block{layer}AfterMlp`, `FFNDown{layer}`.
 fn apart(name: &str) -> String {
     let mut text = String::new();
     let mut last = ' ';
-    for c in name.chars() {
-        if c.is_ascii_uppercase() && last.is_ascii_lowercase() {
+    let mut rest = name.chars().peekable();
+    while let Some(c) = rest.next() {
+        let ends_capitals = last.is_ascii_uppercase() && rest.peek().is_some_and(char::is_ascii_lowercase);
+        if c.is_ascii_uppercase() && (last.is_ascii_lowercase() || ends_capitals) {
             text.push('_');
         }
         text.push(c);
         last = c;
     }
     text
+}
+
+/// Words that stand in one with others: `ffndown`, `attnout`, `qrope`.
+const JOINED: [&str; 58] = [
+    "activation",
+    "after",
+    "attention",
+    "attn",
+    "block",
+    "context",
+    "ctx",
+    "down",
+    "embd",
+    "embed",
+    "embedding",
+    "embeddings",
+    "feed",
+    "ffn",
+    "final",
+    "forward",
+    "gate",
+    "gated",
+    "head",
+    "heads",
+    "hidden",
+    "input",
+    "k",
+    "key",
+    "layer",
+    "layernorm",
+    "lm",
+    "ln",
+    "logits",
+    "mid",
+    "middle",
+    "mlp",
+    "norm",
+    "o",
+    "out",
+    "output",
+    "post",
+    "pre",
+    "probs",
+    "proj",
+    "q",
+    "query",
+    "resid",
+    "residual",
+    "rmsnorm",
+    "rope",
+    "rot",
+    "scores",
+    "silu",
+    "softmax",
+    "states",
+    "swiglu",
+    "tok",
+    "token",
+    "up",
+    "v",
+    "value",
+    "weights",
+];
+
+/// The fewest words that a word is made of, one of which is no mere letter; the word itself where it is made of none.
+fn parts(word: &str) -> Vec<&str> {
+    /// Letters that are looked at, at most.
+    const LETTERS: usize = 40;
+    if JOINED.contains(&word) || word.len() > LETTERS || !word.is_ascii() {
+        return vec![word];
+    }
+    // The best way to write each beginning of the word.
+    let mut ways: Vec<Option<Vec<&str>>> = vec![None; word.len() + 1];
+    ways[0] = Some(Vec::new());
+    for end in 1..=word.len() {
+        let with = |start: usize| {
+            let (before, last) = (ways[start].as_ref()?, &word[start..end]);
+            JOINED.contains(&last).then(|| [&before[..], &[last]].concat())
+        };
+        ways[end] = (0..end).filter_map(with).min_by_key(Vec::len);
+    }
+    let is_told = |parts: &Vec<&str>| parts.iter().any(|part| part.len() > 2);
+    ways.pop().flatten().filter(is_told).unwrap_or_else(|| vec![word])
 }
 
 /// Whether a known mistake gives the stage that a file's name speaks of the values of another one.
@@ -158,6 +247,15 @@ mod tests {
             ("after_ffn_{layer}.npy", Some(Stage::FfnResidual)),
             ("KQ_soft-{layer}.npy", Some(Stage::Softmax)),
             ("kq_soft_max-{layer}.npy", Some(Stage::Softmax)),
+            ("ffnDown{layer}.npy", Some(Stage::FfnDown)),
+            ("layer{layer}FFNDown.npy", Some(Stage::FfnDown)),
+            ("L{layer}_FFNDOWN.npy", Some(Stage::FfnDown)),
+            ("layer{layer}.krope.npy", Some(Stage::XkRope)),
+            ("l{layer}_attnresid.npy", Some(Stage::AttnResidual)),
+            ("postattentionlayernorm{layer}.npy", Some(Stage::FfnNorm)),
+            ("ffn_inp-{layer}.npy", Some(Stage::AttnResidual)),
+            ("ffn_gate_par-{layer}.npy", Some(Stage::FfnHidden)),
+            ("hook{layer}.npy", None),
         ] {
             assert_eq!(hinted(name, true), stage, "{name}");
         }
