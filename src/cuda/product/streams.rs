@@ -89,7 +89,7 @@ fn piece(dtype: Dtype, groups: usize) -> usize {
 
 /// The same where rows of weights lie in different banks (`row_room`).
 fn room(dtype: Dtype, groups: usize) -> usize {
-    16 * (piece(dtype, groups) / 16 | 1)
+    16 * ((piece(dtype, groups) / 16) | 1)
 }
 
 /// Sums of each group of x that a product with a format with minima wants.
