@@ -9,7 +9,7 @@
 //!                                     trace ─▶ tui · log · export · record · diff
 //! ```
 //!
-//! The recorded run and the fast run are one function, [`model::forward::forward`]: a [`trace::Probe`] is
+//! The recorded run and the fast run are one function, [`model::pass::forward`]: a [`trace::Probe`] is
 //! asked before anything is copied, and what it does not want costs a question.
 //!
 //! | to read about | open |

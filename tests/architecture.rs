@@ -23,6 +23,7 @@ const EDGES: &[(&str, Modules)] = &[
         &[
             ("error", &[]),
             ("stop", &["error"]),
+            ("testing", &[]),
             ("memory", &["error"]),
             ("config", &["error"]),
             ("tensor", &["error", "stop"]),
@@ -99,7 +100,8 @@ const OTHERS: &[(&str, &[&str])] = &[
     ("ending", &["error", "memory", "stop"]),
     ("picture", &["error", "memory"]),
     ("hub", &["checkpoint", "error", "files", "stop"]),
-    ("cuda", &["backend", "checkpoint", "config", "error", "memory", "ops", "stop", "tensor"]),
+    // Testing is its tests' alone: without the feature there is none.
+    ("cuda", &["backend", "checkpoint", "config", "error", "memory", "ops", "stop", "tensor", "testing"]),
     ("tui", &["chapters", "error", "trace"]),
 ];
 

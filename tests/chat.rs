@@ -25,7 +25,7 @@ use llama_trace::error::Error;
 use llama_trace::files::gguf::build as gguf_build;
 use llama_trace::generate::chat::{LLAMA2, Message, Role, Template, prompt};
 use llama_trace::generate::{Chat, Conversation, Ended, Sampler, Sampling, Session};
-use llama_trace::model::{Model, forward};
+use llama_trace::model::{Model, pass};
 use llama_trace::tokenizer::Tokenizer;
 use llama_trace::trace::NoProbe;
 use llama_trace::{checkpoint, tokenizer};
@@ -404,7 +404,7 @@ fn a_session_that_went_back_has_the_same_logits_bit_for_bit() {
     let ids: Vec<u32> = (0..200).map(|t| t * 37 % 1000).collect();
     let bits = |session: &Session<'_, Cpu>| {
         let mut bits = Vec::new();
-        forward::last_logits(session.model, &session.work, 0, |logits| {
+        pass::last_logits(session.model, &session.work, 0, |logits| {
             bits = logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();
             Ok(())
         })

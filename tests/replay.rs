@@ -48,7 +48,7 @@ use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::checkpoint::{self, random};
 use llama_trace::config::Precision;
 use llama_trace::generate::{Sampler, Sampling, Session};
-use llama_trace::model::{Model, forward};
+use llama_trace::model::{Model, pass};
 use llama_trace::replay::derive::{derive, is_derivable};
 use llama_trace::replay::{DEFAULT_MEMORY, LEAST_MEMORY, Live, Start};
 use llama_trace::stop::{LOOK, Stop};
@@ -423,7 +423,7 @@ fn logits(model: &Model<Cpu>, recorded: bool) -> Vec<Vec<u32>> {
             bits.extend(logits.iter().map(|x| x.to_bits()));
             Ok(())
         };
-        forward::last_logits(model, &session.work, 0, see).unwrap();
+        pass::last_logits(model, &session.work, 0, see).unwrap();
         passes.push(bits);
         ids = vec![drawn];
     }

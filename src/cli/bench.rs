@@ -24,7 +24,7 @@ use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_core::trace::{Clock, NoProbe, Probe, Site, Stage};
 use llama_trace_engine::backend::{Backend, Limits};
 use llama_trace_engine::generate::{Sampler, Sampling, Session};
-use llama_trace_engine::model::{Model, forward};
+use llama_trace_engine::model::{Model, pass};
 use llama_trace_formats::checkpoint::{Checkpoint, random};
 
 /// Times that a prefill of each length is run, after one to warm up.
@@ -338,7 +338,7 @@ fn time_decode(model: &Model<impl Backend>, cached: usize, tokens: usize, weight
 /// How long the sampler takes for a token from the logits of the last pass.
 fn time_draws<B: Backend>(session: &Session<'_, B>, sampling: Sampling) -> Result<Spread> {
     let (mut sampler, mut times) = (Sampler::new(sampling)?, Vec::new());
-    forward::last_logits(session.model, &session.work, 0, |logits| {
+    pass::last_logits(session.model, &session.work, 0, |logits| {
         for _ in 0..DRAWS {
             let started = Instant::now();
             black_box(sampler.sample(logits, 0, 0, &mut NoProbe));

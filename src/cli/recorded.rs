@@ -19,7 +19,7 @@ use llama_trace_core::trace::{
 use llama_trace_engine::backend::Backend;
 use llama_trace_engine::backend::cpu::{Cpu, Kernel};
 use llama_trace_engine::generate::{Sampler, Sampling, Session};
-use llama_trace_engine::model::{Model, forward};
+use llama_trace_engine::model::{Model, pass};
 use llama_trace_formats::checkpoint::random;
 use llama_trace_runs::replay::{DEFAULT_MEMORY, Live, Start};
 
@@ -77,7 +77,7 @@ fn last_bits(session: &Session<'_, Cpu>) -> Vec<u32> {
         seen = bits(logits.iter().copied());
         Ok(())
     };
-    forward::last_logits(session.model, &session.work, 0, see).unwrap();
+    pass::last_logits(session.model, &session.work, 0, see).unwrap();
     seen
 }
 
@@ -198,7 +198,7 @@ fn some_rows_of_a_wide_head_have_the_bits_of_all_of_them() {
         session.read(&prompt(20), &mut NoProbe).unwrap();
         for rows in [0..1, 3..20, 7..9, 19..20] {
             let Session { model, work, .. } = &mut session;
-            forward::finish_rows(model, work, rows.clone(), &mut NoProbe).unwrap();
+            pass::finish_rows(model, work, rows.clone(), &mut NoProbe).unwrap();
             assert!(
                 last_bits(&session) == whole[(rows.end - 1) * VOCAB..rows.end * VOCAB],
                 "{name}, rows {rows:?}"

@@ -8,7 +8,7 @@ use llama_trace::backend::cpu::{Cpu, Kernel};
 use llama_trace::backend::{Backend, Span};
 use llama_trace::config::Precision;
 use llama_trace::error::Error;
-use llama_trace::model::{Activations, KvCache, Model, forward};
+use llama_trace::model::{Activations, KvCache, Model, pass};
 use llama_trace::trace::{Frame, NoProbe, PassDims, Probe, Recorder, Select, Site, Stage, Values};
 
 use super::{MODELS, PRECISIONS, assert_same, model_in};
@@ -86,9 +86,9 @@ impl<'m, B: Backend> Runs<'m, B> {
                 (sequence, Recorder::new(model.sizes(), dims, select, sink))
             };
             let mut probe = Batch(spans.iter().map(recorder).collect());
-            forward::forward(model, &mut now, work, pass, &spans, &ids, &mut probe).unwrap();
+            pass::forward(model, &mut now, work, pass, &spans, &ids, &mut probe).unwrap();
         } else {
-            forward::forward(model, &mut now, work, pass, &spans, &ids, &mut NoProbe).unwrap();
+            pass::forward(model, &mut now, work, pass, &spans, &ids, &mut NoProbe).unwrap();
         }
         let mut ran = Ran { frames: frames.into_inner(), ..Ran::default() };
         for (i, (span, cache)) in spans.iter().zip(taken).enumerate() {
@@ -98,7 +98,7 @@ impl<'m, B: Backend> Runs<'m, B> {
                 ran.logits.insert(span.sequence, logits.iter().map(|x| x.to_bits()).collect());
                 Ok(())
             };
-            forward::last_logits(model, work, i, see).unwrap();
+            pass::last_logits(model, work, i, see).unwrap();
         }
         ran
     }
@@ -156,7 +156,7 @@ fn a_full_cache_is_said_before_anything_is_run() {
     runs.run(0, &[(0, 2)], None);
     let cache = runs.caches.get_mut(&0).unwrap();
     let span = Span { sequence: 0, start: 2, tokens: 2 };
-    let full = forward::forward(&model, &mut [cache], &mut runs.work, 1, &[span], &[1, 2], &mut NoProbe);
+    let full = pass::forward(&model, &mut [cache], &mut runs.work, 1, &[span], &[1, 2], &mut NoProbe);
     let Err(Error::Prompt(report)) = full else { panic!("{full:?}") };
     let said = report.to_string();
     assert!(said.contains("the KV cache is full") && said.contains("at most 3 tokens"), "{said}");

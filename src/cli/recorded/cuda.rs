@@ -74,7 +74,7 @@ fn run<B: Backend>(
             logits.push(bits(values.iter().copied()));
             Ok(())
         };
-        forward::last_logits(model, &session.work, 0, see).unwrap();
+        pass::last_logits(model, &session.work, 0, see).unwrap();
     }
     (frames.into_inner(), logits)
 }

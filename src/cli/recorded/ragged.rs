@@ -7,7 +7,7 @@ use super::{VOCAB, bits, models};
 use llama_trace_core::trace::{NoProbe, Probe, Site, Values};
 use llama_trace_engine::backend::Span;
 use llama_trace_engine::backend::cpu::Cpu;
-use llama_trace_engine::model::{Activations, KvCache, Model, forward};
+use llama_trace_engine::model::{Activations, KvCache, Model, pass};
 
 /// Everything that a pass offers, in the order of its sites.
 #[derive(Default)]
@@ -48,14 +48,14 @@ fn run(
         .filter(|(sequence, _)| spans.iter().any(|span| span.sequence == *sequence))
         .map(|(_, cache)| cache)
         .collect();
-    forward::forward(model, &mut now, work, 0, spans, &ids, probe).unwrap();
+    pass::forward(model, &mut now, work, 0, spans, &ids, probe).unwrap();
     let logits = |i| {
         let mut seen = Vec::new();
         let see = |logits: &[f32]| {
             seen = bits(logits.iter().copied());
             Ok(())
         };
-        forward::last_logits(model, work, i, see).unwrap();
+        pass::last_logits(model, work, i, see).unwrap();
         seen
     };
     (0..spans.len()).map(logits).collect()

@@ -2,7 +2,7 @@
 //! one or several of them, which is the same.
 
 use crate::backend::{Backend, Draw as Drawing, Drawn, Span};
-use crate::model::{Activations, KvCache, Model, ahead, forward};
+use crate::model::{Activations, KvCache, Model, ahead, pass};
 use llama_trace_core::config::ModelConfig;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::draw::{Draw, Sampling};
@@ -255,7 +255,7 @@ impl<B: Backend> Sequence<B> {
             return Ok(drawn.id);
         }
         let mut drawn = 0;
-        forward::last_logits(model, work, span, |logits| {
+        pass::last_logits(model, work, span, |logits| {
             *not_a_number |= logits.iter().any(|logit| logit.is_nan());
             drawn = sampler.sample(logits, *number, pass, probe);
             Ok(())
@@ -273,7 +273,7 @@ impl<B: Backend> Sequence<B> {
         probe: &mut dyn Probe,
     ) -> Result<()> {
         let mut sampler = self.text.sampler.clone();
-        forward::last_logits(model, work, 0, |logits| {
+        pass::last_logits(model, work, 0, |logits| {
             sampler.sample(logits, self.number, pass, probe);
             Ok(())
         })
@@ -311,7 +311,7 @@ fn draws_after<B: Backend>(sequences: &[&mut Sequence<B>], ids: &[Vec<u32>]) -> 
 /// `next` says how tokens are drawn there.
 ///
 /// # Errors
-/// As [`forward::forward_and_draw`]'s; the sequences are then as they were.
+/// As [`pass::forward_and_draw`]'s; the sequences are then as they were.
 pub(super) fn read<B: Backend>(
     model: &Model<B>,
     work: &mut Activations<B>,
@@ -330,7 +330,7 @@ pub(super) fn read<B: Backend>(
     let all: Vec<u32> = ids.iter().flat_map(AsRef::as_ref).copied().collect();
     let mut caches: Vec<_> = sequences.iter_mut().map(|sequence| &mut sequence.cache).collect();
     let drawn = if probe.enabled() || draws.is_empty() {
-        forward::forward_and_draw(model, &mut caches, work, pass, &spans, (&all, draws), probe)?
+        pass::forward_and_draw(model, &mut caches, work, pass, &spans, (&all, draws), probe)?
     } else {
         ahead::pass_and_next(model, &mut caches, work, pass, &spans, (&all, draws), next)?
     };

@@ -83,7 +83,7 @@ pub struct Activations<B: Backend> {
 }
 
 impl<B: Backend> Activations<B> {
-    /// No buffers yet; [`begin`](super::forward::begin) makes room.
+    /// No buffers yet; [`begin`](super::pass::begin) makes room.
     ///
     /// # Errors
     /// Where the backend cannot even have those.
@@ -162,7 +162,7 @@ impl<B: Backend> Activations<B> {
         self.rows
     }
 
-    /// Puts `x` (R, D) where [`layer`](super::forward::layer) and [`finish`](super::forward::finish) read their input.
+    /// Puts `x` (R, D) where [`layer`](super::forward::layer) and [`finish`](super::pass::finish) read their input.
     ///
     /// # Errors
     /// Where the backend fails.

@@ -11,12 +11,12 @@ use llama_trace_core::trace::NoProbe;
 use super::asked::{Asked, Step};
 use super::{Activations, KvCache, Model, forward, pass};
 
-/// Runs pass number `pass` as [`forward::forward_and_draw`] does, with a draw for each span and nobody who looks on; or only
+/// Runs pass number `pass` as [`pass::forward_and_draw`] does, with a draw for each span and nobody who looks on; or only
 /// waits for it, where it was asked for before. Before it waits it asks for the pass after it, over one token of each of the
 /// same sequences, where `next` says how tokens are drawn there: then there is room for them in the caches.
 ///
 /// # Errors
-/// As [`forward::forward_and_draw`]'s.
+/// As [`pass::forward_and_draw`]'s.
 pub fn pass_and_next<B: Backend>(
     model: &Model<B>,
     caches: &mut [&mut KvCache<B>],
@@ -33,7 +33,7 @@ pub fn pass_and_next<B: Backend>(
         None => {
             pass::check_room(caches, spans)?;
             model.backend.all_shown(&work.pass);
-            forward::begin(model, work, pass, spans, (ids, draws), &mut NoProbe)?;
+            pass::begin(model, work, pass, spans, (ids, draws), &mut NoProbe)?;
             go_on(model, caches, work)?;
             ((0..spans.len()).collect(), spans.len())
         }

@@ -24,8 +24,6 @@ use super::activations::Activations;
 use super::observe::Observer;
 use super::{KvCache, LayerWeights, Linear, Model};
 
-pub use super::pass::{begin, finish, finish_rows, forward, forward_and_draw, last_logits};
-
 /// Everything before the layers: the tokens' embeddings, and the tables that all layers share. It need not know the ids.
 pub(super) fn embed<B: Backend>(
     model: &Model<B>,
@@ -49,7 +47,7 @@ pub(super) fn embed<B: Backend>(
 /// One layer: reads `work.x` and writes `work.x`; keys and values of this pass go into the caches, one for each span.
 ///
 /// # Errors
-/// As [`forward`]'s.
+/// As [`forward_and_draw`](super::pass::forward_and_draw)'s.
 pub fn layer<B: Backend>(
     model: &Model<B>,
     caches: &mut [&mut KvCache<B>],

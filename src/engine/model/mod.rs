@@ -7,7 +7,7 @@ mod fingerprint;
 pub mod forward;
 pub mod kv_cache;
 mod observe;
-mod pass;
+pub mod pass;
 mod reading;
 mod weights;
 

@@ -4,7 +4,7 @@ use super::prints::{Printing, Prints};
 use super::{Check, Runs};
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::{Backend, Span};
-use llama_trace_engine::model::{Activations, KvCache, forward};
+use llama_trace_engine::model::{Activations, KvCache, pass};
 
 /// Tokens that the second sequence reads in the second pass: as many as a unit takes.
 const MANY: usize = 16;
@@ -58,7 +58,7 @@ fn run<B: Backend>(runs: &Runs<'_, B>, lengths: &[[usize; 2]], sequences: &[usiz
         let reads = |sequence: usize| spans.iter().any(|span| span.sequence == sequence);
         let now = sequences.iter().zip(&mut caches).filter(|(sequence, _)| reads(**sequence));
         let mut now: Vec<_> = now.map(|(_, cache)| cache).collect();
-        forward::forward(model, &mut now, &mut work, pass, &spans, &ids, &mut probe)?;
+        pass::forward(model, &mut now, &mut work, pass, &spans, &ids, &mut probe)?;
         prints.push(probe.prints);
     }
     Ok(prints)

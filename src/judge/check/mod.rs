@@ -35,7 +35,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Address, NoProbe, PassDims, Probe, Site, Sizes, Stage, Step};
 use llama_trace_engine::backend::{Backend, cpu};
 use llama_trace_engine::generate::{Sampler, Sampling, Session};
-use llama_trace_engine::model::{Model, forward};
+use llama_trace_engine::model::{Model, pass};
 use llama_trace_formats::tokenizer::Tokenizer;
 
 pub use cells::{Cells, Change, Nothing, ReadRows, rows};
@@ -248,7 +248,7 @@ impl<B: Backend> Runs<'_, B> {
             let mut watcher = probe(session.next_pass(ids.len()), Some(randoms.random(draw)));
             ids = vec![session.run(&ids, &mut watcher)?];
             let mut logits = Vec::new();
-            forward::last_logits(self.model, &session.work, 0, |values| {
+            pass::last_logits(self.model, &session.work, 0, |values| {
                 logits.extend(values.iter().map(|value| value.to_bits()));
                 Ok(())
             })?;

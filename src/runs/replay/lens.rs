@@ -7,7 +7,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::lens::{Candidate, LensAt, Reading};
 use llama_trace_core::trace::{Probe, Site, Stage, Values};
 use llama_trace_engine::backend::Backend;
-use llama_trace_engine::model::{Activations, Model, forward};
+use llama_trace_engine::model::{Activations, Model, pass};
 
 /// The ids that the last layer finds the likeliest, by pass and token.
 #[derive(Default)]
@@ -47,7 +47,7 @@ pub(super) fn read_residual<B: Backend>(
 ) -> Result<Vec<Reading>> {
     let readings = vec![None; tokens.len()];
     let mut ranking = Ranking { tokens: tokens.clone(), vocab: model.config.vocab, top, answers, readings };
-    forward::finish_rows(model, work, tokens, &mut ranking)?;
+    pass::finish_rows(model, work, tokens, &mut ranking)?;
     model.backend.sync()?;
     let read = ranking.readings.into_iter().collect::<Option<Vec<_>>>();
     read.ok_or_else(|| Error::usage("the head has not read all of these rows"))

@@ -34,7 +34,7 @@ use llama_trace_core::trace::{
 };
 use llama_trace_engine::backend::{Backend, Span};
 use llama_trace_engine::generate::{Next, Session};
-use llama_trace_engine::model::forward;
+use llama_trace_engine::model::{forward, pass};
 use llama_trace_formats::tokenizer::Tokenizer;
 
 /// Who has passes run, and parts of them again.
@@ -370,7 +370,7 @@ impl<'m, B: Backend> Worker<'m, B> {
                 let Self { session: Session { model, work, .. }, passes, at, .. } = self;
                 *at = None;
                 let span = Span { sequence: site.sequence, start: dims.start, tokens: dims.tokens };
-                forward::begin(model, work, dims.pass, &[span], (&passes[site.pass].ids, &[]), &mut watch)?;
+                pass::begin(model, work, dims.pass, &[span], (&passes[site.pass].ids, &[]), &mut watch)?;
                 *at = Some((site.pass, 0));
             }
             (Section::Layer, Some(layer)) => {
@@ -381,12 +381,12 @@ impl<'m, B: Backend> Worker<'m, B> {
             (Section::End, _) => {
                 self.enter(site.pass, layers)?;
                 let Session { model, work, .. } = &mut self.session;
-                forward::finish_rows(model, work, rows, &mut watch)?;
+                pass::finish_rows(model, work, rows, &mut watch)?;
             }
             (Section::Sampler, _) => {
                 self.enter(site.pass, layers)?;
                 let Session { model, work, .. } = &mut self.session;
-                forward::finish(model, work, &mut NoProbe)?;
+                pass::finish(model, work, &mut NoProbe)?;
                 self.session.show_draw(site.pass, &mut watch)?;
             }
         }

@@ -6,7 +6,7 @@ use llama_trace_core::error::Result;
 use llama_trace_core::trace::lens::{LensAt, Reading};
 use llama_trace_core::trace::{NoProbe, Site};
 use llama_trace_engine::backend::{Backend, Span};
-use llama_trace_engine::model::{Activations, forward};
+use llama_trace_engine::model::{Activations, pass};
 
 impl<B: Backend> Reader<B> {
     /// What the model would answer after the layer of `at`, for each of its tokens.
@@ -42,7 +42,7 @@ impl<B: Backend> Reader<B> {
         let rows = at.tokens.len();
         // Which tokens the pass reads does not matter: the residual takes the place of their embeddings.
         let (ids, span) = (vec![0; rows], Span { sequence: 0, start: 0, tokens: rows });
-        forward::begin(&model, work, at.site.pass, &[span], (&ids, &[]), &mut NoProbe)?;
+        pass::begin(&model, work, at.site.pass, &[span], (&ids, &[]), &mut NoProbe)?;
         work.set_input(&model, residual.floats(at.tokens.clone()))?;
         read_residual(&model, work, 0..rows, at.top, answers)
     }

@@ -8,7 +8,7 @@ use llama_trace_core::trace::foretold::{Foretold, ForetoldAt};
 use llama_trace_core::trace::{Probe, Region, Site, Stage, Values};
 use llama_trace_engine::backend::Backend;
 use llama_trace_engine::generate::Session;
-use llama_trace_engine::model::forward;
+use llama_trace_engine::model::pass;
 
 impl<B: Backend> Worker<'_, B> {
     /// How likely each token of `at` was; none for the first of all, before which there is nothing.
@@ -37,7 +37,7 @@ impl<B: Backend> Worker<'_, B> {
             let (ids, told) = (&ids[skipped..], &mut told[skipped..]);
             let Session { model, work, .. } = &mut self.session;
             let mut probe = Foretelling { first: rows.start, vocab: sizes.vocab, ids, told };
-            forward::finish_rows(model, work, rows, &mut probe)?;
+            pass::finish_rows(model, work, rows, &mut probe)?;
             model.backend.sync()?;
         }
         Ok(told)
