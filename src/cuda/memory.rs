@@ -19,7 +19,8 @@ impl Memory {
     /// `bytes` bytes with anything in them.
     pub(super) fn new(queue: &Arc<Queue>, bytes: usize) -> Result<Self> {
         // Copies into shared memory take 16 bytes at a time, the last of them too.
-        let at = if bytes == 0 { None } else { Some(queue.device().allocate(bytes.next_multiple_of(16))?) };
+        let whole = bytes.checked_next_multiple_of(16).unwrap_or(bytes);
+        let at = if bytes == 0 { None } else { Some(queue.device().allocate(whole)?) };
         Ok(Self { queue: Arc::clone(queue), at, bytes })
     }
 
