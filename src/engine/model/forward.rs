@@ -1,7 +1,7 @@
 //! The forward pass, top to bottom: the same code for the prompt (T tokens at once) and for every token
 //! after it (T = 1), watched or not.
 //!
-//! A pass reads a span of tokens of each of its sequences ([`Span`]); one prompt is one span. The rows of all spans
+//! A pass reads a span of tokens of each of its sequences ([`Span`](crate::backend::Span)); one prompt is one span. The rows of all spans
 //! stand one after the other: norms, products and residuals take them all at once, for no row knows of another
 //! there. Only in the cache and in attention does a token meet others, and those go span by span.
 //!
@@ -12,7 +12,7 @@
 //! Where a `?` stands, the pass may be left: an operation that was asked to stop has not written all of its
 //! output, and nobody gets to see it.
 //!
-//! A pass is [`embed`], then [`layer`] for every layer, then [`head`]: `pass.rs` calls them, and knows which tokens of which
+//! A pass is `embed`, then [`layer`] for every layer, then `head`: `pass.rs` calls them, and knows which tokens of which
 //! sequences a pass has. At the end of a line stands the shape of what it writes: T tokens, D channels, H query heads and G
 //! kv heads of C channels, K cached tokens, F hidden values, V tokens of the vocabulary.
 

@@ -1,4 +1,4 @@
-//! What surrounds the computation of a pass ([`forward`](super::forward)): which tokens of which sequences it has, what the
+//! What surrounds the computation of a pass ([`super::forward`]): which tokens of which sequences it has, what the
 //! caches hold after it, which rows of the logits somebody wants, and the tokens that a device draws by itself.
 //!
 //! [`forward`] is [`begin`], then [`layer`] for every layer, then [`finish`]. The three are public because
