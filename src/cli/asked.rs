@@ -8,7 +8,7 @@ use super::traced::{Traced, wait};
 use super::{RunArgs, TraceArgs};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
-use llama_trace_core::trace::{Answer, Outline, Query, Run as Number, Source, Status, TokenLabel};
+use llama_trace_core::trace::{Outline, Question, Run as Number, Source, Status, TokenLabel};
 use llama_trace_runs::replay::{DEFAULT_MEMORY, Live, Start};
 
 /// A run whose passes are done.
@@ -73,9 +73,9 @@ impl Asked {
         self.source.outline()
     }
 
-    /// Waits for the answer to `query`.
-    pub(super) fn ask(&mut self, query: &Query) -> Result<Answer> {
-        wait(&mut *self.source, query)
+    /// Waits for the answer.
+    pub(super) fn ask<Q: Question>(&mut self, question: &Q) -> Result<Q::Answer> {
+        wait(&mut *self.source, question)
     }
 
     /// The text of a token of the vocabulary.

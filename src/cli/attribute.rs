@@ -10,7 +10,7 @@ use super::device::Device;
 use super::{AttributeArgs, LogFormat, output};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::lens::{Attribution, AttributionAt, Share};
-use llama_trace_core::trace::{Answer, Query, Site, Stage};
+use llama_trace_core::trace::{Site, Stage};
 
 /// Parts that the text names one by one.
 const NAMED: usize = 16;
@@ -39,10 +39,7 @@ impl Command for &AttributeArgs {
         };
         let id = self.token.or_else(drawn);
         let site = Site::once(pass, Stage::Logits);
-        let query = Query::Attribution(AttributionAt { site, token, id, against: self.against });
-        let Answer::Attribution(attribution) = asked.ask(&query)? else {
-            unreachable!("each question has an answer of its own kind")
-        };
+        let attribution = asked.ask(&AttributionAt { site, token, id, against: self.against })?;
         let printed = match self.format {
             LogFormat::Text => print_text(&asked, t, &attribution),
             LogFormat::Json => print_json(&attribution),

@@ -11,7 +11,7 @@ use super::{ExplainArgs, LogFormat, RunArgs, output};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::explanation::{Explanation, ExplanationAt, From, Operand, Term, Together};
 use llama_trace_core::trace::select::{absent, ask_for_pass, past_the_last};
-use llama_trace_core::trace::{Address, Answer, Axis, Outline, Query, Run, Site, Step, Subject};
+use llama_trace_core::trace::{Address, Axis, Outline, Run, Site, Step, Subject};
 
 /// The columns of the longest bar.
 const BAR: f64 = 20.0;
@@ -39,10 +39,7 @@ impl Command for &ExplainArgs {
             None => ask_for_pass(pass),
         };
         let (site, at) = find(&self.address, step, asked.outline(), more)?;
-        let query = Query::Explanation(ExplanationAt { site, at, terms: self.terms });
-        let Answer::Explanation(explanation) = asked.ask(&query)? else {
-            unreachable!("each question has an answer of its own kind")
-        };
+        let explanation = asked.ask(&ExplanationAt { site, at, terms: self.terms })?;
         // A view has the numbers of its stage: of one of those it is told.
         let view = match step {
             Step::View(_) => {

@@ -12,7 +12,7 @@ use super::{LensArgs, LogFormat, NOT_A_NUMBER, output, tell};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::lens::{LensAt, Reading};
 use llama_trace_core::trace::select::numbers;
-use llama_trace_core::trace::{Answer, Query, Site, Stage};
+use llama_trace_core::trace::{Site, Stage};
 
 impl Command for &LensArgs {
     fn asks(&self) -> Asks<'_> {
@@ -52,13 +52,8 @@ impl Command for &LensArgs {
 fn read(asked: &mut Asked, t: usize, layer: usize, top: usize) -> Result<Reading> {
     let (pass, row, _) = asked.position(t).unwrap_or_else(|| unreachable!("{t} is a position"));
     let site = Site::layer(pass, layer, Stage::FfnResidual);
-    let query = Query::Lens(LensAt { site, tokens: row..row + 1, top });
-    match asked.ask(&query)? {
-        Answer::Lens(readings) => {
-            Ok(readings.into_iter().next().unwrap_or_else(|| unreachable!("one was asked for")))
-        }
-        _ => unreachable!("each question has an answer of its own kind"),
-    }
+    let readings = asked.ask(&LensAt { site, tokens: row..row + 1, top })?;
+    Ok(readings.into_iter().next().unwrap_or_else(|| unreachable!("one was asked for")))
 }
 
 /// The first layer from which on the answer is the likeliest token.

@@ -18,7 +18,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 use llama_trace_core::trace::select::{Extent, numbers};
 use llama_trace_core::trace::{
-    Address, Answer, Block, ModelCard, Outline, Probe, Query, Region, Run, Select, Site, Source,
+    Address, Block, BlockAt, ModelCard, Outline, Probe, Question, Region, Run, Select, Site, Source, told,
 };
 use llama_trace_engine::model::Model;
 use llama_trace_runs::record::{Kept, Trace};
@@ -318,11 +318,11 @@ impl SelectArgs {
     }
 }
 
-/// Waits for the answer of `source` to `query`.
-pub(super) fn wait(source: &mut dyn Source, query: &Query) -> Result<Answer> {
+/// Waits for the answer of `source`.
+pub(super) fn wait<Q: Question>(source: &mut dyn Source, question: &Q) -> Result<Q::Answer> {
     loop {
         source.poll()?;
-        if let Poll::Ready(answer) = source.ask(query) {
+        if let Poll::Ready(answer) = told(source, question.clone()) {
             return answer;
         }
         stop::check()?;
@@ -342,7 +342,7 @@ pub(super) fn show(
     let count: usize = shape.iter().product();
     let Some(&width) = shape.last() else { return Ok(()) };
     if count <= AT_ONCE {
-        let block = block(source, site, Region::whole(shape))?;
+        let block = wait(source, &BlockAt(site, Region::whole(shape)))?;
         record(probe, &block, 0..count / width.max(1));
         return Ok(());
     }
@@ -353,8 +353,7 @@ pub(super) fn show(
         for first in (0..beside).step_by(at_once) {
             let rows = run * beside + first..run * beside + (first + at_once).min(beside);
             let region = region(shape, rows.clone());
-            let block = block(source, site, region)?;
-            record(probe, &block, rows);
+            record(probe, &wait(source, &BlockAt(site, region))?, rows);
         }
     }
     Ok(())
@@ -371,13 +370,6 @@ fn region(shape: &[usize], rows: std::ops::Range<usize>) -> Region {
         region[axis] = if axis + 2 == axes { index..index + rows.len() } else { index..index + 1 };
     }
     Region(region)
-}
-
-fn block(source: &mut dyn Source, site: Site, region: Region) -> Result<Block> {
-    match wait(source, &Query::Block(site, region))? {
-        Answer::Block(block) => Ok(block),
-        _ => unreachable!("each question has an answer of its own kind"),
-    }
 }
 
 /// Shows `probe` these rows of a block that has them.

@@ -46,7 +46,7 @@ pub(super) struct Norm {
 const MANY: usize = 256;
 
 /// Threads of a block that normalises a row of so many values: of many rows more blocks go side by side the smaller they are,
-/// and then each thread has what it can keep of the weights (`WEIGHTS` of `norm.cuh`).
+/// and then each thread has what it can keep of the weights (`ASKED` of `rms_norm.cu`).
 pub(super) fn threads(width: usize, rows: usize) -> u32 {
     match width {
         ..=512 => 32,

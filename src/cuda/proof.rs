@@ -50,7 +50,7 @@ const TOKENS: [(&str, usize); 3] =
     [("multiply one row", 1), ("multiply a few rows", 9), ("multiply many rows", MANY)];
 const MANY: usize = 20;
 
-/// Keys of all heads together that are too many for blocks of one head each to run at once on a device.
+/// Keys of all heads together: with so many, heads that share keys go together, unless there are two heads alone.
 const KEYS_OF_HEADS: usize = 1 << 14;
 
 /// What the kernels of attention for several tokens do.
@@ -240,7 +240,7 @@ fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
     // A prompt, and a token after it, which each head attends from by itself; then one with so many keys that heads go together.
     let AttentionShape { heads, kv_heads, head_dim, .. } = uses.heads;
     let (width, of_keys, tokens) = (heads * head_dim, kv_heads * head_dim, 70);
-    let many = KEYS_OF_HEADS / heads;
+    let many = (KEYS_OF_HEADS / heads).max(tokens + 2);
     let [mut keys, mut cached] =
         [backend.new_cache((many + 1) * of_keys)?, backend.new_cache((many + 1) * of_keys)?];
     let after = tokens + 1..many;

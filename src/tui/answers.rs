@@ -4,15 +4,7 @@ use std::collections::HashMap;
 use std::task::Poll;
 
 use llama_trace_core::error::Error;
-use llama_trace_core::trace::draw::{Draw, DrawAt};
-use llama_trace_core::trace::explanation::{Explanation, ExplanationAt};
-use llama_trace_core::trace::foretold::{Foretold, ForetoldAt, Made};
-use llama_trace_core::trace::lens::{Attribution, AttributionAt, LensAt, Reading};
-use llama_trace_core::trace::stream::{Addition, StreamAt};
-use llama_trace_core::trace::units::{UnitsAt, WritesAt, Writing};
-use llama_trace_core::trace::{
-    Answer, Block, Order, Part, Pattern, Query, Region, Site, Source, Spread, WeightRows,
-};
+use llama_trace_core::trace::{Answer, Block, Order, Part, Query, Question, Region, Site, Source, Spread};
 
 /// How far a question has come.
 #[derive(Clone, Debug)]
@@ -157,102 +149,12 @@ impl Answers {
         })
     }
 
-    /// A number taken apart, or why it cannot be.
-    pub fn explanation(&self, at: &ExplanationAt) -> Option<Result<&Explanation, &str>> {
-        match self.known.get(&Query::Explanation(*at))? {
-            Known::There(Answer::Explanation(explanation)) => Some(Ok(explanation)),
+    /// What was answered, or why there is no answer; none as long as nobody knows.
+    pub fn told<Q: Question>(&self, question: &Q) -> Option<Result<&Q::Told, &str>> {
+        match self.known.get(&question.clone().into())? {
+            Known::There(answer) => Q::told(answer).map(Ok),
             Known::Failed(reason) => Some(Err(reason)),
-            _ => None,
-        }
-    }
-
-    /// What a layer would answer, token by token, or why that cannot be told.
-    pub fn lens(&self, at: &LensAt) -> Option<Result<&[Reading], &str>> {
-        match self.known.get(&Query::Lens(at.clone()))? {
-            Known::There(Answer::Lens(readings)) => Some(Ok(readings)),
-            Known::Failed(reason) => Some(Err(reason)),
-            _ => None,
-        }
-    }
-
-    /// A difference of logits in parts, or why it cannot be split.
-    pub fn attribution(&self, at: &AttributionAt) -> Option<Result<&Attribution, &str>> {
-        match self.known.get(&Query::Attribution(*at))? {
-            Known::There(Answer::Attribution(attribution)) => Some(Ok(attribution)),
-            Known::Failed(reason) => Some(Err(reason)),
-            _ => None,
-        }
-    }
-
-    /// What is drawn after a pass, or why that cannot be told.
-    pub fn draw(&self, at: &DrawAt) -> Option<Result<&Draw, &str>> {
-        match self.known.get(&Query::Draw(*at))? {
-            Known::There(Answer::Draw(draw)) => Some(Ok(draw)),
-            Known::Failed(reason) => Some(Err(reason)),
-            _ => None,
-        }
-    }
-
-    /// What the sublayers of a layer added to the residual stream, token by token, or why that cannot be told.
-    pub fn stream(&self, at: &StreamAt) -> Option<Result<&[[Addition; 2]], &str>> {
-        match self.known.get(&Query::Stream(at.clone()))? {
-            Known::There(Answer::Stream(added)) => Some(Ok(added)),
-            Known::Failed(reason) => Some(Err(reason)),
-            _ => None,
-        }
-    }
-
-    /// How likely tokens were, or why that cannot be told.
-    pub fn foretold(&self, at: &ForetoldAt) -> Option<Result<&[Option<Foretold>], &str>> {
-        match self.known.get(&Query::Foretold(at.clone()))? {
-            Known::There(Answer::Foretold(told)) => Some(Ok(told)),
-            Known::Failed(reason) => Some(Err(reason)),
-            _ => None,
-        }
-    }
-
-    /// The units of a layer, the strongest first, or why they cannot be sorted.
-    pub fn units(&self, at: &UnitsAt) -> Option<Result<&[u32], &str>> {
-        match self.known.get(&Query::Units(*at))? {
-            Known::There(Answer::Units(units)) => Some(Ok(units)),
-            Known::Failed(reason) => Some(Err(reason)),
-            _ => None,
-        }
-    }
-
-    /// What some of them add to the logits, or why that cannot be told.
-    pub fn writes(&self, at: &WritesAt) -> Option<Result<&[Writing], &str>> {
-        match self.known.get(&Query::Writes(at.clone()))? {
-            Known::There(Answer::Writes(writings)) => Some(Ok(writings)),
-            Known::Failed(reason) => Some(Err(reason)),
-            _ => None,
-        }
-    }
-
-    /// What the tokens of a pass are made of, or why that cannot be told.
-    pub fn made(&self, site: Site) -> Option<Result<&[Made], &str>> {
-        match self.known.get(&Query::Made(site))? {
-            Known::There(Answer::Made(made)) => Some(Ok(made)),
-            Known::Failed(reason) => Some(Err(reason)),
-            _ => None,
-        }
-    }
-
-    /// How the heads of a layer divide their attention, or why that cannot be told.
-    pub fn patterns(&self, site: Site) -> Option<Result<&[Pattern], &str>> {
-        match self.known.get(&Query::Patterns(site))? {
-            Known::There(Answer::Patterns(patterns)) => Some(Ok(patterns)),
-            Known::Failed(reason) => Some(Err(reason)),
-            _ => None,
-        }
-    }
-
-    /// Rows of a weight, or why they cannot be had.
-    pub fn rows(&self, rows: &WeightRows) -> Option<Result<&[f32], &str>> {
-        match self.known.get(&Query::Rows(rows.clone()))? {
-            Known::There(Answer::Rows(values)) => Some(Ok(values)),
-            Known::Failed(reason) => Some(Err(reason)),
-            _ => None,
+            Known::Pending => None,
         }
     }
 

@@ -29,7 +29,7 @@ fn next_token(app: &App, by_hand: bool) -> Result<Fork, String> {
                 let token = Sampler::token(app).ok_or("choose a token: no other line is one")?;
                 fork(token, None)
             }
-            false => match app.answers.draw(&app.draw_at(setting)) {
+            false => match app.answers.told(&app.draw_at(setting)) {
                 Some(Ok(draw)) => fork(draw.drawn, setting),
                 _ => Err("what would be drawn is not known yet".into()),
             },

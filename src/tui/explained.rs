@@ -39,12 +39,12 @@ impl App {
 
     /// The values of that row, once they are there, or why they are not.
     pub fn weight_values(&self, address: &Address) -> Option<Result<&[f32], &str>> {
-        self.answers.rows(&self.weight_row(address)?)
+        self.answers.told(&self.weight_row(address)?)
     }
 
     /// The number taken apart, once it is, or why it cannot be.
     pub fn explanation(&self) -> Option<Result<&Explanation, &str>> {
-        self.answers.explanation(&self.derivation.as_ref()?.of?)
+        self.answers.told(&self.derivation.as_ref()?.of?)
     }
 
     /// The term that is chosen, and which operand of it: that which leads back the furthest, where nobody chose.

@@ -22,7 +22,7 @@ impl App {
 
     /// Tries the next setting, once the run's own is known. One that is the run's own is not tried.
     pub(super) fn turn_knob(&mut self, right: isize) {
-        let Some(Ok(draw)) = self.answers.draw(&self.draw_at(None)) else { return };
+        let Some(Ok(draw)) = self.answers.told(&self.draw_at(None)) else { return };
         let own = draw.setting;
         let now = self.trying.setting.unwrap_or(own);
         let next = turned(now, own, self.trying.knob, right > 0);

@@ -37,7 +37,7 @@ impl App {
     /// How likely a token of a pass was: none for the first of all. Nothing while that is not known.
     pub fn foretold(&self, pass: usize, token: usize) -> Option<Option<Foretold>> {
         let at = self.foretold_at(pass, token);
-        self.answers.foretold(&at)?.ok()?.get(token - at.tokens.start).cloned()
+        self.answers.told(&at)?.ok()?.get(token - at.tokens.start).cloned()
     }
 
     /// The layer and the head in view and the query under the cursor, whose attention the strip carries, where a layer

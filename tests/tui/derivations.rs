@@ -291,7 +291,7 @@ fn the_sampler_says_which_tokens_have_no_probability_and_that_nobody_cut_them() 
         }
         assert!(desk.app.message().unwrap().text.contains("top-p 1 is the last step"));
         let at = desk.app.draw_at(desk.app.trying().setting);
-        let draw = desk.app.answers().draw(&at).unwrap().unwrap().clone();
+        let draw = desk.app.answers().told(&at).unwrap().unwrap().clone();
         let above = draw.tokens.iter().filter(|token| token.prob > 0.0).count();
         assert!(draw.setting.top_k == 0 && above < draw.vocab && above < 8, "{above}");
         desk.key(KeyCode::Down);

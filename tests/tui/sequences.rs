@@ -389,7 +389,7 @@ fn in_little_room_the_sampler_still_says_what_is_set_and_every_cut() {
         let (k, p) = (setting.top_k, setting.top_p);
         assert!(k > 0 && p < 1.0, "{setting:?}");
         let at = program.stage.app.draw_at(Some(setting));
-        let draw = program.stage.app.answers().draw(&at).unwrap().unwrap();
+        let draw = program.stage.app.answers().told(&at).unwrap().unwrap();
         let screen = program.stage.screen();
         assert!(screen.contains(&format!("‹{p}›")), "{size:?}\n{screen}");
         let said = |name: &str, count: usize| {
@@ -415,7 +415,7 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
     let drawn = |program: &Program| {
         let setting = program.stage.app.trying().setting;
         let at = program.stage.app.draw_at(setting);
-        program.stage.app.answers().draw(&at).unwrap().unwrap().drawn
+        program.stage.app.answers().told(&at).unwrap().unwrap().drawn
     };
     program.keys("→");
     for _ in 0..50 {

@@ -1,5 +1,6 @@
 //! What a viewer asks about a run, and what it is told.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -134,6 +135,104 @@ pub enum Answer {
     Foretold(Vec<Option<Foretold>>),
     /// To [`Query::Made`]: one for each token of the pass.
     Made(Arc<[Made]>),
+}
+
+/// A question that knows the type of its answer.
+pub trait Question: Clone + Into<Query> {
+    /// What it is told.
+    type Told: ?Sized;
+    /// How [`Answer`] has that.
+    type Answer: Borrow<Self::Told>;
+
+    /// The answer to such a question; none where it is one to another.
+    fn answer(answer: Answer) -> Option<Self::Answer>;
+
+    /// The same, looked at.
+    fn told(answer: &Answer) -> Option<&Self::Told>;
+}
+
+/// A block of a stage that has what is in the region: [`Query::Block`].
+#[derive(Clone, Debug)]
+pub struct BlockAt(pub Site, pub Region);
+
+/// How the heads of a layer divide their attention: [`Query::Patterns`].
+#[derive(Clone, Copy, Debug)]
+pub struct PatternsAt(pub Site);
+
+/// What the tokens of a pass are made of: [`Query::Made`].
+#[derive(Clone, Copy, Debug)]
+pub struct MadeAt(pub Site);
+
+impl From<BlockAt> for Query {
+    fn from(BlockAt(site, region): BlockAt) -> Self {
+        Self::Block(site, region)
+    }
+}
+
+impl From<PatternsAt> for Query {
+    fn from(PatternsAt(site): PatternsAt) -> Self {
+        Self::Patterns(site)
+    }
+}
+
+impl From<MadeAt> for Query {
+    fn from(MadeAt(site): MadeAt) -> Self {
+        Self::Made(site)
+    }
+}
+
+macro_rules! questions {
+    ($($question:ty, $kind:ident: $told:ty, $answer:ty;)*) => {$(
+        impl Question for $question {
+            type Told = $told;
+            type Answer = $answer;
+
+            fn answer(answer: Answer) -> Option<$answer> {
+                if let Answer::$kind(answer) = answer { Some(answer) } else { None }
+            }
+
+            fn told(answer: &Answer) -> Option<&$told> {
+                if let Answer::$kind(answer) = answer { Some(answer.borrow()) } else { None }
+            }
+        }
+    )*};
+}
+
+macro_rules! queries {
+    ($($question:ty, $kind:ident;)*) => {$(
+        impl From<$question> for Query {
+            fn from(question: $question) -> Self {
+                Self::$kind(question)
+            }
+        }
+    )*};
+}
+
+queries! {
+    WeightRows, Rows;
+    ExplanationAt, Explanation;
+    LensAt, Lens;
+    AttributionAt, Attribution;
+    DrawAt, Draw;
+    StreamAt, Stream;
+    UnitsAt, Units;
+    WritesAt, Writes;
+    ForetoldAt, Foretold;
+}
+
+questions! {
+    BlockAt, Block: Block, Block;
+    PatternsAt, Patterns: [Pattern], Vec<Pattern>;
+    WeightRows, Rows: [f32], Vec<f32>;
+    ExplanationAt, Explanation: Explanation, Box<Explanation>;
+    LensAt, Lens: [Reading], Vec<Reading>;
+    AttributionAt, Attribution: Attribution, Attribution;
+    DrawAt, Draw: Draw, Arc<Draw>;
+    StreamAt, Stream: [[Addition; 2]], Vec<[Addition; 2]>;
+    UnitsAt, Units: [u32], Arc<[u32]>;
+    WritesAt, Writes: [Writing], Vec<Writing>;
+    ForetoldAt, Foretold: [Option<Foretold>], Vec<Option<Foretold>>;
+    MadeAt, Made: [Made], Arc<[Made]>;
 }
 
 impl fmt::Display for Query {

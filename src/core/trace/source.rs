@@ -16,7 +16,7 @@ use super::block::{Block, Region};
 use super::card::ModelCard;
 use super::draw::Sampling;
 use super::fork::Fork;
-use super::query::{Answer, Query};
+use super::query::{Answer, BlockAt, Query, Question};
 use super::site::{Run, Site};
 use super::sizes::PassDims;
 
@@ -145,12 +145,17 @@ pub trait Source {
 /// # Errors
 /// As [`Source::ask`].
 pub fn block(source: &mut (impl Source + ?Sized), site: Site, region: &Region) -> Poll<Result<Block>> {
-    match source.ask(&Query::Block(site, region.clone())) {
-        Poll::Ready(Ok(Answer::Block(block))) => Poll::Ready(Ok(block)),
-        Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-        // A block is answered with a block.
-        Poll::Ready(Ok(_)) | Poll::Pending => Poll::Pending,
-    }
+    told(source, BlockAt(site, region.clone()))
+}
+
+/// The answer to a question that knows its type.
+///
+/// # Errors
+/// As [`Source::ask`].
+pub fn told<Q: Question>(source: &mut (impl Source + ?Sized), question: Q) -> Poll<Result<Q::Answer>> {
+    source.ask(&question.into()).map_ok(|answer| {
+        Q::answer(answer).unwrap_or_else(|| unreachable!("a source answers what it is asked"))
+    })
 }
 
 /// Why a run that was recorded goes no further and has no other branches.

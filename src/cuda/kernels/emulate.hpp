@@ -100,7 +100,7 @@ struct Lane {
 struct Copy {
     void* to;
     const void* from;
-    size_t bytes;  // of 16; the others become zeros
+    size_t bytes;  // of cp.async of 16, whose others become zeros
 };
 
 // What a word of arrivals has counted: of how many lanes some are left, and the phases that are done; of the last of these,
@@ -751,23 +751,20 @@ inline void begin_arrivals(uint64_t* arrivals, int lanes) {
     emulated::arrivals[arrivals] = {lanes, lanes, 0, true, {}};
 }
 inline void show_arrivals() {}
-template <int N>
-inline void copy_async(uint64_t* at, const AsyncPiece (&pieces)[N]) {
+inline void copy_async(uint64_t* at, const AsyncPiece& piece) {
     emulated::Arrivals& arrivals = emulated::arrivals[at];
     if (arrivals.left == arrivals.lanes && !arrivals.seen) {
         emulated::fail("copies to where nobody has waited for those before", "mbarrier.arrive", 0);
     }
-    for (const AsyncPiece& piece : pieces) {
-        if (piece.bytes < 0 || piece.bytes % 16 || reinterpret_cast<uintptr_t>(piece.to) % 16 ||
-            (piece.bytes && reinterpret_cast<uintptr_t>(piece.from) % 16)) {
-            emulated::fail("a copy from or to where 16 bytes do not load at once, or of parts of them", "cp.async.bulk", 0);
-        }
-        for (int i = 0; i < piece.bytes && !emulated::now->waited; i += 16) {
-            const uint64_t from = reinterpret_cast<uintptr_t>(piece.from) + static_cast<unsigned>(i);
-            emulated::early.emplace(from / 4096, from);
-        }
-        if (piece.bytes) arrivals.copies.push_back({piece.to, piece.from, static_cast<size_t>(piece.bytes)});
+    if (piece.bytes <= 0 || piece.bytes % 16 || reinterpret_cast<uintptr_t>(piece.to) % 16 ||
+        reinterpret_cast<uintptr_t>(piece.from) % 16) {
+        emulated::fail("a copy from or to where 16 bytes do not load at once, or of parts of them", "cp.async.bulk", 0);
     }
+    for (int i = 0; i < piece.bytes && !emulated::now->waited; i += 16) {
+        const uint64_t from = reinterpret_cast<uintptr_t>(piece.from) + static_cast<unsigned>(i);
+        emulated::early.emplace(from / 4096, from);
+    }
+    arrivals.copies.push_back({piece.to, piece.from, static_cast<size_t>(piece.bytes)});
     if (--arrivals.left == 0) arrivals.left = arrivals.lanes, arrivals.done++, arrivals.seen = false;
 }
 // In the emulation those who copy come before those who wait: a barrier lies between.

@@ -1,5 +1,5 @@
-// Whole numbers as tensor cores take them, for products of many rows: what pack_rows and pack_weights write and matmul_q8
-// reads.
+// Whole numbers as tensor cores take them, for products of many rows: pack.cu, rms_norm.cu and pack_weights write them,
+// matmul_q8 reads them.
 //
 // The unit is 32 neighbouring values of 16 rows (of activations, or of weights): 512 bytes, 16 for each lane of a warp. With g
 // = lane / 4 and t = lane mod 4 these are the values 4t to 4t + 3 and 16 + 4t to 19 + 4t of the rows g and g + 8, as PTX lays

@@ -44,7 +44,7 @@ KERNEL(128) rope(AllTurned all, const float* cos, const float* sin, int neighbou
     const Turned turned = blockIdx.z == 0 ? all.of[0] : blockIdx.z == 1 ? all.of[1] : all.of[2];
     const int pairs = head_dim / 2, width = turned.heads * head_dim, all_pairs = turned.heads * pairs;
     const float* x = turned.x + static_cast<long long>(blockIdx.x) * width;
-    // Where each of the thread's pairs begins, and its second value; and its number in its head. Divided is once, not for each.
+    // Where each of the thread's pairs begins, and its second value; and its number in its head. Divides once per thread.
     struct Place {
         int first, second, pair;
         bool there;

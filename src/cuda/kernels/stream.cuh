@@ -1,8 +1,9 @@
 // Products in whole numbers of up to 16 rows, with weights that are read through shared memory. -DWEIGHT (I8 in groups of 32, or
-// a format). All have the bits of ops/quantize.rs and ops/blocks.rs. For stream_q8.cu and stream_q8_16.cu.
+// a format). All have the bits of ops/quantize.rs and ops/blocks.rs. For stream_q8.cu, stream_tiles.cu and
+// stream_q8_16.cu.
 //
 // Every weight is read once, and reading is what takes time. A block has a row of a matrix at any address, and lanes that read
-// their own blocks of 17 to 210 bytes would ask the cache for every line many times. So pieces of 16 rows are copied to shared
+// their own blocks of 17 to 210 bytes would ask the cache for every line many times. So pieces of rows are copied to shared
 // memory as they lie, and some are under way while another is multiplied (a ring of stages). The first are asked for before the
 // input is there.
 #pragma once
@@ -69,11 +70,11 @@ __device__ inline From from_of(const Matrix& matrix, int row) {
 }
 
 // Begins to copy `bytes` bytes, up to MOST and MOST of all pieces but the last, from any address to its place in 16 bytes from `to`
-// on: TEAM lanes together.
-template <int MOST, bool ALIGNED, int TEAM>
+// on: half a warp together.
+template <int MOST, bool ALIGNED>
 __device__ inline void copy_piece(SharedPlace to, const uint8_t* from, int bytes) {
-    constexpr int AT_ONCE = 16 * TEAM;
-    const int first = threadIdx.x % TEAM * 16;
+    constexpr int AT_ONCE = 16 * HALF;
+    const int first = threadIdx.x % HALF * 16;
     const bool whole = bytes == MOST;
     if constexpr (!ALIGNED) {
         const int beyond = static_cast<int>(reinterpret_cast<uintptr_t>(from) & 15);
@@ -130,5 +131,5 @@ __device__ inline int turns_of(int all) {
     return block < all ? ceil_div(all - block, gridDim.x) : 0;
 }
 
-// Hidden values of a block's tile, which is a group of the input that follows, and of the tile before.
+// Hidden values of a block's tile, which is a group of the input that follows.
 constexpr int TILE = 32;

@@ -9,9 +9,8 @@
 // Groups that are copied at once of a row: a piece.
 constexpr int PIECE = 32, PIECE_BYTES = Of::bytes(PIECE), SCALE_BYTES = Of::scale_bytes(PIECE);
 constexpr int VALUES_ROOM = values_room(PIECE), ROOM = VALUES_ROOM + (APART ? up16(SCALE_BYTES + 12) : 0);
-// Rows of a warp, and pieces of each that are in shared memory: four, or three where four would leave too little of it on devices
-// with 99 KiB.
-constexpr int ROWS = 2, STAGE = ROWS * ROOM, STAGES = 4 * WARPS * STAGE <= 80 << 10 ? 4 : 3, RING = WARPS * STAGES * STAGE;
+// Rows of a warp, and pieces of each that are in shared memory.
+constexpr int ROWS = 2, STAGE = ROWS * ROOM, STAGES = 4, RING = WARPS * STAGES * STAGE;
 
 // A row of x with the first 16 values of all groups and then the others, so that neighbouring lanes read neighbouring 16 bytes.
 struct Prepared : Row8 {
@@ -73,10 +72,10 @@ __device__ inline void stream(unsigned char* memory, const Prepared& x, int turn
             }
             const int count = min(groups - next_piece * PIECE, PIECE);
             const SharedPlace to = to_ring + stage * STAGE;
-            copy_piece<PIECE_BYTES, Of::ALIGNED, HALF>(to, from.bytes, static_cast<int>(bytes_of<WEIGHT>(32 * count)));
+            copy_piece<PIECE_BYTES, Of::ALIGNED>(to, from.bytes, static_cast<int>(bytes_of<WEIGHT>(32 * count)));
             from.bytes += PIECE_BYTES;
             if constexpr (APART) {
-                copy_piece<SCALE_BYTES, false, HALF>(to + VALUES_ROOM, reinterpret_cast<const uint8_t*>(from.scales), 4 * count);
+                copy_piece<SCALE_BYTES, false>(to + VALUES_ROOM, reinterpret_cast<const uint8_t*>(from.scales), 4 * count);
                 from.scales += PIECE;
             }
             if (++next_piece == pieces) next_piece = 0, next++;

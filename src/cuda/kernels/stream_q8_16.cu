@@ -91,10 +91,10 @@ __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILE
             const int count = min(groups - next_piece * PIECE, PIECE);
             const SharedPlace to = to_memory + stage * PLACE + own_row * ROW_ROOM;
             if (threadIdx.x % HALF == 0) lows[stage * OUTPUTS + own_row] = from.low();
-            copy_piece<PIECE_BYTES, Of::ALIGNED, HALF>(to, from.bytes, static_cast<int>(bytes_of<WEIGHT>(32 * count)));
+            copy_piece<PIECE_BYTES, Of::ALIGNED>(to, from.bytes, static_cast<int>(bytes_of<WEIGHT>(32 * count)));
             from.bytes += PIECE_BYTES;
             if constexpr (APART) {
-                copy_piece<SCALE_BYTES, false, HALF>(to + VALUES_ROOM, reinterpret_cast<const uint8_t*>(from.scales), 4 * count);
+                copy_piece<SCALE_BYTES, false>(to + VALUES_ROOM, reinterpret_cast<const uint8_t*>(from.scales), 4 * count);
                 from.scales += PIECE;
             }
             if (++next_piece == pieces) next_piece = 0, next++;

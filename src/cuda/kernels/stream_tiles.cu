@@ -116,8 +116,8 @@ __device__ inline void stream(unsigned char* memory, float* for_terms, const Rin
         const int before = Of::ALIGNED ? 0 : from.low();
         const SharedPlace to = to_ring + stage * of_stage + own * room;
         const int bytes = static_cast<int>(bytes_of<WEIGHT>(32 * count));
-        copy_async<1>(arrivals + stage, {{to, from.bytes - before, up16(before + bytes)}});
         if (!Of::ALIGNED) befores[stage * OUTPUTS + own] = before;
+        copy_async(arrivals + stage, {to, from.bytes - before, up16(before + bytes)});
         from.bytes += Of::bytes(segment);
         next_group += segment;
         if (next_group >= groups) next_group = 0, next++;
@@ -136,7 +136,7 @@ __device__ inline void stream(unsigned char* memory, float* for_terms, const Rin
         float sum = 0.0f;
         const auto asked = early(turn);
         for (int first = 0; first < groups; first += segment) {
-            // The segment after this one has its terms beside these, and that after it comes once everybody is done with these.
+            // The segment after this one has its terms beside these, and the one after that waits at the next barrier.
             float* const terms = for_terms + place * of_terms;
             const int end = min(groups - first, segment);
             wait_for_arrivals(arrivals + stage, parity);

@@ -29,7 +29,7 @@ __device__ inline void wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
-// Whole pieces that are copied from global to shared memory: their places and numbers of bytes are divisible by 16.
+// A whole piece that is copied from global to shared memory: its places and its number of bytes are divisible by 16.
 struct AsyncPiece {
     SharedPlace to;
     const uint8_t* from;
@@ -42,29 +42,18 @@ __device__ inline void begin_arrivals(uint64_t* arrivals, int lanes) {
 }
 #if __CUDA_ARCH__ >= 900
 __device__ inline void show_arrivals() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-template <int N>
-__device__ inline void copy_async(uint64_t* arrivals, const AsyncPiece (&pieces)[N]) {
-    int bytes = 0;
-#pragma unroll
-    for (int i = 0; i < N; i++) bytes += pieces[i].bytes;
+__device__ inline void copy_async(uint64_t* arrivals, const AsyncPiece& piece) {
     const uint32_t at = shared_address(arrivals);
-    asm volatile("{\n.reg .b64 phase;\nmbarrier.arrive.expect_tx.shared.b64 phase, [%0], %1;\n}" ::"r"(at), "r"(bytes) : "memory");
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        if (pieces[i].bytes == 0) continue;
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(pieces[i].to),
-                     "l"(pieces[i].from), "r"(pieces[i].bytes), "r"(at)
-                     : "memory");
-    }
+    asm volatile("{\n.reg .b64 phase;\nmbarrier.arrive.expect_tx.shared.b64 phase, [%0], %1;\n}" ::"r"(at), "r"(piece.bytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(piece.to),
+                 "l"(piece.from), "r"(piece.bytes), "r"(at)
+                 : "memory");
 }
 #else
 __device__ inline void show_arrivals() {}
-template <int N>
-__device__ inline void copy_async(uint64_t* arrivals, const AsyncPiece (&pieces)[N]) {
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        for (int at = 0; at < pieces[i].bytes; at += 16) copy16_async(pieces[i].to + at, pieces[i].from + at);
-    }
+__device__ inline void copy_async(uint64_t* arrivals, const AsyncPiece& piece) {
+    for (int at = 0; at < piece.bytes; at += 16) copy16_async(piece.to + at, piece.from + at);
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(arrivals)) : "memory");
 }
 #endif

@@ -62,7 +62,7 @@ const SEGMENTS: [usize; 2] = [64, 32];
 const STAGES: [usize; 2] = [2, 4];
 const NEXT_GROUP: usize = OUTPUTS + 4;
 
-/// Otherwise: groups that are copied at once, and how many times they are there for several rows of x.
+/// Otherwise: groups that are copied at once, and how many times they are there.
 const PIECE: usize = 32;
 const PLACES: usize = 4;
 
@@ -122,9 +122,7 @@ impl Room {
         let norm = if norm { norm::shared(width) } else { 0 };
         let whole = cuda.queue.device().about().shared;
         if !is_large(dtype) {
-            let pieces = WARPS * OF_WARP * piece(dtype, PIECE);
-            let stages = if 4 * pieces <= 80 << 10 { 4 } else { 3 };
-            let shared = stages * pieces + x + norm;
+            let shared = PLACES * WARPS * OF_WARP * piece(dtype, PIECE) + x + norm;
             return (shared + OWN_SHARED[0] <= whole).then_some(Self { shared, ring: None });
         }
         // As many stages as leave room for as many blocks as a multiprocessor has work for.

@@ -9,9 +9,10 @@ const Q8: Precision = Precision::Q8 { group: 32 };
 
 /// Number types in whole numbers, of small blocks and of large ones.
 fn whole_types(what: &str) -> Vec<Dtype> {
-    let (large, small): (Vec<_>, Vec<_>) =
-        Dtype::ALL.into_iter().filter(|dtype| !dtype.is_float()).partition(|dtype| dtype.block() == 256);
-    [sampled(what, small, 2), sampled(what, large, 2)].concat()
+    // First those that differ most: with an offset, with minima, with two runs a group, with blocks that begin at any even byte.
+    let first = [Dtype::Q8_0, Dtype::Q4_0, Dtype::Q4_1, Dtype::Q4K, Dtype::Q6K, Dtype::Q2K];
+    let others = Dtype::ALL.into_iter().filter(|dtype| !dtype.is_float() && !first.contains(dtype));
+    [first.to_vec(), sampled(what, others, 1)].concat()
 }
 
 fn launches(log: &emulated::Log) -> usize {

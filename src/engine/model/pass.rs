@@ -68,7 +68,7 @@ pub fn forward_and_draw<B: Backend>(
         }
     };
     let drawn = run();
-    // What was on its way in a pass that was left is nobody's any more.
+    // Discard the fetches of an aborted pass.
     work.unseen = Unseen::default();
     let drawn = drawn?;
     for (cache, span) in caches.iter_mut().zip(spans) {

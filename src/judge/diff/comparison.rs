@@ -193,8 +193,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             let compared = unsure.iter().filter(|(stage, _)| is_compared(**stage));
             let note = |(stage, others): (&Stage, &Vec<Stage>)| {
                 format!(
-                    "unsure between {stage} and {}: nothing tells which of them B's file is; it is the same as A's {stage} and as no \
-                     other (mend capture.toml, or write more stages)",
+                    "unsure between {stage} and {}: nothing tells which of them B's file is; it is the same as A's {stage} (mend \
+                     capture.toml, or write more stages)",
                     listed(others)
                 )
             };
@@ -216,6 +216,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             let before: BTreeSet<Stage> = more.iter().filter(is_before).copied().collect();
             if !before.is_empty() {
                 earlier.push(*stage);
+                others.insert(*stage);
                 others.extend(before);
             }
         }

@@ -40,7 +40,7 @@ impl Parts {
     }
 
     fn attribution(app: &App) -> Option<&Attribution> {
-        app.answers.attribution(&Self::question(app))?.ok()
+        app.answers.told(&Self::question(app))?.ok()
     }
 
     /// What is in a cell: the embedding on top, what the run rounded below, a layer a row between.
@@ -160,7 +160,7 @@ impl View for Parts {
     fn caption(&self, app: &App, _: &Layout) -> Vec<Piece> {
         let theme = app.theme;
         let Some(attribution) = Self::attribution(app) else {
-            let said = match app.answers.attribution(&Self::question(app)) {
+            let said = match app.answers.told(&Self::question(app)) {
                 Some(Err(_)) => "this cannot be split",
                 _ => "splitting the logit …",
             };
@@ -217,7 +217,7 @@ impl View for Parts {
     }
 
     fn failed(&self, app: &App) -> Option<String> {
-        let reason = app.answers.attribution(&Self::question(app))?.err()?;
+        let reason = app.answers.told(&Self::question(app))?.err()?;
         Some(format!("The logit cannot be split: {reason}"))
     }
 

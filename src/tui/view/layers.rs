@@ -4,7 +4,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
-use llama_trace_core::trace::{Address, Axis, Pattern, Query, Region, Site, Stage, Step};
+use llama_trace_core::trace::{Address, Axis, Pattern, PatternsAt, Query, Region, Site, Stage, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
@@ -51,7 +51,7 @@ impl Layers {
     }
 
     fn pattern(app: &App, layer: usize, head: usize) -> Option<&Pattern> {
-        app.answers.patterns(Self::site(app, layer))?.ok()?.get(head)
+        app.answers.told(&PatternsAt(Self::site(app, layer)))?.ok()?.get(head)
     }
 }
 
@@ -180,7 +180,7 @@ impl View for Layers {
         layout.each_cell(app, |layer, head, x, y| {
             let chosen = (layer, head) == layout.cursor;
             let Some(pattern) = Self::pattern(app, layer, head) else {
-                let mark = match app.answers.patterns(Self::site(app, layer)) {
+                let mark = match app.answers.told(&PatternsAt(Self::site(app, layer))) {
                     Some(Err(_)) => "?",
                     _ => "…",
                 };
@@ -220,7 +220,7 @@ impl Layers {
         let area = Rect { height: layout.area.height.min(bottom), ..layout.area };
         let mut heads: Vec<((usize, usize), &Pattern)> = Vec::new();
         for layer in 0..layout.rows {
-            match app.answers.patterns(Self::site(app, layer)) {
+            match app.answers.told(&PatternsAt(Self::site(app, layer))) {
                 Some(Ok(patterns)) => {
                     heads.extend(patterns.iter().enumerate().map(|(head, it)| ((layer, head), it)));
                 }

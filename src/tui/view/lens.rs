@@ -43,7 +43,7 @@ impl Lens {
     }
 
     fn reading(app: &App, layer: usize, token: usize) -> Option<&Reading> {
-        app.answers.lens(&Self::question(app, layer, token))?.ok()?.get(token % AT_ONCE)
+        app.answers.told(&Self::question(app, layer, token))?.ok()?.get(token % AT_ONCE)
     }
 
     /// The first layer from which on the answer to a token is the likeliest, once all of them are read.
@@ -153,7 +153,7 @@ impl View for Lens {
 
     fn failed(&self, app: &App) -> Option<String> {
         let (layer, token) = app.layout()?.cursor;
-        let reason = app.answers.lens(&Self::question(app, layer, token))?.err()?;
+        let reason = app.answers.told(&Self::question(app, layer, token))?.err()?;
         Some(format!("What the layers would answer cannot be told: {reason}"))
     }
 

@@ -47,7 +47,7 @@ fn token(app: &App) -> usize {
 
 /// All units of the layer, once they are sorted.
 fn order(app: &App) -> Option<&[u32]> {
-    app.answers.units(&UnitsAt { site: site(app, Stage::FfnHidden), token: token(app) })?.ok()
+    app.answers.told(&UnitsAt { site: site(app, Stage::FfnHidden), token: token(app) })?.ok()
 }
 
 /// The token's row of a stage.
@@ -72,7 +72,7 @@ fn question(app: &App, order: &[u32], rank: usize) -> WritesAt {
 
 /// What the unit of a rank writes, once that is known, or why it is not.
 fn writing<'a>(app: &'a App, order: &[u32], rank: usize) -> Option<Result<&'a Writing, &'a str>> {
-    let answer = app.answers.writes(&question(app, order, rank))?;
+    let answer = app.answers.told(&question(app, order, rank))?;
     match answer {
         Ok(all) => all.get(rank % AT_ONCE).map(Ok),
         Err(reason) => Some(Err(reason)),

@@ -7,7 +7,7 @@ use ratatui::style::Style;
 
 use llama_trace_core::trace::foretold::{Foretold, LIKELIEST, Made};
 use llama_trace_core::trace::frame::Number;
-use llama_trace_core::trace::{Axis, Query, Site, Stage, Step};
+use llama_trace_core::trace::{Axis, MadeAt, Query, Site, Stage, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
@@ -38,7 +38,7 @@ fn site(app: &App) -> Site {
 }
 
 fn made(app: &App) -> Option<&[Made]> {
-    app.answers.made(site(app))?.ok()
+    app.answers.told(&MadeAt(site(app)))?.ok()
 }
 
 impl View for Pieces {
@@ -247,10 +247,9 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     let y = layout.header + layout.visible_rows(app).len() as u16 + 1;
     let bottom = y + layout.footer.saturating_sub(2);
     let area = Rect { height: layout.area.height.min(bottom), ..layout.area };
-    let failed = app.answers.made(site(app)).and_then(Result::err);
+    let failed = app.answers.told(&MadeAt(site(app))).and_then(Result::err);
     let at = app.foretold_at(app.place().pass, layout.cursor.0);
-    for (down, reason) in (y..).zip(failed.into_iter().chain(app.answers.foretold(&at).and_then(Result::err)))
-    {
+    for (down, reason) in (y..).zip(failed.into_iter().chain(app.answers.told(&at).and_then(Result::err))) {
         put(buf, area, 0, down, &format!("this cannot be told: {reason}"), theme.error());
     }
     let Some(made) = made(app).and_then(|made| made.get(layout.cursor.0)) else { return };

@@ -69,7 +69,7 @@ fn question(app: &App, layer: usize, token: usize) -> StreamAt {
 /// What the sublayer of a row added to a token's stream, once that is known.
 fn addition(app: &App, row: usize, token: usize) -> Option<&Addition> {
     let at = row.checked_sub(1)?;
-    let all = app.answers.stream(&question(app, at / 2, token))?.ok()?;
+    let all = app.answers.told(&question(app, at / 2, token))?.ok()?;
     all.get(token % AT_ONCE)?.get(at % 2)
 }
 
@@ -256,7 +256,7 @@ impl View for Residual {
 /// Why nothing is known of the layer under the cursor.
 fn reason<'a>(app: &'a App, layout: &Layout) -> Option<&'a str> {
     let layer = layout.cursor.0.saturating_sub(1) / 2;
-    app.answers.stream(&question(app, layer, layout.cursor.1))?.err()
+    app.answers.told(&question(app, layer, layout.cursor.1))?.err()
 }
 
 impl Residual {

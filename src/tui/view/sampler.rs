@@ -53,7 +53,7 @@ const SHORT: u16 = 4;
 
 /// The draw of the run, and the one that is tried where one is.
 fn draws(app: &App) -> Option<(&Draw, Option<&Draw>)> {
-    let draw = |setting| app.answers.draw(&app.draw_at(setting))?.ok();
+    let draw = |setting| app.answers.told(&app.draw_at(setting))?.ok();
     Some((draw(None)?, app.trying.setting.and_then(|setting| draw(Some(setting)))))
 }
 
@@ -260,8 +260,8 @@ impl View for Sampler {
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         let (theme, area) = (app.theme, layout.area);
-        let asked = app.trying.setting.and_then(|tried| app.answers.draw(&app.draw_at(Some(tried))));
-        if let Some(Err(reason)) = app.answers.draw(&app.draw_at(None)).filter(Result::is_err).or(asked) {
+        let asked = app.trying.setting.and_then(|tried| app.answers.told(&app.draw_at(Some(tried))));
+        if let Some(Err(reason)) = app.answers.told(&app.draw_at(None)).filter(Result::is_err).or(asked) {
             let said = format!("what is drawn cannot be told: {reason}");
             for (y, line) in text::wrap(&said, area.width.into()).iter().enumerate() {
                 put(buf, area, 0, y as u16, line, theme.error());

@@ -116,7 +116,7 @@ fn apart(name: &str) -> String {
 }
 
 /// Words that stand in one with others: `ffndown`, `attnout`, `qrope`.
-const JOINED: [&str; 58] = [
+const JOINED: [&str; 60] = [
     "activation",
     "after",
     "attention",
@@ -155,9 +155,11 @@ const JOINED: [&str; 58] = [
     "output",
     "post",
     "pre",
+    "prev",
     "probs",
     "proj",
     "q",
+    "qkv",
     "query",
     "resid",
     "residual",
@@ -256,6 +258,8 @@ mod tests {
             ("ffn_inp-{layer}.npy", Some(Stage::AttnResidual)),
             ("ffn_gate_par-{layer}.npy", Some(Stage::FfnHidden)),
             ("hook{layer}.npy", None),
+            ("prev_{layer}.npy", None),
+            ("attnqkv{layer}.npy", None),
         ] {
             assert_eq!(hinted(name, true), stage, "{name}");
         }
