@@ -673,6 +673,14 @@ mod tests {
         assert!(proved == faster && why_not.is_none(), "{precision:?} {weights:?}: {why_not:?}");
     }
 
+    /// So many heads that few keys of each are many together.
+    #[test]
+    fn a_model_of_many_heads_for_one_of_keys_is_proved_too() {
+        let heads = AttentionShape { heads: 256, kv_heads: 1, head_dim: 8, window: None };
+        let uses = Uses { weights: vec![Dtype::F32], heads };
+        made(&Cpu::default(), &uses).unwrap();
+    }
+
     #[test]
     fn what_is_faster_and_does_not_run_is_left_out_and_the_reason_is_told_once() {
         for (kernels, precision) in
