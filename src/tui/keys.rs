@@ -16,6 +16,9 @@ use llama_trace_ending as ending;
 /// How often the thread looks whether it is over.
 const LOOK: Duration = Duration::from_millis(30);
 
+/// How long is waited for the thread.
+const PATIENCE: Duration = Duration::from_millis(300);
+
 /// The events of the terminal, until it is dropped.
 pub(super) struct Keys {
     events: Receiver<io::Result<Event>>,
@@ -28,7 +31,10 @@ impl Keys {
         let (sender, events) = mpsc::channel();
         let over = Arc::<AtomicBool>::default();
         let ended = Arc::clone(&over);
+        let (listens, listening) = mpsc::channel();
         let thread = thread::Builder::new().name("keys".into()).spawn(move || {
+            // From the first look on a new size of the window is heard.
+            let _ = (event::poll(Duration::ZERO), listens.send(()));
             while !ended.load(Ordering::SeqCst) {
                 let event = match event::poll(LOOK) {
                     Ok(false) => continue,
@@ -42,6 +48,9 @@ impl Keys {
             }
         });
         let thread = thread.map_err(|error| Error::no_thread("to read the keys", &error))?;
+        // Nothing is drawn before: a size that changes right after it would be missed. A sequence that was cut off keeps the
+        // thread longer.
+        let _ = listening.recv_timeout(PATIENCE);
         Ok(Self { events, over, thread })
     }
 
@@ -63,7 +72,6 @@ impl Keys {
 impl Drop for Keys {
     /// Lets go of the terminal, for whoever reads it next. A thread that waits for the rest of a sequence cannot.
     fn drop(&mut self) {
-        const PATIENCE: Duration = Duration::from_millis(300);
         self.over.store(true, Ordering::SeqCst);
         let started = Instant::now();
         while !self.thread.is_finished() && started.elapsed() < PATIENCE {
