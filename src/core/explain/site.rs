@@ -7,7 +7,7 @@ use super::rule::{Cell, Fold, Line, Place, Rule};
 use crate::config::{CacheDtype, Pairing, Precision};
 use crate::ops::attention::{kv_head, visible};
 use crate::trace::block::index_of;
-use crate::trace::stage::Rounded;
+use crate::trace::stage::{Op, Rounded, StageInfo, Unit};
 use crate::trace::{Address, ModelCard, PassDims, Sampling, Site, Sizes, Stage, Step, Subject, Weight};
 
 /// The rules of one sequence of a run.
@@ -92,16 +92,17 @@ impl Rules {
     /// The sites whose values the cells of `site` are folded from, in no order.
     pub fn sources(&self, site: Site) -> Vec<Site> {
         let Some(rules) = self.of(site) else { return Vec::new() };
-        match site.stage {
+        let inputs = rules.inputs.into_iter().flatten();
+        match site.stage.info() {
             // What is in the cache came from every pass so far.
-            Stage::CacheK | Stage::CacheV => {
+            StageInfo { op: Op::Cache, .. } => {
                 let passes = self.passes.iter().filter(|dims| dims.pass <= site.pass);
                 let of = |dims: &PassDims| rules.inputs[0].map(|input| Site { pass: dims.pass, ..input });
                 passes.filter_map(of).collect()
             }
-            stage if stage.is_int8() => rules.inputs.into_iter().flatten().chain([rules.scales()]).collect(),
-            Stage::Nucleus => rules.inputs.into_iter().flatten().chain([site.other(Stage::Logits)]).collect(),
-            _ => rules.inputs.into_iter().flatten().collect(),
+            StageInfo { op: Op::Quantize, unit: Unit::Steps, .. } => inputs.chain([rules.scales()]).collect(),
+            StageInfo { op: Op::TopKTopP, .. } => inputs.chain([site.other(Stage::Logits)]).collect(),
+            _ => inputs.collect(),
         }
     }
 
@@ -142,7 +143,7 @@ impl SiteRules<'_> {
     /// The matrix of a product with one.
     pub fn matrix(&self) -> Option<Place> {
         let is_matrix = |place: &Place| matches!(place, Place::Weight(_, weight) if weight.axes().len() == 2);
-        self.weight.filter(|place| is_matrix(place) && self.site.stage != Stage::Embedding)
+        self.weight.filter(|place| is_matrix(place) && self.site.stage.info().op != Op::Lookup)
     }
 
     /// Outputs and inputs of a product: the rows of its matrix, and how long they are.
@@ -167,100 +168,83 @@ impl SiteRules<'_> {
 
     fn fold(&self, at: usize) -> Fold {
         let sizes = &self.rules.sizes;
-        let Sizes { heads, kv_heads, head_dim: c, dim, vocab, .. } = *sizes;
+        let Sizes { heads, kv_heads, head_dim: c, vocab, .. } = *sizes;
         let (tokens, keys, width) = (self.dims.tokens, self.dims.keys(), self.width);
         let token = at / width.max(1);
-        match self.site.stage {
-            Stage::Tokens => Fold::Given,
-            Stage::Embedding => {
-                Fold::Lookup { id: self.input(0, token), table: self.weight(), width: dim, at: at % dim }
+        let StageInfo { op, axes, unit, .. } = *self.site.stage.info();
+        match op {
+            Op::Input => Fold::Given,
+            Op::Lookup => {
+                Fold::Lookup { id: self.input(0, token), table: self.weight(), width, at: at % width }
             }
-            stage @ (Stage::RopeCos | Stage::RopeSin) => {
+            Op::RopeTable => {
                 let pair = at % width;
-                let (frequency, sine) = (self.rules.frequencies[pair], stage == Stage::RopeSin);
+                let (frequency, sine) = (self.rules.frequencies[pair], unit == Unit::Sine);
                 Fold::Angle { position: self.dims.start + token, pair, frequency, sine }
             }
-            Stage::Mask => Fold::Hide { seen: self.seen(at / keys).contains(&(at % keys)) },
-            Stage::AttnNorm | Stage::FfnNorm | Stage::FinalNorm => self.norm(at, dim),
-            Stage::XqNorm | Stage::XkNorm => self.norm(at, c),
-            Stage::XqRope | Stage::XkRope => self.rotate(at, token),
-            Stage::CacheK | Stage::CacheV => self.cached(at),
-            Stage::Keys | Stage::Values => {
+            Op::Mask => Fold::Hide { seen: self.seen(at / keys).contains(&(at % keys)) },
+            Op::RmsNorm => self.norm(at, sizes.axis(axes[axes.len() - 1], self.dims)),
+            Op::Rope => self.rotate(at, token),
+            Op::Cache => self.cached(at),
+            Op::RepeatKv => {
                 let (key, head) = (at / (heads * c), at / c % heads);
                 let from = (key * kv_heads + kv_head(head, heads, kv_heads)) * c + at % c;
                 Fold::Same { from: self.input(0, from) }
             }
-            Stage::Qk => {
+            Op::QueryKey => {
                 let (head, token, key) = (at / (tokens * keys), at / keys % tokens, at % keys);
                 let a = self.line(0, (token * heads + head) * c, 1, c);
                 Fold::Product { a, b: self.line(1, (key * heads + head) * c, 1, c), bias: None }
             }
-            Stage::Scores => Fold::Scale { x: self.input(0, at), head_dim: c },
-            Stage::MaskedScores => {
+            Op::Scale => Fold::Scale { x: self.input(0, at), head_dim: c },
+            Op::AddMask => {
                 let seen = self.seen(at / keys % tokens).contains(&(at % keys));
                 Fold::Mask { x: self.input(0, at), seen }
             }
-            Stage::Softmax => {
+            Op::Softmax => {
                 let (row, key) = (at / keys, at % keys);
                 let seen = self.seen(row % tokens);
                 let x = self.line(0, row * keys + seen.start, 1, seen.len());
                 let at = seen.contains(&key).then(|| key - seen.start);
                 Fold::Softmax { x, at, temperature: 1.0 }
             }
-            Stage::AttnHeads => {
+            Op::Mix => {
                 let (head, component) = (at / c % heads, at % c);
                 let seen = self.seen(token);
                 let a = self.line(0, (head * tokens + token) * keys + seen.start, 1, seen.len());
                 let b = self.line(1, (seen.start * heads + head) * c + component, heads * c, seen.len());
                 Fold::Product { a, b, bias: None }
             }
-            Stage::AttnResidual | Stage::FfnResidual => {
-                Fold::Add { a: self.input(0, at), b: self.input(1, at) }
-            }
-            Stage::FfnSilu => Fold::Silu { gate: self.input(0, at) },
-            Stage::FfnHidden => Fold::Mul { a: self.input(0, at), b: self.input(1, at) },
-            Stage::AttnNormQ8
-            | Stage::AttnHeadsQ8
-            | Stage::FfnNormQ8
-            | Stage::FfnHiddenQ8
-            | Stage::FinalNormQ8 => {
+            Op::Add => Fold::Add { a: self.input(0, at), b: self.input(1, at) },
+            Op::Silu => Fold::Silu { gate: self.input(0, at) },
+            Op::Mul => Fold::Mul { a: self.input(0, at), b: self.input(1, at) },
+            Op::Quantize if unit == Unit::Steps => {
                 let group = self.group();
                 let scale = token * width.div_ceil(group) + at % width / group;
                 let scale = Cell { place: Place::Stage(self.scales()), at: scale };
                 Fold::Steps { x: self.input(0, at), scale }
             }
-            Stage::AttnNormScale
-            | Stage::AttnHeadsScale
-            | Stage::FfnNormScale
-            | Stage::FfnHiddenScale
-            | Stage::FinalNormScale => {
+            Op::Quantize => {
                 let (group, inputs) = (self.group(), self.input_width);
                 let first = at % width * group;
                 Fold::Step { x: self.line(0, token * inputs + first, 1, group.min(inputs - first)) }
             }
-            Stage::Xq
-            | Stage::Xk
-            | Stage::Xv
-            | Stage::AttnOutput
-            | Stage::FfnGate
-            | Stage::FfnUp
-            | Stage::FfnDown
-            | Stage::Logits => self.product(token, at % width),
-            Stage::Probs => {
+            Op::Linear => self.product(token, at % width),
+            Op::Probs => {
                 let x = self.line(0, (tokens - 1) * vocab, 1, vocab);
                 let temperature = self.rules.sampling.temperature;
                 let temperature = if temperature == 0.0 { 1.0 } else { temperature };
                 Fold::Softmax { x, at: Some(at), temperature }
             }
-            Stage::Nucleus if self.rules.sampling.temperature == 0.0 => {
+            Op::TopKTopP if self.rules.sampling.temperature == 0.0 => {
                 let place = Place::Stage(self.site.other(Stage::Logits));
                 Fold::Largest { x: Line { place, first: (tokens - 1) * vocab, step: 1, count: vocab }, at }
             }
-            Stage::Nucleus => {
+            Op::TopKTopP => {
                 let Sampling { top_k, top_p, .. } = self.rules.sampling;
                 Fold::Nucleus { probs: self.line(0, 0, 1, vocab), at, top_k, top_p }
             }
-            Stage::Sampled => {
+            Op::Sample => {
                 let number = self.rules.passes.iter().position(|dims| dims.pass == self.dims.pass);
                 let random = number.and_then(|number| self.rules.randoms[number]);
                 Fold::Draw { nucleus: self.line(0, 0, 1, vocab), random }
@@ -329,15 +313,9 @@ impl SiteRules<'_> {
         visible(self.dims.start + t, window)
     }
 
-    /// The site of the scales of int8 values.
+    /// The site of the scales of int8 values: the row after theirs in the table of stages.
     fn scales(&self) -> Site {
-        self.site.other(match self.site.stage {
-            Stage::AttnNormQ8 => Stage::AttnNormScale,
-            Stage::AttnHeadsQ8 => Stage::AttnHeadsScale,
-            Stage::FfnNormQ8 => Stage::FfnNormScale,
-            Stage::FfnHiddenQ8 => Stage::FfnHiddenScale,
-            _ => Stage::FinalNormScale,
-        })
+        self.site.other(Stage::ALL[self.site.stage as usize + 1])
     }
 
     /// Activations that share a scale.

@@ -53,6 +53,6 @@ pub use site::{Run, Site};
 pub use sizes::{PassDims, Sizes};
 pub use source::{Cached, End, Outline, PassOutline, Source, Status, TokenLabel, told};
 pub use spread::{Order, Part, Spread};
-pub use stage::Stage;
+pub use stage::{Op, Stage};
 pub use step::{Step, View};
 pub use weight::Weight;

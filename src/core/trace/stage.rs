@@ -2,6 +2,7 @@
 //! its values are, where it exists. All of it stands in its row of the `table`; everything else in the program reads
 //! that.
 
+mod op;
 mod table;
 
 use std::fmt;
@@ -12,6 +13,7 @@ use super::sizes::{PassDims, Sizes};
 use crate::config::ModelConfig;
 use table::TABLE;
 
+pub use op::Op;
 pub use table::Stage;
 
 /// How often a stage happens.
@@ -131,32 +133,6 @@ pub enum Rounded {
     ProductsAndSum,
 }
 
-/// How a stage follows from others without any weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Derivation {
-    /// What is done.
-    pub rule: Rule,
-    /// What it is done with: the stage's own inputs, or what stands before those.
-    pub from: &'static [Input],
-}
-
-/// What is done to derive a stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    /// It has their values, or says which of them are seen: nothing is computed.
-    Copied,
-    /// By a step of attention: products and sums along a head or along the keys.
-    Attention,
-    /// By SiLU.
-    Silu,
-    /// By a product of two values.
-    Mul,
-    /// By a sum of two values.
-    Add,
-    /// By quantising.
-    Quantized,
-}
-
 /// When a weight of the table exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
@@ -228,8 +204,8 @@ pub struct StageInfo {
     pub section: Section,
     /// Its axes, outermost first.
     pub axes: &'static [Axis],
-    /// The operation in one word, as in the log.
-    pub op: &'static str,
+    /// The operation that computes it.
+    pub op: Op,
     /// What it is computed from.
     pub inputs: &'static [Input],
     /// The weights it reads, biases included.
@@ -244,8 +220,9 @@ pub struct StageInfo {
     pub rounded: Rounded,
     /// How its time can be told.
     pub runs: Runs,
-    /// How it follows from others without any weight; none where it takes weights, or is given or drawn.
-    pub derivation: Option<Derivation>,
+    /// The stages that its operation derives it from without any weight: its own inputs, or what stands before those.
+    /// None where it takes weights, or is given or drawn.
+    pub derived_from: Option<&'static [Input]>,
     /// Where it exists.
     pub exists: Exists,
     /// What is read instead where it does not exist; none where nothing is.
@@ -410,11 +387,11 @@ mod tests {
     fn what_is_derived_comes_from_stages_before_it_and_what_is_int8_from_the_one_that_it_stands_for() {
         for &stage in Stage::ALL {
             let info = stage.info();
-            let from = info.derivation.map_or(&[][..], |derivation| derivation.from);
+            let from = info.derived_from.unwrap_or_default();
             for from in from {
                 assert!(!matches!(from, Input::Stage(from) if *from >= stage), "{stage}");
             }
-            let quantized = info.derivation.is_some_and(|derivation| derivation.rule == Rule::Quantized);
+            let quantized = info.op == Op::Quantize;
             assert_eq!((stage.is_int8(), stage.is_scale()), {
                 let name = stage.name();
                 (name.ends_with("_q8"), name.ends_with("_scale"))
@@ -424,7 +401,14 @@ mod tests {
                 assert_eq!((info.exists, from), (Exists::Int8, info.inputs), "{stage}");
                 assert_eq!(from, [Input::Stage(info.instead.unwrap())], "{stage}");
             }
-            assert!(info.weights.is_empty() || info.derivation.is_none(), "{stage} takes weights");
+            if stage.is_int8() {
+                let next = Stage::ALL[stage as usize + 1];
+                assert!(
+                    next.is_scale() && next.info().inputs == info.inputs,
+                    "{next} has the scales of {stage}"
+                );
+            }
+            assert!(info.weights.is_empty() || info.derived_from.is_none(), "{stage} takes weights");
         }
     }
 

@@ -257,7 +257,7 @@ impl Step {
     /// Its operation in one word.
     pub fn op(self) -> &'static str {
         match self {
-            Self::Stage(stage) => stage.info().op,
+            Self::Stage(stage) => stage.info().op.name(),
             Self::View(view) => view.op(),
         }
     }

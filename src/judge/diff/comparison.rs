@@ -12,7 +12,7 @@ use super::streamed::Streamed;
 use super::traced::{About, Traced};
 use super::{Doing, Progress, sizes, streamed};
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::trace::stage::{Rounded, Section, Unit};
+use llama_trace_core::trace::stage::{Op, Rounded, Section, Unit};
 use llama_trace_core::trace::{
     Address, Frame, ModelCard, PassDims, Sampling, Site, Sizes, Stage, Step, Values,
 };
@@ -579,7 +579,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         let apart = self.report.lines.iter().find(|line| line.site == first)?.apart;
         let tells = |stage: Stage| {
             let info = stage.info();
-            info.op != "rms_norm" && info.unit != Unit::Share && info.section != Section::Sampler
+            info.op != Op::RmsNorm && info.unit != Unit::Share && info.section != Section::Sampler
         };
         let same = |line: &&Line| line.apart <= line.tolerance && line.tolerance * CLEAR <= apart;
         let readers =

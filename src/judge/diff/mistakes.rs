@@ -9,7 +9,7 @@ mod values;
 use super::bench::{Exactly, Otherwise};
 use crate::check::{Change, Nothing};
 use llama_trace_core::config::{ModelConfig, Pairing, Precision, RopeScaling};
-use llama_trace_core::trace::{Frame, ModelCard, PassDims, Site, Stage};
+use llama_trace_core::trace::{Frame, ModelCard, Op, PassDims, Site, Stage};
 
 /// The names of the mistakes.
 pub const NAMES: [&str; 32] = [
@@ -53,7 +53,7 @@ pub(super) struct Mistake {
     /// Which of its forms it is, in words; empty where there is one.
     pub(super) form: String,
     /// The stages that it changes; where none of them is computed, it is not tried.
-    pub(super) touches: &'static [Stage],
+    pub(super) touches: Vec<Stage>,
     /// The model as the mistake has it, where that is what it changes.
     pub(super) card: Option<ModelCard>,
     pub(super) change: Box<dyn Change>,
@@ -68,10 +68,11 @@ impl Mistake {
     fn of(
         name: &'static str,
         form: impl Into<String>,
-        touches: &'static [Stage],
+        touches: impl Into<Vec<Stage>>,
         change: impl Change + 'static,
     ) -> Self {
         let (form, otherwise, change) = (form.into(), Otherwise::default(), Box::new(change));
+        let touches = touches.into();
         Self { name, form, touches, card: None, change, otherwise, rounds: false, looks_ahead: false }
     }
 
@@ -81,21 +82,16 @@ impl Mistake {
     }
 }
 
-/// The stages that angles go into.
-const TURNED: &[Stage] = &[Stage::RopeCos, Stage::RopeSin];
-const ROPE: &[Stage] = &[Stage::RopeCos, Stage::RopeSin, Stage::XqRope, Stage::XkRope];
-const NORMS: &[Stage] = &[Stage::AttnNorm, Stage::FfnNorm, Stage::FinalNorm, Stage::XqNorm, Stage::XkNorm];
-const PRODUCTS: &[Stage] = &[
-    Stage::Xq,
-    Stage::Xk,
-    Stage::Xv,
-    Stage::AttnOutput,
-    Stage::FfnGate,
-    Stage::FfnUp,
-    Stage::FfnDown,
-    Stage::Logits,
-];
-const SEEING: &[Stage] = &[Stage::Mask, Stage::MaskedScores, Stage::Softmax, Stage::AttnHeads];
+/// The stages of operations that read angles: their tables and what they rotate.
+const ROPE: &[Op] = &[Op::RopeTable, Op::Rope];
+
+/// The operations that read which keys a token sees.
+const SEEING: &[Op] = &[Op::Mask, Op::AddMask, Op::Softmax, Op::Mix];
+
+/// The stages that these operations compute.
+fn stages(ops: &[Op]) -> Vec<Stage> {
+    ops.iter().flat_map(|op| op.stages()).copied().collect()
+}
 
 /// Thetas that models have.
 const THETAS: [f32; 16] =
@@ -127,7 +123,7 @@ pub(super) fn mistakes(
 
 /// Those that are another configuration.
 fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
-    let mut add = |name, form: String, touches, again, change: &dyn Fn(&mut ModelConfig)| {
+    let mut add = |name, form: String, touches: Vec<Stage>, again, change: &dyn Fn(&mut ModelConfig)| {
         let mut other = card.clone();
         change(&mut other.config);
         if other.config != card.config && other.config.check().is_ok() {
@@ -139,14 +135,18 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
         Pairing::Halves => (Pairing::Neighbours, "neighbours are turned, not halves"),
         Pairing::Neighbours => (Pairing::Halves, "halves are turned, not neighbours"),
     };
-    add("rope_pairing", form.into(), &[Stage::XqRope, Stage::XkRope], &[], &|config| config.pairing = other);
+    add("rope_pairing", form.into(), Op::Rope.stages().to_vec(), &[], &|config| config.pairing = other);
     for theta in THETAS {
         // Where results are rounded, others near it would do as well.
         let form = if card.precision == Precision::F32 { "=" } else { "≈" };
-        add("rope_theta", format!("θ {form} {theta}"), ROPE, TURNED, &|config| config.rope_theta = theta);
+        add("rope_theta", format!("θ {form} {theta}"), stages(ROPE), Op::RopeTable.stages(), &|config| {
+            config.rope_theta = theta
+        });
     }
     let form = "not stretched".into();
-    add("rope_scaling", form, ROPE, TURNED, &|config| config.rope_scaling = RopeScaling::None);
+    add("rope_scaling", form, stages(ROPE), Op::RopeTable.stages(), &|config| {
+        config.rope_scaling = RopeScaling::None
+    });
     let own = match card.config.rope_scaling {
         RopeScaling::Linear { factor } | RopeScaling::Llama3 { factor, .. } => Some(factor),
         RopeScaling::None | RopeScaling::Divisors(_) => None,
@@ -160,12 +160,12 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
     }
     for factor in FACTORS.into_iter().chain(own) {
         let form = format!("all stretched, factor {factor}");
-        add("rope_scaling", form, ROPE, TURNED, &|config| {
+        add("rope_scaling", form, stages(ROPE), Op::RopeTable.stages(), &|config| {
             config.rope_scaling = RopeScaling::Linear { factor }
         });
         for &(low_freq_factor, high_freq_factor, original_context) in &between {
             let form = format!("llama3, factor {factor}, from a context of {original_context}");
-            add("rope_scaling", form, ROPE, TURNED, &|config| {
+            add("rope_scaling", form, stages(ROPE), Op::RopeTable.stages(), &|config| {
                 config.rope_scaling =
                     RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context };
             });
@@ -175,7 +175,7 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
         add(
             "norm_eps",
             if eps == 0.0 { "ε = 0".into() } else { format!("ε = {eps:e}") },
-            NORMS,
+            Op::RmsNorm.stages().to_vec(),
             &[],
             &|config| config.norm_eps = eps,
         );
@@ -186,7 +186,7 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
     // A window that hides nothing is none.
     for window in [None].into_iter().chain(around.chain(shown).map(Some)) {
         let form = window.map_or_else(|| "none".into(), |window| format!("of {window} tokens"));
-        add("window", form, SEEING, &[Stage::Mask, Stage::MaskedScores], &|config| {
+        add("window", form, stages(SEEING), &[Stage::Mask, Stage::MaskedScores], &|config| {
             (config.window, config.window_from) = (window, 0);
         });
     }

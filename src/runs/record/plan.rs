@@ -89,7 +89,7 @@ fn rank(stage: Stage) -> usize {
         Stage::AttnNorm,
         Stage::FfnNorm,
     ];
-    let derived = if stage.info().derivation.is_some() { 1000 } else { 0 };
+    let derived = if stage.info().derived_from.is_some() { 1000 } else { 0 };
     derived + ORDER.iter().position(|other| *other == stage).unwrap_or(ORDER.len() + stage as usize)
 }
 

@@ -15,13 +15,13 @@ use llama_trace_core::ops::elementwise::{add, mul};
 use llama_trace_core::ops::round;
 use llama_trace_core::ops::swiglu::silu;
 use llama_trace_core::stop::Stop;
-use llama_trace_core::trace::stage::{Derivation, Input, Rule};
+use llama_trace_core::trace::stage::{Input, Op, StageInfo};
 use llama_trace_core::trace::{Frame, FrameData, PassDims, Site, Sizes, Stage, Values};
 use llama_trace_engine::backend::{Backend, Operation};
 
 /// Whether `stage` follows from other stages without weights.
 pub fn is_derivable(stage: Stage) -> bool {
-    stage.info().derivation.is_some()
+    stage.info().derived_from.is_some()
 }
 
 /// Whether `stage` follows from others that are kept of all passes so far, or from how tokens are drawn: a trace need
@@ -33,14 +33,15 @@ pub fn follows(stage: Stage) -> bool {
 /// Whether `stage` of a run on `backend` is to be derived: it can be, and the functions of [`llama_trace_core::ops`] give the
 /// bits that the backend computed.
 pub fn is_derived<B: Backend>(backend: &B, stage: Stage) -> bool {
-    let Some(Derivation { rule, .. }) = stage.info().derivation else { return false };
-    let operation = match rule {
-        Rule::Copied => return true,
-        Rule::Attention => Operation::Attention,
-        Rule::Silu => Operation::Silu,
-        Rule::Mul => Operation::Mul,
-        Rule::Add => Operation::Add,
-        Rule::Quantized => Operation::Prepare,
+    let StageInfo { op, derived_from: Some(_), .. } = stage.info() else { return false };
+    let operation = match op {
+        Op::Quantize => Operation::Prepare,
+        Op::QueryKey | Op::Scale | Op::AddMask | Op::Softmax | Op::Mix => Operation::Attention,
+        Op::Silu => Operation::Silu,
+        Op::Mul => Operation::Mul,
+        Op::Add => Operation::Add,
+        // The others copy values, or say which keys are seen: nothing is computed.
+        _ => return true,
     };
     backend.keeps_order(operation)
 }
@@ -131,10 +132,10 @@ pub fn derive_rows(
     stop: &Stop,
     input: &mut dyn FnMut(Site, Range<usize>) -> Result<Rows>,
 ) -> Result<Frame> {
-    let Some(Derivation { rule, from }) = site.stage.info().derivation else {
+    let StageInfo { op, derived_from: Some(from), .. } = site.stage.info() else {
         unreachable!("{} needs weights", site.stage)
     };
-    if rule == Rule::Quantized {
+    if *op == Op::Quantize {
         return quantize(site, rows, sizes, dims, stop, input);
     }
     let source = |number: usize| match from[number] {
@@ -157,12 +158,12 @@ pub fn derive_rows(
         }
         Ok(())
     };
-    match site.stage {
-        Stage::Mask => each(&mut out, &mut |t, row| {
+    match op {
+        Op::Mask => each(&mut out, &mut |t, row| {
             mask(row, seen(t));
             Ok(())
         })?,
-        Stage::Keys | Stage::Values => {
+        Op::RepeatKv => {
             let cache = input(source(0), all(source(0)))?;
             let cache = cache.floats(all(source(0)));
             each(&mut out, &mut |i, out| {
@@ -171,7 +172,7 @@ pub fn derive_rows(
                 Ok(())
             })?;
         }
-        Stage::Qk => {
+        Op::QueryKey => {
             let (queries, cache) = (input(source(0), all(source(0)))?, input(source(1), all(source(1)))?);
             let (queries, cache) = (queries.floats(all(source(0))), cache.floats(all(source(1))));
             each(&mut out, &mut |i, row| {
@@ -181,21 +182,21 @@ pub fn derive_rows(
                 Ok(())
             })?;
         }
-        Stage::Scores | Stage::MaskedScores | Stage::Softmax => {
+        Op::Scale | Op::AddMask | Op::Softmax => {
             out.copy_from_slice(input(source(0), rows.clone())?.floats(rows.clone()));
-            if site.stage == Stage::Scores {
+            if *op == Op::Scale {
                 scale(&mut out, c);
             } else {
                 each(&mut out, &mut |i, row| {
-                    match site.stage {
-                        Stage::MaskedScores => mask(row, seen(i % tokens)),
+                    match op {
+                        Op::AddMask => mask(row, seen(i % tokens)),
                         _ => softmax_visible(row, seen(i % tokens)),
                     }
                     Ok(())
                 })?;
             }
         }
-        Stage::AttnHeads => {
+        Op::Mix => {
             let cache = input(source(1), all(source(1)))?;
             let cache = cache.floats(all(source(1)));
             each(&mut out, &mut |i, out| {
@@ -208,18 +209,18 @@ pub fn derive_rows(
                 Ok(())
             })?;
         }
-        Stage::FfnSilu => {
+        Op::Silu => {
             let gate = input(source(0), rows.clone())?;
             for (out, gate) in out.iter_mut().zip(gate.floats(rows.clone())) {
                 *out = silu(*gate);
             }
         }
-        Stage::FfnHidden | Stage::AttnResidual | Stage::FfnResidual => {
+        Op::Mul | Op::Add => {
             let (a, b) = (input(source(0), rows.clone())?, input(source(1), rows.clone())?);
-            let fold = if rule == Rule::Mul { mul } else { add };
+            let fold = if *op == Op::Mul { mul } else { add };
             fold(a.floats(rows.clone()), b.floats(rows.clone()), &mut out);
         }
-        stage => unreachable!("{stage} is not derived from {} stages", from.len()),
+        _ => unreachable!("{} is not derived from {} stages", site.stage, from.len()),
     }
     // Every one of these stages is rounded when it is done; those that only copy are so already.
     round::row(precision, &mut out);
@@ -241,15 +242,14 @@ fn quantize(
     stop: &Stop,
     input: &mut dyn FnMut(Site, Range<usize>) -> Result<Rows>,
 ) -> Result<Frame> {
-    let x = site.stage.info().derivation.and_then(|derivation| derivation.from.first());
-    let (Some(group), Some(&Input::Stage(x))) = (sizes.group, x) else {
+    let (Some(group), [Input::Stage(x)]) = (sizes.group, site.stage.info().inputs) else {
         return Err(Error::usage(format!("there is no {site} in this run")));
     };
     let of_token = |stage: Stage| sizes.rows(stage.axes(), dims) / dims.tokens;
-    let (own, from) = (of_token(site.stage), of_token(x));
+    let (own, from) = (of_token(site.stage), of_token(*x));
     let tokens = rows.start / own..rows.end.div_ceil(own);
     let read = tokens.start * from..tokens.end * from;
-    let x_rows = input(site.other(x), read.clone())?;
+    let x_rows = input(site.other(*x), read.clone())?;
     let x = x_rows.floats(read);
     let width = x.len() / tokens.len();
     let groups = width.div_ceil(group);

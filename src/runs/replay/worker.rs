@@ -445,8 +445,7 @@ impl<'m, B: Backend> Worker<'m, B> {
 
 /// Whether what `stage` is derived from ends in the layer before.
 fn reaches_back(stage: Stage) -> bool {
-    let from = stage.info().derivation.map_or(&[][..], |derivation| derivation.from);
-    from.iter().any(|from| match *from {
+    stage.info().derived_from.unwrap_or_default().iter().any(|from| match *from {
         Input::Stage(from) => reaches_back(from),
         Input::LayerInput => true,
         Input::Positions => false,

@@ -1,7 +1,7 @@
 //! The stages of a layer, or of a whole pass, as boxes with edges: which box reads which, and where each stands. All of
 //! it follows from the inputs that the table of stages names.
 
-use llama_trace_core::trace::stage::{Input, Rule, Section};
+use llama_trace_core::trace::stage::{Input, Op, Section};
 use llama_trace_core::trace::{PassDims, Sizes, Stage};
 
 /// What a box stands for.
@@ -39,7 +39,7 @@ pub(super) const LANES: usize = 3;
 
 /// Whether a stage is a sum on the residual stream.
 fn adds(stage: Stage) -> bool {
-    stage.info().derivation.is_some_and(|derivation| derivation.rule == Rule::Add)
+    stage.info().op == Op::Add
 }
 
 impl Diagram {

@@ -11,7 +11,7 @@ use super::words::{called, may_look_like};
 use llama_trace_core::error::Result;
 use llama_trace_core::stop;
 use llama_trace_core::trace::stage::Section;
-use llama_trace_core::trace::{Axis, PassDims, Site, Stage};
+use llama_trace_core::trace::{Axis, Op, PassDims, Site, Stage};
 use llama_trace_judge::diff::Distance;
 
 /// How far the directions may be apart of what may be the same, as a sine.
@@ -385,7 +385,7 @@ fn led(fits: &Fits<'_>, passes: &[PassDims], found: &[Chosen<'_>]) -> Led {
     while let Some(site) = open.pop() {
         let Some(dims) = passes.iter().find(|dims| dims.pass == site.pass) else { continue };
         let inputs = site.stage.inputs(&fits.sizes, *dims).into_iter();
-        let is_exact = led[&site] && site.stage.info().op != "rms_norm";
+        let is_exact = led[&site] && site.stage.info().op != Op::RmsNorm;
         for source in inputs.filter_map(|input| site.input(input, &fits.sizes)) {
             sources.insert(source);
             let known = led.get(&source).copied();

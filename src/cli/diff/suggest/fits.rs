@@ -13,7 +13,7 @@ use super::names::{Names, Pattern};
 use super::words::{calls, hinted};
 use llama_trace_core::error::Result;
 use llama_trace_core::stop;
-use llama_trace_core::trace::{Axis, Frame, FrameData, PassDims, Site, Sizes, Stage};
+use llama_trace_core::trace::{Axis, Frame, FrameData, Op, PassDims, Site, Sizes, Stage};
 use llama_trace_judge::diff::{self, Distance, Found as OfStage};
 
 /// How far a stage may be off, ‖B − A‖ / ‖A‖, and be surely the one that it is taken for.
@@ -669,7 +669,7 @@ impl<'f> Fits<'f> {
 
 /// Whether the stage is a norm over the model's width.
 pub(super) fn is_norm(stage: Stage) -> bool {
-    stage.info().op == "rms_norm" && stage.axes() == [Axis::Token, Axis::Dim]
+    stage.info().op == Op::RmsNorm && stage.axes() == [Axis::Token, Axis::Dim]
 }
 
 /// Whether the stage is the residual stream.

@@ -2,7 +2,7 @@
 
 use super::super::axis::Axis as A;
 use super::Input::{self, LayerInput, Positions};
-use super::{Aliases, Derivation, Exists, Rounded, Rule, Runs, Section, StageInfo, Unit, WeightUse, When};
+use super::{Aliases, Exists, Op, Rounded, Runs, Section, StageInfo, Unit, WeightUse, When};
 
 /// A column that a row may leave out: its first value, where it has one.
 const fn first<T: Copy>(column: &[T]) -> Option<T> {
@@ -33,10 +33,10 @@ const fn of(stage: Stage) -> Input {
 }
 
 macro_rules! stages {
-    ($( $stage:ident $name:literal $section:ident [$($axis:ident),*] $op:literal
+    ($( $stage:ident $name:literal $section:ident [$($axis:ident),*] $op:ident
         from [$($input:expr),*] with [$($weight:expr),*]
         unit $unit:ident, rounded $rounded:ident, runs $runs:ident
-        $(, by $rule:ident of [$($of:expr),*])? $(, only $exists:ident $(else $before:ident)?)?;
+        $(, derived from [$($of:expr),*])? $(, only $exists:ident $(else $before:ident)?)?;
         formula $formula:literal
         purpose $purpose:literal
         aliases $hf:literal $tl:literal $cpp:literal $go:literal )*) => {
@@ -53,7 +53,7 @@ macro_rules! stages {
                 name: $name,
                 section: Section::$section,
                 axes: &[$(A::$axis),*],
-                op: $op,
+                op: Op::$op,
                 inputs: &[$($input),*],
                 weights: &[$($weight),*],
                 formula: $formula,
@@ -61,7 +61,7 @@ macro_rules! stages {
                 unit: Unit::$unit,
                 rounded: Rounded::$rounded,
                 runs: Runs::$runs,
-                derivation: first(&[$(Derivation { rule: Rule::$rule, from: &[$($of),*] })?]),
+                derived_from: first(&[$(&[$($of),*] as &[Input])?]),
                 exists: exists(&[$(Exists::$exists)?]),
                 instead: first(&[$($(Stage::$before)?)?]),
                 aliases: Aliases { hugging_face: $hf, transformer_lens: $tl, llama_cpp: $cpp, go: $go },
@@ -76,254 +76,254 @@ macro_rules! stages {
 }
 
 stages! {
-    Tokens "tokens" Start [Token] "input" from [] with []
+    Tokens "tokens" Start [Token] Input from [] with []
         unit Id, rounded Never, runs Given;
         formula "tokens[t] = the id of token t, a row number of the embedding table (0 … {V} − 1)"
         purpose "The ids that this pass reads: the whole prompt in the prefill, one token in each decode pass."
         aliases "" "" "inp_tokens" ""
-    Embedding "embedding" Start [Token, Dim] "lookup" from [of(Stage::Tokens)]
+    Embedding "embedding" Start [Token, Dim] Lookup from [of(Stage::Tokens)]
         with [weight("tok_embeddings", &[A::Vocab, A::Dim])]
         unit Plain, rounded Result, runs Alone;
         formula "embedding[t, :] = tok_embeddings[tokens[t], :]   ({D} numbers a token)"
         purpose "Each id becomes a learned vector, the start of its residual stream."
         aliases "model.embed_tokens" "hook_embed" "embd / inp_embd" "inputTensor"
-    RopeCos "rope_cos" Start [Token, Pair] "rope_table" from [Positions] with []
+    RopeCos "rope_cos" Start [Token, Pair] RopeTable from [Positions] with []
         unit Cosine, rounded Result, runs Derived;
         formula "rope_cos[t, i] = cos(({start} + t) · {theta}^(−2i/{C}))   i = 0 … {half} − 1{scaled}"
         purpose "How far each pair of components is turned at each position: fast for the first pairs, slow for the last."
         aliases "model.rotary_emb output 0" "" "" ""
-    RopeSin "rope_sin" Start [Token, Pair] "rope_table" from [Positions] with []
+    RopeSin "rope_sin" Start [Token, Pair] RopeTable from [Positions] with []
         unit Sine, rounded Result, runs Alone;
         formula "rope_sin[t, i] = sin(({start} + t) · {theta}^(−2i/{C}))   i = 0 … {half} − 1{scaled}"
         purpose "The sines that go with rope_cos."
         aliases "model.rotary_emb output 1" "" "" ""
-    Mask "mask" Start [Token, Key] "mask" from [Positions] with []
-        unit Hiding, rounded Never, runs Derived, by Copied of [], only Hiding;
+    Mask "mask" Start [Token, Key] Mask from [Positions] with []
+        unit Hiding, rounded Never, runs Derived, derived from [], only Hiding;
         formula "mask[t, k] = 0 where k ≤ {start} + t{window}, else −inf"
         purpose "Keeps a token from looking at tokens that come after it, and at those that have left its window where layers have one. Absent when nothing is hidden: the pass has one token, and no window is full."
         aliases "" "" "attn_inp_kq_mask" "mask"
 
-    AttnNorm "attn_norm" Layer [Token, Dim] "rms_norm" from [LayerInput]
+    AttnNorm "attn_norm" Layer [Token, Dim] RmsNorm from [LayerInput]
         with [weight("attention_norm", &[A::Dim])]
         unit Plain, rounded TwiceInNorm, runs Alone;
         formula "attn_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · attention_norm[d]"
         purpose "Divides every token's vector by its root mean square, so that attention sees directions and not lengths. The learned weight then scales each component, so the vectors shown differ in size again."
         aliases "input_layernorm" "ln1.hook_normalized × weight" "attn_norm-L" "normalizedX"
-    AttnNormQ8 "attn_norm_q8" Layer [Token, Dim] "quantize" from [of(Stage::AttnNorm)] with []
-        unit Steps, rounded Never, runs Derived, by Quantized of [of(Stage::AttnNorm)], only Int8 else AttnNorm;
+    AttnNormQ8 "attn_norm_q8" Layer [Token, Dim] Quantize from [of(Stage::AttnNorm)] with []
+        unit Steps, rounded Never, runs Derived, derived from [of(Stage::AttnNorm)], only Int8 else AttnNorm;
         formula "attn_norm_q8 = attn_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
         purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
-    AttnNormScale "attn_norm_scale" Layer [Token, DimGroup] "quantize" from [of(Stage::AttnNorm)] with []
-        unit Step, rounded Never, runs Alone, by Quantized of [of(Stage::AttnNorm)], only Int8 else AttnNorm;
+    AttnNormScale "attn_norm_scale" Layer [Token, DimGroup] Quantize from [of(Stage::AttnNorm)] with []
+        unit Step, rounded Never, runs Alone, derived from [of(Stage::AttnNorm)], only Int8 else AttnNorm;
         formula "attn_norm_scale[t, j] = max |attn_norm| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
         purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
         aliases "" "" "" ""
-    Xq "xq" Layer [Token, Head, HeadDim] "matmul" from [of(Stage::AttnNormQ8), of(Stage::AttnNormScale)]
+    Xq "xq" Layer [Token, Head, HeadDim] Linear from [of(Stage::AttnNormQ8), of(Stage::AttnNormScale)]
         with [weight("wq", &[A::HeadsMerged, A::Dim]), bias("bq", &[A::HeadsMerged], When::QkvBias)]
         unit Plain, rounded Result, runs Alone;
         formula "xq[t, h, c] = Σ_d attn_norm[t, d] · wq[h·{C} + c, d]   ({D} terms)"
         purpose "The queries: what each token looks for, one vector of {C} for each of {H} heads."
         aliases "self_attn.q_proj" "attn.hook_q" "Qcur-L (before RoPE)" "xq"
-    Xk "xk" Layer [Token, KvHead, HeadDim] "matmul" from [of(Stage::AttnNormQ8), of(Stage::AttnNormScale)]
+    Xk "xk" Layer [Token, KvHead, HeadDim] Linear from [of(Stage::AttnNormQ8), of(Stage::AttnNormScale)]
         with [weight("wk", &[A::KvHeadsMerged, A::Dim]), bias("bk", &[A::KvHeadsMerged], When::QkvBias)]
         unit Plain, rounded Result, runs Alone;
         formula "xk[t, g, c] = Σ_d attn_norm[t, d] · wk[g·{C} + c, d]   ({D} terms)"
         purpose "The keys: what each token offers to be found by, one vector of {C} for each of {G} key/value heads."
         aliases "self_attn.k_proj" "attn.hook_k" "Kcur-L (before RoPE)" "xk"
-    Xv "xv" Layer [Token, KvHead, HeadDim] "matmul" from [of(Stage::AttnNormQ8), of(Stage::AttnNormScale)]
+    Xv "xv" Layer [Token, KvHead, HeadDim] Linear from [of(Stage::AttnNormQ8), of(Stage::AttnNormScale)]
         with [weight("wv", &[A::KvHeadsMerged, A::Dim]), bias("bv", &[A::KvHeadsMerged], When::QkvBias)]
         unit Plain, rounded Result, runs Alone;
         formula "xv[t, g, c] = Σ_d attn_norm[t, d] · wv[g·{C} + c, d]   ({D} terms)"
         purpose "The values: what each token hands over to those that attend to it."
         aliases "self_attn.v_proj" "attn.hook_v" "Vcur-L" "xv"
-    XqNorm "xq_norm" Layer [Token, Head, HeadDim] "rms_norm" from [of(Stage::Xq)]
+    XqNorm "xq_norm" Layer [Token, Head, HeadDim] RmsNorm from [of(Stage::Xq)]
         with [weight("q_norm", &[A::HeadDim])]
         unit Plain, rounded TwiceInNorm, runs Alone, only QkNorm else Xq;
         formula "xq_norm[t, h, c] = xq[t, h, c] / √(Σ xq[t, h, :]² / {C} + {eps}) · q_norm[c]"
         purpose "Divides every head's query by its root mean square, so that no score grows just because a query is long. The learned weight then scales each component; one weight serves all {H} heads."
         aliases "self_attn.q_norm" "attn.q_norm.hook_normalized × weight" "Qcur_normed-L" ""
-    XkNorm "xk_norm" Layer [Token, KvHead, HeadDim] "rms_norm" from [of(Stage::Xk)]
+    XkNorm "xk_norm" Layer [Token, KvHead, HeadDim] RmsNorm from [of(Stage::Xk)]
         with [weight("k_norm", &[A::HeadDim])]
         unit Plain, rounded TwiceInNorm, runs Alone, only QkNorm else Xk;
         formula "xk_norm[t, g, c] = xk[t, g, c] / √(Σ xk[t, g, :]² / {C} + {eps}) · k_norm[c]"
         purpose "The same for the keys, with a weight of their own."
         aliases "self_attn.k_norm" "attn.k_norm.hook_normalized × weight" "Kcur_normed-L" ""
-    XqRope "xq_rope" Layer [Token, Head, HeadDim] "rope" from [of(Stage::XqNorm), of(Stage::RopeCos), of(Stage::RopeSin)]
+    XqRope "xq_rope" Layer [Token, Head, HeadDim] Rope from [of(Stage::XqNorm), of(Stage::RopeCos), of(Stage::RopeSin)]
         with []
         unit Plain, rounded ProductsAndSum, runs Alone;
         formula "(a, b) → (a·cos − b·sin, a·sin + b·cos) for each of the {half} pairs of every head, cos and sin of row t"
         purpose "Queries turned by their position, so that a query and a key meet at an angle that depends on their distance only."
         aliases "(apply_rotary_pos_emb)" "attn.hook_rot_q" "Qcur-L (after RoPE)" "xq"
-    XkRope "xk_rope" Layer [Token, KvHead, HeadDim] "rope" from [of(Stage::XkNorm), of(Stage::RopeCos), of(Stage::RopeSin)]
+    XkRope "xk_rope" Layer [Token, KvHead, HeadDim] Rope from [of(Stage::XkNorm), of(Stage::RopeCos), of(Stage::RopeSin)]
         with []
         unit Plain, rounded ProductsAndSum, runs Alone;
         formula "(a, b) → (a·cos − b·sin, a·sin + b·cos) for each of the {half} pairs of every head, cos and sin of row t"
         purpose "Keys turned by their position. They are cached turned, so this is done once for each token."
         aliases "(apply_rotary_pos_emb)" "attn.hook_rot_k" "Kcur-L (after RoPE)" "xk"
-    CacheK "cache_k" Layer [Key, KvHead, HeadDim] "cache" from [of(Stage::XkRope)] with []
+    CacheK "cache_k" Layer [Key, KvHead, HeadDim] Cache from [of(Stage::XkRope)] with []
         unit Plain, rounded Never, runs Alone;
         formula "cache_k[{start} + t, g, c] = xk_rope[t, g, c]; the {start} rows before are from earlier passes"
         purpose "All keys so far. A decode pass adds one row instead of computing the whole prompt again."
         aliases "past_key_values" "" "cache_k_lL" "CacheK"
-    CacheV "cache_v" Layer [Key, KvHead, HeadDim] "cache" from [of(Stage::Xv)] with []
+    CacheV "cache_v" Layer [Key, KvHead, HeadDim] Cache from [of(Stage::Xv)] with []
         unit Plain, rounded Never, runs Alone;
         formula "cache_v[{start} + t, g, c] = xv[t, g, c]; the {start} rows before are from earlier passes"
         purpose "All values so far."
         aliases "past_key_values" "" "cache_v_lL" "CacheV"
-    Keys "keys" Layer [Key, Head, HeadDim] "repeat_kv" from [of(Stage::CacheK)] with []
-        unit Plain, rounded Never, runs Derived, by Copied of [of(Stage::CacheK)];
+    Keys "keys" Layer [Key, Head, HeadDim] RepeatKv from [of(Stage::CacheK)] with []
+        unit Plain, rounded Never, runs Derived, derived from [of(Stage::CacheK)];
         formula "keys[k, h, c] = cache_k[k, h / {group}, c]   (integer division)"
         purpose "Grouped-query attention: {H} query heads share {G} key heads, {group} to each."
         aliases "(repeat_kv)" "" "" "keys"
-    Values "values" Layer [Key, Head, HeadDim] "repeat_kv" from [of(Stage::CacheV)] with []
-        unit Plain, rounded Never, runs Derived, by Copied of [of(Stage::CacheV)];
+    Values "values" Layer [Key, Head, HeadDim] RepeatKv from [of(Stage::CacheV)] with []
+        unit Plain, rounded Never, runs Derived, derived from [of(Stage::CacheV)];
         formula "values[k, h, c] = cache_v[k, h / {group}, c]   (integer division)"
         purpose "Grouped-query attention: {H} query heads share {G} value heads, {group} to each."
         aliases "(repeat_kv)" "" "" "values"
-    Qk "qk" Layer [Head, Token, Key] "matmul" from [of(Stage::XqRope), of(Stage::Keys)] with []
-        unit Dot, rounded Result, runs Derived, by Attention of [of(Stage::XqRope), of(Stage::CacheK)];
+    Qk "qk" Layer [Head, Token, Key] QueryKey from [of(Stage::XqRope), of(Stage::Keys)] with []
+        unit Dot, rounded Result, runs Derived, derived from [of(Stage::XqRope), of(Stage::CacheK)];
         formula "qk[h, t, k] = Σ_c xq_rope[t, h, c] · keys[k, h, c]   ({C} terms)"
         purpose "How well each query matches each key, head by head, as a raw dot product."
         aliases "" "" "kq-L" "xqMatMulKeys"
-    Scores "scores" Layer [Head, Token, Key] "scale" from [of(Stage::Qk)] with []
-        unit ScaledDot, rounded Result, runs Derived, by Attention of [of(Stage::Qk)];
+    Scores "scores" Layer [Head, Token, Key] Scale from [of(Stage::Qk)] with []
+        unit ScaledDot, rounded Result, runs Derived, derived from [of(Stage::Qk)];
         formula "scores[h, t, k] = qk[h, t, k] / √{C}"
         purpose "The dot product of {C} terms brought back to the size of one term, so that softmax does not saturate."
         aliases "" "" "" "scores"
-    MaskedScores "masked_scores" Layer [Head, Token, Key] "add" from [of(Stage::Scores), of(Stage::Mask)]
+    MaskedScores "masked_scores" Layer [Head, Token, Key] AddMask from [of(Stage::Scores), of(Stage::Mask)]
         with []
-        unit ScaledDot, rounded Never, runs Derived, by Attention of [of(Stage::Scores)], only Hiding else Scores;
+        unit ScaledDot, rounded Never, runs Derived, derived from [of(Stage::Scores)], only Hiding else Scores;
         formula "masked_scores[h, t, k] = scores[h, t, k] + mask[t, k]"
         purpose "Hidden tokens become −inf, which softmax turns into exactly 0. Absent where mask is. A layer without a window adds the causal part of the mask only."
         aliases "" "attn.hook_attn_scores" "" "scores"
-    Softmax "softmax" Layer [Head, Token, Key] "softmax" from [of(Stage::MaskedScores)] with []
-        unit Share, rounded Result, runs Derived, by Attention of [of(Stage::Scores)];
+    Softmax "softmax" Layer [Head, Token, Key] Softmax from [of(Stage::MaskedScores)] with []
+        unit Share, rounded Result, runs Derived, derived from [of(Stage::Scores)];
         formula "softmax[h, t, k] = e^(s[k] − max s) / Σ e^(s − max s)   over the {K} keys, s = masked_scores[h, t, :] (scores[h, t, :] where nothing is masked)"
         purpose "The attention weights: how token t divides its attention of 1 over the tokens it can see."
         aliases "self_attn output 1 (eager)" "attn.hook_pattern" "kq_soft_max-L" "scores"
-    AttnHeads "attn_heads" Layer [Token, Head, HeadDim] "attention" from [of(Stage::Softmax), of(Stage::Values)]
+    AttnHeads "attn_heads" Layer [Token, Head, HeadDim] Mix from [of(Stage::Softmax), of(Stage::Values)]
         with []
-        unit Plain, rounded Result, runs Alone, by Attention of [of(Stage::Softmax), of(Stage::CacheV)];
+        unit Plain, rounded Result, runs Alone, derived from [of(Stage::Softmax), of(Stage::CacheV)];
         formula "attn_heads[t, h, c] = Σ_k softmax[h, t, k] · values[k, h, c]   (a term for each key that token t sees, {K} at most)"
         purpose "Each head's answer: the values it attended to, mixed by weight."
         aliases "input of self_attn.o_proj" "attn.hook_z" "kqv-L" "output"
-    AttnHeadsQ8 "attn_heads_q8" Layer [Token, Head, HeadDim] "quantize" from [of(Stage::AttnHeads)] with []
-        unit Steps, rounded Never, runs Derived, by Quantized of [of(Stage::AttnHeads)], only Int8 else AttnHeads;
+    AttnHeadsQ8 "attn_heads_q8" Layer [Token, Head, HeadDim] Quantize from [of(Stage::AttnHeads)] with []
+        unit Steps, rounded Never, runs Derived, derived from [of(Stage::AttnHeads)], only Int8 else AttnHeads;
         formula "attn_heads_q8 = attn_heads / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
         purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
-    AttnHeadsScale "attn_heads_scale" Layer [Token, HeadsGroup] "quantize" from [of(Stage::AttnHeads)] with []
-        unit Step, rounded Never, runs Alone, by Quantized of [of(Stage::AttnHeads)], only Int8 else AttnHeads;
+    AttnHeadsScale "attn_heads_scale" Layer [Token, HeadsGroup] Quantize from [of(Stage::AttnHeads)] with []
+        unit Step, rounded Never, runs Alone, derived from [of(Stage::AttnHeads)], only Int8 else AttnHeads;
         formula "attn_heads_scale[t, j] = max |attn_heads| of group j / 127   ({g} values a group along the {HC} components of all heads side by side, the last may have fewer)"
         purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
         aliases "" "" "" ""
-    AttnOutput "attn_output" Layer [Token, Dim] "matmul" from [of(Stage::AttnHeadsQ8), of(Stage::AttnHeadsScale)]
+    AttnOutput "attn_output" Layer [Token, Dim] Linear from [of(Stage::AttnHeadsQ8), of(Stage::AttnHeadsScale)]
         with [weight("wo", &[A::Dim, A::HeadsMerged]), bias("bo", &[A::Dim], When::OutputBias)]
         unit Plain, rounded Result, runs Alone;
         formula "attn_output[t, d] = Σ_m attn_heads[t, m] · wo[d, m]   (all heads side by side, {HC} terms)"
         purpose "The heads' answers together, written back in the language of the residual stream."
         aliases "self_attn.o_proj" "hook_attn_out" "attn_out-L (llama graphs)" "output"
-    AttnResidual "attn_residual" Layer [Token, Dim] "add" from [LayerInput, of(Stage::AttnOutput)] with []
-        unit Plain, rounded Result, runs Alone, by Add of [LayerInput, of(Stage::AttnOutput)];
+    AttnResidual "attn_residual" Layer [Token, Dim] Add from [LayerInput, of(Stage::AttnOutput)] with []
+        unit Plain, rounded Result, runs Alone, derived from [LayerInput, of(Stage::AttnOutput)];
         formula "attn_residual[t, d] = x[t, d] + attn_output[t, d]"
         purpose "Attention adds to the stream; it does not replace it."
         aliases "input of post_attention_layernorm" "hook_resid_mid" "ffn_inp-L" "h"
-    FfnNorm "ffn_norm" Layer [Token, Dim] "rms_norm" from [of(Stage::AttnResidual)]
+    FfnNorm "ffn_norm" Layer [Token, Dim] RmsNorm from [of(Stage::AttnResidual)]
         with [weight("ffn_norm", &[A::Dim])]
         unit Plain, rounded TwiceInNorm, runs Alone;
         formula "ffn_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · ffn_norm.weight[d],   x = attn_residual"
         purpose "The same normalisation before the feed-forward network, with a weight of its own."
         aliases "post_attention_layernorm" "ln2.hook_normalized × weight" "ffn_norm-L" "normalizedH"
-    FfnNormQ8 "ffn_norm_q8" Layer [Token, Dim] "quantize" from [of(Stage::FfnNorm)] with []
-        unit Steps, rounded Never, runs Derived, by Quantized of [of(Stage::FfnNorm)], only Int8 else FfnNorm;
+    FfnNormQ8 "ffn_norm_q8" Layer [Token, Dim] Quantize from [of(Stage::FfnNorm)] with []
+        unit Steps, rounded Never, runs Derived, derived from [of(Stage::FfnNorm)], only Int8 else FfnNorm;
         formula "ffn_norm_q8 = ffn_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
         purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
-    FfnNormScale "ffn_norm_scale" Layer [Token, DimGroup] "quantize" from [of(Stage::FfnNorm)] with []
-        unit Step, rounded Never, runs Alone, by Quantized of [of(Stage::FfnNorm)], only Int8 else FfnNorm;
+    FfnNormScale "ffn_norm_scale" Layer [Token, DimGroup] Quantize from [of(Stage::FfnNorm)] with []
+        unit Step, rounded Never, runs Alone, derived from [of(Stage::FfnNorm)], only Int8 else FfnNorm;
         formula "ffn_norm_scale[t, j] = max |ffn_norm| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
         purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
         aliases "" "" "" ""
-    FfnGate "ffn_gate" Layer [Token, Hidden] "matmul" from [of(Stage::FfnNormQ8), of(Stage::FfnNormScale)]
+    FfnGate "ffn_gate" Layer [Token, Hidden] Linear from [of(Stage::FfnNormQ8), of(Stage::FfnNormScale)]
         with [weight("w1", &[A::Hidden, A::Dim]), bias("b1", &[A::Hidden], When::MlpBias)]
         unit Plain, rounded Result, runs Alone;
         formula "ffn_gate[t, f] = Σ_d ffn_norm[t, d] · w1[f, d]   ({D} terms)"
         purpose "For each of {F} units: how far its gate opens, before the activation."
         aliases "mlp.gate_proj" "mlp.hook_pre" "ffn_gate-L" "h"
-    FfnSilu "ffn_silu" Layer [Token, Hidden] "silu" from [of(Stage::FfnGate)] with []
-        unit Plain, rounded Result, runs Alone, by Silu of [of(Stage::FfnGate)];
+    FfnSilu "ffn_silu" Layer [Token, Hidden] Silu from [of(Stage::FfnGate)] with []
+        unit Plain, rounded Result, runs Alone, derived from [of(Stage::FfnGate)];
         formula "ffn_silu[t, f] = g / (1 + e^−g),   g = ffn_gate[t, f]"
         purpose "A smooth gate: near 0 for negative g, near g for positive g."
         aliases "mlp.act_fn" "" "" "h"
-    FfnUp "ffn_up" Layer [Token, Hidden] "matmul" from [of(Stage::FfnNormQ8), of(Stage::FfnNormScale)]
+    FfnUp "ffn_up" Layer [Token, Hidden] Linear from [of(Stage::FfnNormQ8), of(Stage::FfnNormScale)]
         with [weight("w3", &[A::Hidden, A::Dim]), bias("b3", &[A::Hidden], When::MlpBias)]
         unit Plain, rounded Result, runs Alone;
         formula "ffn_up[t, f] = Σ_d ffn_norm[t, d] · w3[f, d]   ({D} terms)"
         purpose "For each unit: the value that passes through its gate."
         aliases "mlp.up_proj" "mlp.hook_pre_linear" "ffn_up-L" "ffnUpX"
-    FfnHidden "ffn_hidden" Layer [Token, Hidden] "mul" from [of(Stage::FfnSilu), of(Stage::FfnUp)] with []
-        unit Plain, rounded Result, runs Alone, by Mul of [of(Stage::FfnSilu), of(Stage::FfnUp)];
+    FfnHidden "ffn_hidden" Layer [Token, Hidden] Mul from [of(Stage::FfnSilu), of(Stage::FfnUp)] with []
+        unit Plain, rounded Result, runs Alone, derived from [of(Stage::FfnSilu), of(Stage::FfnUp)];
         formula "ffn_hidden[t, f] = ffn_silu[t, f] · ffn_up[t, f]"
         purpose "SwiGLU: value times gate, unit by unit."
         aliases "input of mlp.down_proj" "mlp.hook_post" "ffn_swiglu-L" "h"
-    FfnHiddenQ8 "ffn_hidden_q8" Layer [Token, Hidden] "quantize" from [of(Stage::FfnHidden)] with []
-        unit Steps, rounded Never, runs Derived, by Quantized of [of(Stage::FfnHidden)], only Int8 else FfnHidden;
+    FfnHiddenQ8 "ffn_hidden_q8" Layer [Token, Hidden] Quantize from [of(Stage::FfnHidden)] with []
+        unit Steps, rounded Never, runs Derived, derived from [of(Stage::FfnHidden)], only Int8 else FfnHidden;
         formula "ffn_hidden_q8 = ffn_hidden / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
         purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
-    FfnHiddenScale "ffn_hidden_scale" Layer [Token, HiddenGroup] "quantize" from [of(Stage::FfnHidden)]
+    FfnHiddenScale "ffn_hidden_scale" Layer [Token, HiddenGroup] Quantize from [of(Stage::FfnHidden)]
         with []
-        unit Step, rounded Never, runs Alone, by Quantized of [of(Stage::FfnHidden)], only Int8 else FfnHidden;
+        unit Step, rounded Never, runs Alone, derived from [of(Stage::FfnHidden)], only Int8 else FfnHidden;
         formula "ffn_hidden_scale[t, j] = max |ffn_hidden| of group j / 127   ({g} values a group along the {F} units, the last may have fewer)"
         purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
         aliases "" "" "" ""
-    FfnDown "ffn_down" Layer [Token, Dim] "matmul" from [of(Stage::FfnHiddenQ8), of(Stage::FfnHiddenScale)]
+    FfnDown "ffn_down" Layer [Token, Dim] Linear from [of(Stage::FfnHiddenQ8), of(Stage::FfnHiddenScale)]
         with [weight("w2", &[A::Dim, A::Hidden]), bias("b2", &[A::Dim], When::MlpBias)]
         unit Plain, rounded Result, runs Alone;
         formula "ffn_down[t, d] = Σ_f ffn_hidden[t, f] · w2[d, f]   ({F} terms)"
         purpose "The units' answers written back in the language of the residual stream."
         aliases "mlp.down_proj" "hook_mlp_out" "ffn_out-L" "ffnOutput"
-    FfnResidual "ffn_residual" Layer [Token, Dim] "add" from [of(Stage::AttnResidual), of(Stage::FfnDown)]
+    FfnResidual "ffn_residual" Layer [Token, Dim] Add from [of(Stage::AttnResidual), of(Stage::FfnDown)]
         with []
-        unit Plain, rounded Result, runs Alone, by Add of [of(Stage::AttnResidual), of(Stage::FfnDown)];
+        unit Plain, rounded Result, runs Alone, derived from [of(Stage::AttnResidual), of(Stage::FfnDown)];
         formula "ffn_residual[t, d] = attn_residual[t, d] + ffn_down[t, d]"
         purpose "What leaves the layer, and what the next one reads."
         aliases "(the layer's output)" "hook_resid_post" "l_out-L" "output"
 
-    FinalNorm "final_norm" End [Token, Dim] "rms_norm" from [LayerInput] with [weight("norm", &[A::Dim])]
+    FinalNorm "final_norm" End [Token, Dim] RmsNorm from [LayerInput] with [weight("norm", &[A::Dim])]
         unit Plain, rounded TwiceInNorm, runs Alone;
         formula "final_norm[t, d] = x[t, d] / √(Σ x[t, :]² / {D} + {eps}) · norm[d],   x = the last layer's ffn_residual"
         purpose "The last normalisation, before the vector is compared with the vocabulary."
         aliases "model.norm" "ln_final.hook_normalized × weight" "result_norm" "currentTensor"
-    FinalNormQ8 "final_norm_q8" End [Token, Dim] "quantize" from [of(Stage::FinalNorm)] with []
-        unit Steps, rounded Never, runs Derived, by Quantized of [of(Stage::FinalNorm)], only Int8 else FinalNorm;
+    FinalNormQ8 "final_norm_q8" End [Token, Dim] Quantize from [of(Stage::FinalNorm)] with []
+        unit Steps, rounded Never, runs Derived, derived from [of(Stage::FinalNorm)], only Int8 else FinalNorm;
         formula "final_norm_q8 = final_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
         purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
-    FinalNormScale "final_norm_scale" End [Token, DimGroup] "quantize" from [of(Stage::FinalNorm)] with []
-        unit Step, rounded Never, runs Alone, by Quantized of [of(Stage::FinalNorm)], only Int8 else FinalNorm;
+    FinalNormScale "final_norm_scale" End [Token, DimGroup] Quantize from [of(Stage::FinalNorm)] with []
+        unit Step, rounded Never, runs Alone, derived from [of(Stage::FinalNorm)], only Int8 else FinalNorm;
         formula "final_norm_scale[t, j] = max |final_norm| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
         purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
         aliases "" "" "" ""
-    Logits "logits" End [Token, Vocab] "matmul" from [of(Stage::FinalNormQ8), of(Stage::FinalNormScale)]
+    Logits "logits" End [Token, Vocab] Linear from [of(Stage::FinalNormQ8), of(Stage::FinalNormScale)]
         with [weight("output", &[A::Vocab, A::Dim])]
         unit Logit, rounded Result, runs Alone;
         formula "logits[t, v] = Σ_d final_norm[t, d] · output[v, d]   ({D} terms)"
         purpose "One score for each of {V} tokens: how well it would continue the text after token t."
         aliases "lm_head" "(the returned logits)" "result_output" "output"
 
-    Probs "probs" Sampler [Vocab] "softmax" from [of(Stage::Logits)] with []
+    Probs "probs" Sampler [Vocab] Probs from [of(Stage::Logits)] with []
         unit Probability, rounded Never, runs Derived;
         formula "probs = softmax(logits[last, :] / temperature); at temperature 0 softmax(logits[last, :])"
         purpose "The scores after the last token as probabilities."
         aliases "" "" "" ""
-    Nucleus "nucleus" Sampler [Vocab] "top_k_top_p" from [of(Stage::Probs)] with []
+    Nucleus "nucleus" Sampler [Vocab] TopKTopP from [of(Stage::Probs)] with []
         unit Probability, rounded Never, runs Derived;
         formula "probs of the k most likely tokens (exactly k: of equals the lower ids), divided by their sum; of those the shortest run of most likely ones whose sum reaches p, divided by its sum; 0 outside; at temperature 0, 1 at the largest"
         purpose "The tokens that may be drawn, and with what probability."
         aliases "" "" "" ""
-    Sampled "sampled" Sampler [One] "sample" from [of(Stage::Nucleus)] with []
+    Sampled "sampled" Sampler [One] Sample from [of(Stage::Nucleus)] with []
         unit Id, rounded Never, runs Alone;
         formula "the id drawn from nucleus; at temperature 0 the most likely one"
         purpose "The next token: printed, and read by the next pass."

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use super::super::bench::Exactly;
 use super::super::difference::{number, value};
-use super::{Mistake, ROPE, SEEING, TURNED};
+use super::{Mistake, ROPE, SEEING, stages};
 use crate::check::{Change, Nothing};
 use llama_trace_core::config::Pairing;
 use llama_trace_core::explain::{Cell, Exact, Fold, Line, Rule};
 use llama_trace_core::ops::attention::visible;
-use llama_trace_core::trace::{Frame, ModelCard, PassDims, Site, Sizes, Stage};
+use llama_trace_core::trace::{Frame, ModelCard, Op, PassDims, Site, Sizes, Stage};
 
 /// How far positions may be off.
 const OFF: isize = 8;
@@ -45,9 +45,6 @@ struct Shifted {
     passes: Vec<PassDims>,
 }
 
-/// The stages that are turned.
-const TURNING: &[Stage] = &[Stage::XqRope, Stage::XkRope];
-
 /// Which kv head a query head reads.
 type Order = fn(usize, &Sizes) -> usize;
 
@@ -78,20 +75,25 @@ pub(super) fn add(
             _ => format!("{} too near", -by),
         };
         // What earlier passes cached was turned before.
-        all.push(Mistake::of("position_offset", form, ROPE, Moved { pass: site.pass, by }).again(TURNED));
+        all.push(
+            Mistake::of("position_offset", form, stages(ROPE), Moved { pass: site.pass, by })
+                .again(Op::RopeTable.stages()),
+        );
     }
-    let back = Mistake::of("rope_direction", "", ROPE, Times(Stage::RopeSin, -1.0));
-    all.push(back.again(TURNED));
+    let back = Mistake::of("rope_direction", "", stages(ROPE), Times(Stage::RopeSin, -1.0));
+    all.push(back.again(Op::RopeTable.stages()));
     for (form, partner) in [
         ("neighbours are turned by the angles of halves", Pairing::Neighbours),
         ("halves are turned by the angles of neighbours", Pairing::Halves),
     ] {
         let mixed = Mixed { partner, head_dim: sizes.head_dim };
-        all.push(Mistake::of("rope_pairing", form, TURNING, mixed));
+        all.push(Mistake::of("rope_pairing", form, Op::Rope.stages(), mixed));
     }
-    for (form, stages) in
-        [("queries", &[Stage::XqRope][..]), ("keys", &[Stage::XkRope]), ("queries and keys", TURNING)]
-    {
+    for (form, stages) in [
+        ("queries", &[Stage::XqRope][..]),
+        ("keys", &[Stage::XkRope]),
+        ("queries and keys", Op::Rope.stages()),
+    ] {
         all.push(Mistake::of("rope_missing", form, stages, Unturned(stages)));
     }
     let mut merged = Mistake::of("heads_merged", "", &[Stage::AttnOutput], Nothing);
@@ -135,8 +137,8 @@ pub(super) fn add(
     }
     for (by, form) in seen {
         let shifted = Shifted { by, sizes, passes: passes.to_vec() };
-        let mut offset =
-            Mistake::of("mask_offset", form, SEEING, shifted).again(&[Stage::Mask, Stage::MaskedScores]);
+        let mut offset = Mistake::of("mask_offset", form, stages(SEEING), shifted)
+            .again(&[Stage::Mask, Stage::MaskedScores]);
         offset.looks_ahead = true;
         all.push(offset);
     }
@@ -147,7 +149,7 @@ pub(super) fn add(
     ];
     for (form, order) in orders {
         for (of, stages) in [
-            ("", &[Stage::Keys, Stage::Values][..]),
+            ("", Op::RepeatKv.stages()),
             (", keys alone", &[Stage::Keys]),
             (", values alone", &[Stage::Values]),
         ] {
@@ -221,7 +223,8 @@ impl Change for Moved {
 
 impl Change for Mixed {
     fn rule(&self, site: Site, at: usize, mut rule: Rule) -> Rule {
-        let (Fold::Rotate { pair, cos, sin, second }, true) = (&mut rule.fold, TURNING.contains(&site.stage))
+        let (Fold::Rotate { pair, cos, sin, second }, true) =
+            (&mut rule.fold, site.stage.info().op == Op::Rope)
         else {
             return rule;
         };
@@ -308,12 +311,12 @@ impl Change for Shifted {
         match &mut rule.fold {
             Fold::Hide { seen } => *seen = self.seen(site, dims, row).contains(&key),
             Fold::Mask { seen, .. } => *seen = self.seen(site, dims, row % tokens).contains(&key),
-            Fold::Softmax { x, at, .. } if site.stage == Stage::Softmax => {
+            Fold::Softmax { x, at, .. } if site.stage.info().op == Op::Softmax => {
                 let seen = self.seen(site, dims, row % tokens);
                 *x = Line { first: row * keys + seen.start, count: seen.len(), ..*x };
                 *at = seen.contains(&key).then(|| key - seen.start);
             }
-            Fold::Product { a, b, .. } if site.stage == Stage::AttnHeads => {
+            Fold::Product { a, b, .. } if site.stage.info().op == Op::Mix => {
                 let (token, head) = (cell / (heads * c), cell / c % heads);
                 let seen = self.seen(site, dims, token);
                 let first = (head * tokens + token) * keys + seen.start;

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use half::bf16;
 
 use super::super::bench::Otherwise;
-use super::{Mistake, NORMS, PRODUCTS};
+use super::Mistake;
 use crate::check::{Change, Nothing, ReadRows};
 use llama_trace_core::error::Result;
 use llama_trace_core::explain::{Fold, Place, Rule};
-use llama_trace_core::trace::{ModelCard, PassDims, Site, Sizes, Stage, Weight};
+use llama_trace_core::trace::{ModelCard, Op, PassDims, Site, Sizes, Stage, Weight};
 
 /// Values of the largest matrix that is read whole to be read in another order.
 const WHOLE: usize = 1 << 28;
@@ -55,11 +55,11 @@ struct RoundedWeights;
 /// Adds those of a stage that is computed by way of `chain`.
 pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     reordered(card, chain, all);
-    all.push(Mistake::of("norm_weight_plus_one", "", NORMS, Norms(|weight| weight + 1.0)));
-    all.push(Mistake::of("norm_weight_missing", "", NORMS, Norms(|_| 1.0)));
-    all.push(Mistake::of("norm_missing", "", NORMS, NoNorm));
+    all.push(Mistake::of("norm_weight_plus_one", "", Op::RmsNorm.stages(), Norms(|weight| weight + 1.0)));
+    all.push(Mistake::of("norm_weight_missing", "", Op::RmsNorm.stages(), Norms(|_| 1.0)));
+    all.push(Mistake::of("norm_missing", "", Op::RmsNorm.stages(), NoNorm));
     if card.config.qkv_bias || card.config.output_bias || card.config.mlp_bias {
-        all.push(Mistake::of("bias_missing", "", PRODUCTS, NoBias));
+        all.push(Mistake::of("bias_missing", "", Op::Linear.stages(), NoBias));
     }
     if !card.config.tied {
         all.push(Mistake::of("tied_head", "", &[Stage::Logits], Tied));
@@ -76,12 +76,12 @@ pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     let mut rounded = Mistake::of("bf16_rounding", "weights", Stage::ALL, RoundedWeights);
     rounded.rounds = true;
     all.push(rounded);
-    let mut rounded = Mistake::of("bf16_rounding", "what products read", PRODUCTS, Nothing);
+    let mut rounded = Mistake::of("bf16_rounding", "what products read", Op::Linear.stages(), Nothing);
     (rounded.otherwise.rounds_inputs, rounded.rounds) = (true, true);
     all.push(rounded);
     for group in [32, 64, 128, 0] {
         let form = if group == 0 { "a scale a row".into() } else { format!("{group} to a scale") };
-        let mut quantized = Mistake::of("quantized_activations", form, PRODUCTS, Nothing);
+        let mut quantized = Mistake::of("quantized_activations", form, Op::Linear.stages(), Nothing);
         (quantized.otherwise.quantize, quantized.rounds) = (Some(group), true);
         all.push(quantized);
     }
@@ -135,7 +135,7 @@ fn exchanged(all: &mut Vec<Mistake>) {
 fn reordered(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     let sizes = card.sizes();
     let products: Vec<&Stage> =
-        PRODUCTS.iter().filter(|stage| chain.iter().any(|site| site.stage == **stage)).collect();
+        Op::Linear.stages().iter().filter(|stage| chain.iter().any(|site| site.stage == **stage)).collect();
     let mut one_by_one: Vec<_> =
         products.iter().filter_map(|stage| Weight::read_in(**stage, card).next()).map(Some).collect();
     if one_by_one.len() == 1 {
@@ -156,7 +156,7 @@ fn reordered(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
             // An order that is not of the matrix would change nothing, and take as long.
             if only.is_none_or(|weight| reordered.is_of(weight)) {
                 let of = only.map_or_else(String::new, |weight| format!("{}: ", weight.name()));
-                all.push(Mistake::of("weight_layout", format!("{of}{form}"), PRODUCTS, reordered));
+                all.push(Mistake::of("weight_layout", format!("{of}{form}"), Op::Linear.stages(), reordered));
             }
         }
     }

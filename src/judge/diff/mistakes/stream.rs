@@ -4,14 +4,11 @@
 use std::ops::Range;
 
 use super::super::bench::Otherwise;
-use super::{Mistake, NORMS};
+use super::Mistake;
 use crate::check::{Change, Nothing, ReadRows};
 use llama_trace_core::error::Result;
 use llama_trace_core::explain::{Exact, Fold, Place, Rule};
-use llama_trace_core::trace::{ModelCard, Site, Sizes, Stage};
-
-/// The sums that are the stream.
-const SUMS: &[Stage] = &[Stage::AttnResidual, Stage::FfnResidual];
+use llama_trace_core::trace::{Axis, ModelCard, Op, Site, Sizes, Stage};
 
 /// The sublayer's output stands alone in these sums.
 struct Unadded(&'static [Stage]);
@@ -33,21 +30,22 @@ pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     for (form, stages) in [
         ("of attention", &[Stage::AttnResidual][..]),
         ("of the feed-forward network", &[Stage::FfnResidual]),
-        ("of both", SUMS),
+        ("of both", Op::Add.stages()),
     ] {
         all.push(Mistake::of("residual_missing", form, stages, Unadded(stages)));
     }
-    let mut normed = Mistake::of("residual_missing", "the norm's output in its place", SUMS, AddedToNorm);
+    let mut normed =
+        Mistake::of("residual_missing", "the norm's output in its place", Op::Add.stages(), AddedToNorm);
     normed.otherwise.also = &[(Stage::AttnResidual, Stage::AttnNorm), (Stage::FfnResidual, Stage::FfnNorm)];
     all.push(normed);
     let mut beside = Mistake::of("norm_input", "", &[Stage::FfnNorm], SideBySide);
     beside.otherwise.reads_input = &[Stage::FfnNorm];
     all.push(beside);
-    let mut centred = Mistake::of("layer_norm", "", NORMS, Nothing);
-    centred.otherwise = Otherwise { centres: NORMS, ..Otherwise::default() };
+    let mut centred = Mistake::of("layer_norm", "", Op::RmsNorm.stages(), Nothing);
+    centred.otherwise = Otherwise { centres: Op::RmsNorm.stages(), ..Otherwise::default() };
     all.push(centred);
     let sizes = card.sizes();
-    let mut by_sum = Mistake::of("norm_sum", "", NORMS, BySum(sizes));
+    let mut by_sum = Mistake::of("norm_sum", "", Op::RmsNorm.stages(), BySum(sizes));
     let mut other = card.clone();
     other.config.norm_eps /= sizes.dim as f32;
     by_sum.card = Some(other);
@@ -90,11 +88,10 @@ impl Change for SideBySide {
 
 impl Change for BySum {
     fn value(&self, site: Site, _at: usize, exact: Exact) -> Exact {
-        let width = match site.stage {
-            Stage::XqNorm | Stage::XkNorm => self.0.head_dim,
-            stage if NORMS.contains(&stage) => self.0.dim,
-            _ => return exact,
-        };
+        if site.stage.info().op != Op::RmsNorm {
+            return exact;
+        }
+        let width = if site.stage.axes().ends_with(&[Axis::HeadDim]) { self.0.head_dim } else { self.0.dim };
         let value = exact.value / (width as f64).sqrt();
         Exact { value, other: value, ..exact }
     }

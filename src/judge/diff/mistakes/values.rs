@@ -3,11 +3,11 @@
 use half::bf16;
 
 use super::super::bench::Exactly;
+use super::Mistake;
 use super::attention::{Times, factor};
-use super::{Mistake, TURNED};
 use crate::check::Change;
 use llama_trace_core::explain::{Exact, Fold, Rule};
-use llama_trace_core::trace::{Frame, ModelCard, Site, Stage};
+use llama_trace_core::trace::{Frame, ModelCard, Op, Site, Stage};
 
 type Function = fn(f64) -> f64;
 
@@ -26,15 +26,14 @@ pub(super) fn add(card: &ModelCard, found: &Frame, right: &Exactly, all: &mut Ve
         ("none", |x| x),
     ];
     for (form, function) in functions {
-        all.push(Mistake::of("activation", form, &[Stage::FfnSilu], Activation(function)));
+        all.push(Mistake::of("activation", form, Op::Silu.stages(), Activation(function)));
     }
     let stage = found.site.stage;
-    const CACHE: &[Stage] = &[Stage::CacheK, Stage::CacheV];
-    const SHARES: &[Stage] = &[Stage::Softmax];
     let mut kept = Mistake::of("bf16_rounding", "this stage", Stage::ALL, Kept(vec![stage]));
     kept.rounds = true;
     all.push(kept);
-    for (form, stages) in [("cos and sin", TURNED), ("the cache", CACHE), ("softmax", SHARES)] {
+    for (form, op) in [("cos and sin", Op::RopeTable), ("the cache", Op::Cache), ("softmax", Op::Softmax)] {
+        let stages = op.stages();
         let mut kept = Mistake::of("bf16_rounding", form, stages, Kept(stages.to_vec())).again(stages);
         kept.rounds = true;
         all.push(kept);
@@ -45,7 +44,7 @@ pub(super) fn add(card: &ModelCard, found: &Frame, right: &Exactly, all: &mut Ve
     for (form, times) in
         [("times √D".into(), root), ("divided by √D".into(), 1.0 / root)].into_iter().chain(own)
     {
-        all.push(Mistake::of("embedding_scale", form, &[Stage::Embedding], Times(Stage::Embedding, times)));
+        all.push(Mistake::of("embedding_scale", form, Op::Lookup.stages(), Times(Stage::Embedding, times)));
     }
 }
 
@@ -71,7 +70,7 @@ impl Change for Activation {
     }
 
     fn value(&self, site: Site, _at: usize, exact: Exact) -> Exact {
-        if site.stage != Stage::FfnSilu {
+        if site.stage.info().op != Op::Silu {
             return exact;
         }
         let value = (self.0)(exact.value);

@@ -45,8 +45,8 @@ impl<'a> Follows<'a> {
             Stage::Probs | Stage::Nucleus | Stage::Sampled => {
                 self.drawn && self.has(site.other(Stage::Logits))
             }
-            stage => stage.info().derivation.is_some_and(|derivation| {
-                derivation.from.iter().all(|input| match *input {
+            stage => stage.info().derived_from.is_some_and(|from| {
+                from.iter().all(|input| match *input {
                     Input::Stage(from) => self.has(site.other(from)),
                     Input::LayerInput => self.has(site.layer_input()),
                     Input::Positions => true,

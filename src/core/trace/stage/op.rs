@@ -1,0 +1,108 @@
+//! The operations that stages are made by.
+
+use std::sync::LazyLock;
+
+use super::Stage;
+
+/// The operation that computes a stage from its inputs and weights. `explain` has the rule of each, `replay` runs those
+/// that need no weights, `diff` knows by it which stages a mistake touches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// The pass's input: nothing is computed.
+    Input,
+    /// The row of a table at each id.
+    Lookup,
+    /// Cosines or sines of position · frequency.
+    RopeTable,
+    /// 0 for a key that is seen, −∞ for a hidden one.
+    Mask,
+    /// x / √(mean x² + ε) · weight, along the last axis.
+    RmsNorm,
+    /// Groups of values as int8, or the scale of each group.
+    Quantize,
+    /// x · wᵀ + bias.
+    Linear,
+    /// Pairs of a head's components rotated by the position's angle.
+    Rope,
+    /// Rows of this pass appended to those of earlier passes.
+    Cache,
+    /// Key/value heads repeated for the query heads that share them.
+    RepeatKv,
+    /// Dot products of queries and keys.
+    QueryKey,
+    /// x / √C.
+    Scale,
+    /// Scores + mask.
+    AddMask,
+    /// Attention weights: softmax over the visible keys.
+    Softmax,
+    /// Sum of values, each times its attention weight.
+    Mix,
+    /// a + b.
+    Add,
+    /// x · sigmoid(x).
+    Silu,
+    /// a · b.
+    Mul,
+    /// Softmax of logits / temperature.
+    Probs,
+    /// Probabilities that top-k and top-p keep.
+    TopKTopP,
+    /// A token drawn from probabilities.
+    Sample,
+}
+
+impl Op {
+    /// The operation in one word, as in the log and on the screen. Products have one word, so have sums and softmaxes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Input => "input",
+            Self::Lookup => "lookup",
+            Self::RopeTable => "rope_table",
+            Self::Mask => "mask",
+            Self::RmsNorm => "rms_norm",
+            Self::Quantize => "quantize",
+            Self::Linear | Self::QueryKey => "matmul",
+            Self::Rope => "rope",
+            Self::Cache => "cache",
+            Self::RepeatKv => "repeat_kv",
+            Self::Scale => "scale",
+            Self::AddMask | Self::Add => "add",
+            Self::Softmax | Self::Probs => "softmax",
+            Self::Mix => "attention",
+            Self::Silu => "silu",
+            Self::Mul => "mul",
+            Self::TopKTopP => "top_k_top_p",
+            Self::Sample => "sample",
+        }
+    }
+
+    /// The stages that this operation computes, in the order of the pass.
+    pub fn stages(self) -> &'static [Stage] {
+        // Stable by operation, so each operation's stages stand side by side.
+        static BY_OP: LazyLock<Vec<Stage>> = LazyLock::new(|| {
+            let mut stages = Stage::ALL.to_vec();
+            stages.sort_by_key(|stage| stage.info().op as usize);
+            stages
+        });
+        let first = BY_OP.partition_point(|stage| (stage.info().op as usize) < self as usize);
+        let count = BY_OP[first..].iter().take_while(|stage| stage.info().op == self).count();
+        &BY_OP[first..first + count]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stage_is_among_those_of_its_operation() {
+        let listed: Vec<_> = Stage::ALL.iter().map(|stage| stage.info().op.stages()).collect();
+        for (stage, listed) in Stage::ALL.iter().zip(listed) {
+            assert!(listed.contains(stage) && listed.is_sorted(), "{stage}");
+            assert!(listed.iter().all(|other| other.info().op == stage.info().op), "{stage}");
+        }
+        assert_eq!(Op::Rope.stages(), [Stage::XqRope, Stage::XkRope]);
+        assert_eq!(Op::RmsNorm.stages().len(), 5);
+    }
+}
