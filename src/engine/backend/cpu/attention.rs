@@ -79,7 +79,7 @@ pub(super) fn attention(
         masked_scores: sink.wants(AttentionPart::MaskedScores),
         softmax: sink.wants(AttentionPart::Softmax),
     };
-    let round = |values: &mut [f32]| kernel.round(precision, values);
+    let round = |values: &mut [f32]| kernel.isa.round(precision, values);
     let group = heads / kv_heads;
     // Every thread has several.
     let shared_out = (tokens * kv_heads).div_ceil(PARTS * rayon::current_num_threads());
@@ -101,9 +101,9 @@ pub(super) fn attention(
 
         for keys_now in blocks(computed(0).start..computed(last_row).end) {
             let (keys, stride) = keys.rows(kernel, keys_now.clone(), head, widened);
-            let pack = kernel.packs_keys(out.len() * group, head_dim);
+            let pack = kernel.isa.packs_keys(out.len() * group, head_dim);
             if pack {
-                kernel.pack_keys(keys, stride, keys_now.len(), head_dim, packed);
+                kernel.isa.pack_keys(keys, stride, keys_now.len(), head_dim, packed);
             }
             for (row, scores) in scores.chunks_exact_mut(group * all_keys).enumerate() {
                 let part = overlap(&computed(row), &keys_now);
@@ -113,7 +113,7 @@ pub(super) fn attention(
                 if pack {
                     // The rows of scores of the group's heads, from the part's first key on; the last ends with its row.
                     let of_block = part.start - keys_now.start..part.end - keys_now.start;
-                    kernel.qk_packed(
+                    kernel.isa.qk_packed(
                         queries,
                         head_dim,
                         packed,
@@ -124,7 +124,7 @@ pub(super) fn attention(
                 }
                 let queries = queries.chunks_exact(head_dim);
                 for (query, scores) in queries.zip(scores.chunks_exact_mut(all_keys)) {
-                    kernel.qk(query, keys, stride, &mut scores[part.clone()]);
+                    kernel.isa.qk(query, keys, stride, &mut scores[part.clone()]);
                 }
             }
         }
@@ -134,14 +134,14 @@ pub(super) fn attention(
             let (visible, computed) = (visible(i / group), computed(i / group));
             round(&mut row[computed.clone()]);
             let qk = keep(wanted.qk, row);
-            kernel.scale(&mut row[computed.clone()], head_dim);
+            kernel.isa.scale(&mut row[computed.clone()], head_dim);
             round(&mut row[computed.clone()]);
             let scores = keep(wanted.scores, row);
             if wanted.masked_scores {
                 mask(row, visible.clone());
             }
             let masked_scores = keep(wanted.masked_scores, row);
-            kernel.softmax(&mut row[visible.clone()]);
+            kernel.isa.softmax(&mut row[visible.clone()]);
             round(&mut row[visible.clone()]);
             // Outside it, e^−∞ is 0; nobody else reads the rest of the row.
             if wanted.softmax {
@@ -162,7 +162,7 @@ pub(super) fn attention(
                 let part = overlap(&visible(row), &keys_now);
                 let values = &values[((part.start - keys_now.start) * stride).min(values.len())..];
                 let weights = &scores[part.start.min(scores.len())..];
-                kernel.mix(weights, (part.len(), all_keys), values, stride, head_dim, out);
+                kernel.isa.mix(weights, (part.len(), all_keys), values, stride, head_dim, out);
             }
         }
         out.iter_mut().for_each(|out| round(out));

@@ -104,8 +104,8 @@ impl Cache {
             let range = row * stride + at..row * stride + at + width;
             match self {
                 Self::F32(_) => {}
-                Self::F16(values) => kernel.widen_f16(&values[range], out),
-                Self::Bf16(values) => kernel.widen_bf16(&values[range], out),
+                Self::F16(values) => kernel.isa.widen_f16(&values[range], out),
+                Self::Bf16(values) => kernel.isa.widen_bf16(&values[range], out),
             }
         }
         (scratch, width)

@@ -68,8 +68,9 @@ impl Input {
         (plain.rows, own.rows) = (rows, 0);
         if let Precision::Q8 { group } = precision {
             let tiles = kernel.tiles_q8().filter(|_| rows >= MIN_TILES_Q8);
-            let quantize =
-                |x: &[f32], group, values: &mut _, scales: &mut _| kernel.quantize(x, group, values, scales);
+            let quantize = |x: &[f32], group, values: &mut _, scales: &mut _| {
+                kernel.isa.quantize(x, group, values, scales)
+            };
             return self.quantized.fill(quantize, x, width, group, tiles, stop);
         }
         let has_unit = has_unit(kernel, precision, width);
@@ -133,7 +134,7 @@ impl Group {
         #[cfg(not(target_arch = "x86_64"))]
         let _ = (precision, by_unit);
         if self.rows >= MIN_PACKED {
-            self.packed.pack(x, width, kernel.tile_tokens(), stop)
+            self.packed.pack(x, width, kernel.isa.tile().1, stop)
         } else {
             Spaced::fill(x, width, &mut self.values)
         }

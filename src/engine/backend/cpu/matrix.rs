@@ -223,7 +223,7 @@ pub(super) fn product(
         if let Some(bias) = bias {
             ops::elementwise::add_to(&bias[columns], out);
         }
-        kernel.round(w.precision, out);
+        kernel.isa.round(w.precision, out);
     };
     // `columns` of every row of a group.
     let multiply = |group: &Group, columns: Range<usize>, out: &mut [&mut [f32]]| {
@@ -235,10 +235,10 @@ pub(super) fn product(
                     let now = first..columns.end.min(first + ROWS_AT_ONCE);
                     let of_part = now.start - columns.start..now.end - columns.start;
                     let mut out: Vec<_> = out.iter_mut().map(|out| &mut out[of_part.clone()]).collect();
-                    kernel.q8(&x.quantized, w.rows(now), &mut out);
+                    kernel.isa.q8(&x.quantized, w.rows(now), &mut out);
                 }
             }
-            Precision::Q8 { .. } => kernel.q8(&x.quantized, weights, out),
+            Precision::Q8 { .. } => kernel.isa.q8(&x.quantized, weights, out),
             #[cfg(target_arch = "x86_64")]
             _ if let Some(unit) = unit_of(group) => {
                 let finish = |of_part: Range<usize>, out: &mut [f32]| {
@@ -248,7 +248,8 @@ pub(super) fn product(
                     .with_borrow_mut(|scratch| unit.gemm(&group.bf16, weights, finish, out, scratch, stop));
             }
             _ if group.rows >= MIN_PACKED => {
-                SCRATCH.with_borrow_mut(|scratch| kernel.gemm(&group.packed, weights, out, scratch, stop))?;
+                SCRATCH
+                    .with_borrow_mut(|scratch| kernel.isa.gemm(&group.packed, weights, out, scratch, stop))?;
             }
             _ => {
                 ROW.with_borrow_mut(|row| kernel.dots(Spaced::new(&group.values, inputs), weights, out, row));

@@ -74,7 +74,7 @@ impl Cpu {
 
     /// Rounds results to what the precision keeps.
     fn round(&self, values: &mut [f32]) {
-        self.kernel.round(self.precision, values);
+        self.kernel.isa.round(self.precision, values);
     }
 }
 
@@ -304,7 +304,7 @@ impl Backend for Cpu {
     ) -> Result<()> {
         let width = weight.len();
         each_row(&self.stop, &x[..rows * width], &mut out[..rows * width], width, |_, x, out| {
-            self.kernel.rms_norm(x, weight, eps, self.precision, out);
+            self.kernel.isa.rms_norm(x, weight, eps, self.precision, out);
         })
     }
 
@@ -353,7 +353,7 @@ impl Backend for Cpu {
         each_row(&self.stop, &x[..rows * width], &mut out[..rows * width], width, |row, x, out| {
             let (cos, sin) = (&cos[row * pairs..][..pairs], &sin[row * pairs..][..pairs]);
             for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
-                self.kernel.rope(x, cos, sin, pairing, self.precision, out);
+                self.kernel.isa.rope(x, cos, sin, pairing, self.precision, out);
             }
         })
     }
@@ -407,21 +407,21 @@ impl Backend for Cpu {
 
     fn silu(&self, x: &Vec<f32>, count: usize, out: &mut Vec<f32>) -> Result<()> {
         each_row(&self.stop, &x[..count], &mut out[..count], ELEMENTS, |_, x, out| {
-            self.kernel.silu(x, out);
+            self.kernel.isa.silu(x, out);
             self.round(out);
         })
     }
 
     fn mul(&self, a: &Vec<f32>, b: &Vec<f32>, count: usize, out: &mut Vec<f32>) -> Result<()> {
         each_row(&self.stop, &a[..count], &mut out[..count], ELEMENTS, |part, a, out| {
-            self.kernel.mul(a, &b[part * ELEMENTS..], out);
+            self.kernel.isa.mul(a, &b[part * ELEMENTS..], out);
             self.round(out);
         })
     }
 
     fn add(&self, a: &Vec<f32>, b: &Vec<f32>, count: usize, out: &mut Vec<f32>) -> Result<()> {
         each_row(&self.stop, &a[..count], &mut out[..count], ELEMENTS, |part, a, out| {
-            self.kernel.add(a, &b[part * ELEMENTS..], out);
+            self.kernel.isa.add(a, &b[part * ELEMENTS..], out);
             self.round(out);
         })
     }

@@ -16,32 +16,121 @@ mod unpack;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-pub(super) use dots::dots;
 pub(super) use floats::dots_of_floats;
 use half::bf16;
 pub(super) use int8::{Activations, add_chunk, multiply as multiply_int8, prefetch, q8};
 pub(super) use source::{Int8, Padding, Part, Row, Source};
-pub(super) use tile::Tile;
-pub(super) use tiles::TOKENS;
+use tile::Tile;
+use tiles::TOKENS;
 pub(super) use unpack::{Chunk, GROUPS, words};
 
-use super::compiled::{compiled, row_operations};
+use super::compiled::{compiled, compiled_methods, row_operations};
+use super::gemm::{self, Tile as _};
 use super::limits::CHAINS;
-use super::q8::Quantized;
-use super::{Aligned, Rows, Spaced, portable};
+use super::q8::{Quantized, Tiling};
+use super::{Aligned, Isa, MIN_QUERIES, Rows, Spaced, portable};
 use llama_trace_core::config::{Pairing, Precision};
+use llama_trace_core::error::Result;
 use llama_trace_core::ops;
+use llama_trace_core::ops::matmul::STRETCH;
+use llama_trace_core::stop::Stop;
 
-row_operations!("avx2,fma,f16c", "AVX2");
 compiled! {
     "avx2,fma,f16c", "AVX2":
-    qk, attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]);
-    pack_keys, attention::pack_keys, (keys: &[f32], stride: usize, count: usize, width: usize, packed: &mut Vec<Aligned>);
-    qk_packed, attention::qk_packed, (queries: &[f32], width: usize, packed: &[Aligned], part: &Range<usize>, out: (&mut [f32], usize));
-    mix, attention::mix, (weights: &[f32], of_row: (usize, usize), values: &[f32], stride: usize, width: usize, out: &mut [f32]);
-    softmax, exp::softmax, (row: &mut [f32]);
-    silu, exp::silu, (gate: &[f32], out: &mut [f32]);
+    dots_of_blocks, portable::dots, (x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>);
     q8_of_odd_groups, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]);
+}
+
+/// AVX2, FMA and F16C: 8 values at once.
+pub(super) static AVX2: Avx2 = Avx2 { vnni: false };
+
+/// The same with AVX-VNNI: int8 products of 32 values at once.
+pub(super) static VNNI: Avx2 = Avx2 { vnni: true };
+
+#[derive(Debug)]
+pub(super) struct Avx2 {
+    vnni: bool,
+}
+
+impl Isa for Avx2 {
+    fn name(&self) -> &'static str {
+        if self.vnni { "avxvnni" } else { "avx2" }
+    }
+
+    fn dots(
+        &self,
+        x: Spaced<'_>,
+        w: Rows<'_>,
+        streams: usize,
+        out: &mut [&mut [f32]],
+        scratch: &mut Vec<f32>,
+    ) {
+        if w.plain() {
+            dots::dots(x, w, streams, out);
+        } else if w.dtype.is_blocks() && w.precision != Precision::Bf16 {
+            dots_of_floats(x, w, out);
+        } else {
+            dots_of_blocks(x, w, out, scratch);
+        }
+    }
+
+    fn streams(&self) -> &'static [usize] {
+        &[1, 4]
+    }
+
+    fn gemm(
+        &self,
+        x: &gemm::Packed,
+        w: Rows<'_>,
+        out: &mut [&mut [f32]],
+        scratch: &mut gemm::Scratch,
+        stop: &Stop,
+    ) -> Result<()> {
+        gemm::gemm::<Tile>(x, w, out, scratch, stop)
+    }
+
+    fn tile(&self) -> (usize, usize) {
+        (Tile::ROWS, Tile::TOKENS)
+    }
+
+    fn q8(&self, x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
+        if self.vnni { q8::<true>(x, w, out) } else { q8::<false>(x, w, out) }
+    }
+
+    fn tiling(&self) -> Option<Tiling> {
+        Some(Tiling { widths: &[TOKENS], pairs: !self.vnni, lines: None })
+    }
+
+    fn packs_keys(&self, queries: usize, width: usize) -> bool {
+        queries >= MIN_QUERIES && width <= STRETCH && width.is_multiple_of(8)
+    }
+
+    row_operations!("avx2,fma,f16c");
+    compiled_methods! {
+        "avx2,fma,f16c":
+        qk, attention::qk, (query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]);
+        pack_keys, attention::pack_keys, (keys: &[f32], stride: usize, count: usize, width: usize, packed: &mut Vec<Aligned>);
+        qk_packed, attention::qk_packed, (queries: &[f32], width: usize, packed: &[Aligned], part: &Range<usize>, out: (&mut [f32], usize));
+        mix, attention::mix, (weights: &[f32], of_row: (usize, usize), values: &[f32], stride: usize, width: usize, out: &mut [f32]);
+        softmax, exp::softmax, (row: &mut [f32]);
+        silu, exp::silu, (gate: &[f32], out: &mut [f32]);
+    }
+
+    fn read(&self, bytes: &[u8], _ahead: bool) -> u64 {
+        read(bytes)
+    }
+
+    fn read_width(&self) -> usize {
+        32
+    }
+
+    fn multiply(&self, rounds: usize, factor: f32) -> f32 {
+        multiply(rounds, factor)
+    }
+
+    fn multiply_int8(&self, rounds: usize, factor: i32) -> f32 {
+        if self.vnni { multiply_int8::<true>(rounds, factor) } else { multiply_int8::<false>(rounds, factor) }
+    }
 }
 
 /// The sum of the partial sums, of which the first eight and the last were added, in the order of
@@ -98,7 +187,7 @@ fn transpose(rows: [__m256; 8]) -> [__m256; 8] {
 }
 
 /// See [`super::Kernel::read_limit`]: the exclusive or of every whole 128 bytes.
-pub(super) fn read(bytes: &[u8]) -> u64 {
+fn read(bytes: &[u8]) -> u64 {
     #[target_feature(enable = "avx2")]
     fn inner(bytes: &[u8]) -> u64 {
         let mut sums = [_mm256_setzero_si256(); 4];
@@ -117,7 +206,7 @@ pub(super) fn read(bytes: &[u8]) -> u64 {
 }
 
 /// See [`super::Kernel::multiply_limit`]: two vectors of 8 for each 16 values.
-pub(super) fn multiply(rounds: usize, factor: f32) -> f32 {
+fn multiply(rounds: usize, factor: f32) -> f32 {
     #[target_feature(enable = "avx2,fma")]
     fn inner(rounds: usize, factor: f32) -> f32 {
         let (x, y) = (_mm256_set1_ps(factor), _mm256_set1_ps(1.0 - factor));

@@ -6,7 +6,7 @@ use super::q8::Quantized;
 use super::rows::with_format;
 use llama_trace_core::ops::blocks::{self, Format};
 
-/// See [`super::Kernel::q8`].
+/// See [`super::Isa::q8`].
 pub(super) fn portable(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     with_format!(w.dtype, F => {
         for row in 0..w.count() {

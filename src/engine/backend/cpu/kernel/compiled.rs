@@ -16,12 +16,25 @@ macro_rules! compiled {
     )*};
 }
 
-/// The operations that every set of vector instructions has compiled.
+/// The same as methods of [`super::Isa`].
+macro_rules! compiled_methods {
+    ($features:literal: $($name:ident, $op:path, ($($argument:ident: $type:ty),*);)*) => {$(
+        fn $name(&self, $($argument: $type),*) {
+            #[target_feature(enable = $features)]
+            fn inner($($argument: $type),*) {
+                $op($($argument),*);
+            }
+            // SAFETY: the kernel of this module exists only where the processor has these features.
+            unsafe { inner($($argument),*) }
+        }
+    )*};
+}
+
+/// The methods of [`super::Isa`] that every set of vector instructions has compiled.
 macro_rules! row_operations {
-    ($features:literal, $unit:literal) => {
-        compiled! {
-            $features, $unit:
-            dots_of_blocks, portable::dots, (x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>);
+    ($features:literal) => {
+        compiled_methods! {
+            $features:
             quantize, ops::quantize::quantize, (x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]);
             widen_bf16, portable::widen_bf16, (values: &[bf16], out: &mut [f32]);
             rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]);
@@ -34,4 +47,4 @@ macro_rules! row_operations {
     };
 }
 
-pub(super) use {compiled, row_operations};
+pub(super) use {compiled, compiled_methods, row_operations};

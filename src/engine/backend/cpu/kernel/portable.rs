@@ -6,13 +6,82 @@ use std::ops::Range;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use super::gemm::{self, Tile as _};
 use super::limits::CHAINS;
 use super::q8::Quantized;
-use super::{Rows, Spaced, gemm};
+use super::{Isa, Rows, Spaced, blocks};
+use llama_trace_core::error::Result;
 use llama_trace_core::ops;
 use llama_trace_core::ops::matmul::LANES;
+use llama_trace_core::stop::Stop;
+use llama_trace_core::tensor::Dtype;
 
-/// See [`super::Kernel::dots`].
+/// What the compiler makes of the plain operations; serves Arm too.
+pub(super) static PORTABLE: Portable = Portable;
+
+#[derive(Debug)]
+pub(super) struct Portable;
+
+impl Isa for Portable {
+    fn name(&self) -> &'static str {
+        "portable"
+    }
+
+    fn dots(
+        &self,
+        x: Spaced<'_>,
+        w: Rows<'_>,
+        _streams: usize,
+        out: &mut [&mut [f32]],
+        scratch: &mut Vec<f32>,
+    ) {
+        dots(x, w, out, scratch);
+    }
+
+    fn streams(&self) -> &'static [usize] {
+        &[]
+    }
+
+    fn gemm(
+        &self,
+        x: &gemm::Packed,
+        w: Rows<'_>,
+        out: &mut [&mut [f32]],
+        scratch: &mut gemm::Scratch,
+        stop: &Stop,
+    ) -> Result<()> {
+        gemm::gemm::<Tile>(x, w, out, scratch, stop)
+    }
+
+    fn tile(&self) -> (usize, usize) {
+        (Tile::ROWS, Tile::TOKENS)
+    }
+
+    fn q8(&self, x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
+        if w.dtype == Dtype::I8 { q8(x, w, out) } else { blocks::portable(x, w, out) }
+    }
+
+    fn read(&self, bytes: &[u8], _ahead: bool) -> u64 {
+        let words = bytes.as_chunks::<8>().0.iter();
+        words.fold(0, |all, word| all ^ u64::from_ne_bytes(*word))
+    }
+
+    fn read_width(&self) -> usize {
+        8
+    }
+
+    fn multiply(&self, rounds: usize, factor: f32) -> f32 {
+        let mut sums = [1.0_f32; CHAINS * LANES];
+        for _ in 0..rounds {
+            for sum in &mut sums {
+                *sum = sum.mul_add(factor, 1.0 - factor);
+            }
+        }
+        sums.iter().sum()
+    }
+}
+
+/// See [`Isa::dots`].
 #[inline(always)]
 pub(super) fn dots(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>) {
     scratch.resize(w.inputs, 0.0);
@@ -24,7 +93,7 @@ pub(super) fn dots(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]], scratch: 
     }
 }
 
-/// See [`super::Kernel::q8`].
+/// See [`Isa::q8`].
 #[inline(always)]
 pub(super) fn q8(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     for row in 0..w.count() {
@@ -36,34 +105,17 @@ pub(super) fn q8(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     }
 }
 
-/// See [`super::Kernel::widen_f16`].
+/// See [`Isa::widen_f16`].
 pub(super) fn widen_f16(values: &[f16], out: &mut [f32]) {
     values.convert_to_f32_slice(out);
 }
 
-/// See [`super::Kernel::widen_bf16`].
+/// See [`Isa::widen_bf16`].
 #[inline(always)]
 pub(super) fn widen_bf16(values: &[bf16], out: &mut [f32]) {
     for (out, value) in out.iter_mut().zip(values) {
         *out = f32::from_bits(u32::from(value.to_bits()) << 16);
     }
-}
-
-/// See [`super::Kernel::read_limit`]: the exclusive or of every whole 8 bytes.
-pub(super) fn read(bytes: &[u8]) -> u64 {
-    let words = bytes.as_chunks::<8>().0.iter();
-    words.fold(0, |all, word| all ^ u64::from_ne_bytes(*word))
-}
-
-/// See [`super::Kernel::multiply_limit`].
-pub(super) fn multiply(rounds: usize, factor: f32) -> f32 {
-    let mut sums = [1.0_f32; CHAINS * LANES];
-    for _ in 0..rounds {
-        for sum in &mut sums {
-            *sum = sum.mul_add(factor, 1.0 - factor);
-        }
-    }
-    sums.iter().sum()
 }
 
 /// See [`gemm::Tile::sum`], for tiles of R weight rows and T tokens.

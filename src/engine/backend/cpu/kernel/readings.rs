@@ -1,7 +1,5 @@
 //! The orders in which a kernel can read weights, and the line of the table of processors that says which one it takes.
 
-#[cfg(target_arch = "x86_64")]
-use super::Isa;
 use super::Kernel;
 #[cfg(target_arch = "x86_64")]
 use super::bf16_unit;
@@ -14,12 +12,9 @@ impl Kernel {
     /// The same kernel with every order in which it can read weights for products in `precision`: with the same bits.
     pub(in crate::backend::cpu) fn readings(self, precision: Precision) -> Vec<Self> {
         #[cfg(target_arch = "x86_64")]
-        if precision.group().is_none() && self.isa != Isa::Portable {
+        if precision.group().is_none() && !self.isa.streams().is_empty() {
             use bf16_unit::Unit;
-            let streams: &[usize] = match self.isa {
-                Isa::Avx2 | Isa::AvxVnni => &[1, 4],
-                _ => &[1, 4, 8],
-            };
+            let streams = self.isa.streams();
             let of_vectors =
                 precision == Precision::Bf16 && matches!(self.bf16, Some(Unit::Avx512Bf16 { .. }));
             let places: &[bool] = if of_vectors { &[false, true] } else { &[self.reading.in_place] };

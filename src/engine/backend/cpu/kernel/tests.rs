@@ -1,9 +1,15 @@
 //! Every kernel against the plain operations, bit for bit.
 
+use half::{bf16, f16};
+
 use super::super::testing::{noise, random_blocks};
+use super::gemm::{Packed, Scratch};
 use super::rows::with_format;
 use super::*;
+use llama_trace_core::config::Pairing;
+use llama_trace_core::ops;
 use llama_trace_core::ops::blocks;
+use llama_trace_core::stop::Stop;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use {
     emulated::by_hand::{DONE, WANTED},
@@ -65,9 +71,9 @@ fn every_kernel_gives_the_bits_of_the_plain_products() {
                 assert_eq!(fast, plain, "dots {what}");
                 fast.fill(0.0);
                 let mut packed = Packed::default();
-                packed.pack(&x, inputs, kernel.tile_tokens(), &stop).unwrap();
+                packed.pack(&x, inputs, kernel.isa.tile().1, &stop).unwrap();
                 let mut out = split(&mut fast, rows);
-                kernel.gemm(&packed, w, &mut out, &mut Scratch::default(), &stop).unwrap();
+                kernel.isa.gemm(&packed, w, &mut out, &mut Scratch::default(), &stop).unwrap();
                 assert_eq!(fast, plain, "gemm {what}");
             }
         }
@@ -87,10 +93,10 @@ fn every_kernel_gives(plain: &[f32], x: &[f32], group: usize, w: Rows<'_>, what:
             let mut fast = vec![0.0; plain.len()];
             let mut quantized = q8::Quantized::default();
             let quantize = |x: &[f32], group, values: &mut _, scales: &mut _| {
-                kernel.quantize(x, group, values, scales);
+                kernel.isa.quantize(x, group, values, scales);
             };
             quantized.fill(quantize, x, w.inputs, group, tiles, &Stop::default()).unwrap();
-            kernel.q8(&quantized, w, &mut split(&mut fast, w.count()));
+            kernel.isa.q8(&quantized, w, &mut split(&mut fast, w.count()));
             assert_eq!(fast, plain, "{} {what} {tiles:?}", kernel.name());
         }
     }
@@ -235,9 +241,9 @@ fn every_kernel_widens_cached_values_exactly() {
             x.iter().map(|x| (f16::from_f32(*x), bf16::from_f32(*x))).unzip();
         for kernel in Kernel::available() {
             let mut out = vec![0.0; width];
-            kernel.widen_f16(&halves, &mut out);
+            kernel.isa.widen_f16(&halves, &mut out);
             assert!(out.iter().zip(&halves).all(|(out, x)| *out == x.to_f32()), "{}", kernel.name());
-            kernel.widen_bf16(&bf16, &mut out);
+            kernel.isa.widen_bf16(&bf16, &mut out);
             assert!(out.iter().zip(&bf16).all(|(out, x)| *out == x.to_f32()), "{}", kernel.name());
         }
     }
@@ -261,8 +267,8 @@ fn every_kernel_gives_the_bits_of_the_plain_exponentials() {
             ops::swiglu::silu_all(&x, &mut silu);
             for kernel in Kernel::available() {
                 let (mut row, mut out) = (x.clone(), vec![0.5; width]);
-                kernel.softmax(&mut row);
-                kernel.silu(&x, &mut out);
+                kernel.isa.softmax(&mut row);
+                kernel.isa.silu(&x, &mut out);
                 let what = format!("{} {width}, {odd} at {at}", kernel.name());
                 assert_eq!(bits(&row), bits(&softmax), "{what}");
                 assert_eq!(bits(&out), bits(&silu), "{what}");
@@ -271,7 +277,7 @@ fn every_kernel_gives_the_bits_of_the_plain_exponentials() {
         let same = vec![f32::NEG_INFINITY; width];
         for kernel in Kernel::available() {
             let (mut row, mut plain) = (same.clone(), same.clone());
-            kernel.softmax(&mut row);
+            kernel.isa.softmax(&mut row);
             ops::softmax::softmax(&mut plain);
             assert_eq!(bits(&row), bits(&plain), "{} {width}: nothing is visible", kernel.name());
         }
@@ -306,13 +312,13 @@ fn every_kernel_gives_the_bits_of_the_plain_attention_of_several_queries() {
         for kernel in Kernel::available() {
             let mut fast = (vec![0.5; queries * row], vec![0.25; queries * width]);
             let (values, count) = (&stored[(first * 2 * width).min(stored.len())..], (part.len(), row));
-            kernel.mix(&weights[first..], count, values, 2 * width, width, &mut fast.1);
+            kernel.isa.mix(&weights[first..], count, values, 2 * width, width, &mut fast.1);
             assert_eq!(plain.1, fast.1, "mix {} {width} {queries} {part:?}", kernel.name());
-            if kernel.packs_keys(8, width) {
+            if kernel.isa.packs_keys(8, width) {
                 // What was there before is nothing to go by.
                 let mut packed = vec![Aligned([f32::NAN; LANES]); 4096];
-                kernel.pack_keys(&stored, 2 * width, keys, width, &mut packed);
-                kernel.qk_packed(&x, width, &packed, &part, (&mut fast.0[first..], row));
+                kernel.isa.pack_keys(&stored, 2 * width, keys, width, &mut packed);
+                kernel.isa.qk_packed(&x, width, &packed, &part, (&mut fast.0[first..], row));
                 assert_eq!(plain.0, fast.0, "qk {} {width} {queries} {part:?}", kernel.name());
             }
         }
@@ -331,7 +337,7 @@ fn one_query_meets_any_number_of_keys_with_the_bits_of_the_plain_products() {
         ops::attention::qk(&x, &stored, width + 3, &mut plain);
         for kernel in Kernel::available() {
             let mut fast = vec![0.5; keys];
-            kernel.qk(&x, &stored, width + 3, &mut fast);
+            kernel.isa.qk(&x, &stored, width + 3, &mut fast);
             let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&plain), bits(&fast), "{} {width} {keys}", kernel.name());
         }
@@ -345,38 +351,38 @@ fn every_kernel_gives_the_bits_of_the_plain_row_operations() {
         for kernel in Kernel::available() {
             let (mut plain, mut fast) = (vec![0.0; width], vec![0.0; width]);
             ops::rms_norm::rms_norm(&w, &x[..width], 1e-5, Precision::F32, &mut plain);
-            kernel.rms_norm(&w, &x[..width], 1e-5, Precision::F32, &mut fast);
+            kernel.isa.rms_norm(&w, &x[..width], 1e-5, Precision::F32, &mut fast);
             assert_eq!(plain, fast, "rms_norm {} {width}", kernel.name());
             ops::attention::mix(&w[..2], &x, width, &mut plain);
-            kernel.mix(&w[..2], (2, 2), &x, width, width, &mut fast);
+            kernel.isa.mix(&w[..2], (2, 2), &x, width, width, &mut fast);
             assert_eq!(plain, fast, "mix {} {width}", kernel.name());
             let (mut plain, mut fast) = (vec![0.0; 3], vec![0.0; 3]);
             ops::attention::qk(&w, &x, width, &mut plain);
-            kernel.qk(&w, &x, width, &mut fast);
+            kernel.isa.qk(&w, &x, width, &mut fast);
             assert_eq!(plain, fast, "qk {} {width}", kernel.name());
             for precision in [Precision::F32, Precision::Bf16] {
                 let (mut plain, mut fast) = (x[..width].to_vec(), x[..width].to_vec());
                 ops::round::row(precision, &mut plain);
-                kernel.round(precision, &mut fast);
+                kernel.isa.round(precision, &mut fast);
                 assert_eq!(plain, fast, "round {} {width}", kernel.name());
                 let (cos, sin) = w.split_at(width / 2);
                 let sin = &sin[..width / 2];
                 for pairing in [Pairing::Halves, Pairing::Neighbours] {
                     let x = &x[..width / 2 * 2];
                     ops::rope::rope(x, cos, sin, pairing, precision, &mut plain);
-                    kernel.rope(x, cos, sin, pairing, precision, &mut fast);
+                    kernel.isa.rope(x, cos, sin, pairing, precision, &mut fast);
                     assert_eq!(plain, fast, "rope {} {width} {pairing:?}", kernel.name());
                 }
             }
             let (mut plain, mut fast) = (vec![0.0; width], vec![0.0; width]);
             ops::elementwise::add(&x, &w, &mut plain);
-            kernel.add(&x, &w, &mut fast);
+            kernel.isa.add(&x, &w, &mut fast);
             assert_eq!(plain, fast, "add {} {width}", kernel.name());
             ops::elementwise::mul(&x, &w, &mut plain);
-            kernel.mul(&x, &w, &mut fast);
+            kernel.isa.mul(&x, &w, &mut fast);
             assert_eq!(plain, fast, "mul {} {width}", kernel.name());
             ops::attention::scale(&mut plain, 24);
-            kernel.scale(&mut fast, 24);
+            kernel.isa.scale(&mut fast, 24);
             assert_eq!(plain, fast, "scale {} {width}", kernel.name());
         }
     }

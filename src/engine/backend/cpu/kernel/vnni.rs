@@ -28,7 +28,7 @@ pub(super) const TILING: Tiling = Tiling { widths: &[4, 8, 16], pairs: false, li
 /// The same where AMX multiplies tiles of 16.
 pub(super) const TILING_AMX: Tiling = Tiling { lines: Some(tiles::PADDING), ..TILING };
 
-/// See [`super::Kernel::q8`].
+/// See [`super::Isa::q8`].
 pub(super) fn q8(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     let Some(scales) = w.scales.filter(|scales| scales.group == GROUP && x.is_regular()) else {
         return avx512::q8(x, w, out);

@@ -18,7 +18,7 @@ const SHORT: usize = 512;
 /// Bytes by which weights are asked for early where they are read as they lie.
 const AHEAD: usize = 8192;
 
-/// See [`super::super::Kernel::dots`]; for number types in which every value stands for itself. One token reads up to
+/// See [`super::super::Isa::dots`]; for number types in which every value stands for itself. One token reads up to
 /// `streams` rows side by side.
 pub(in super::super) fn dots(x: Spaced<'_>, w: Rows<'_>, streams: usize, out: &mut [&mut [f32]]) {
     // SAFETY: a `Kernel` for AVX2 exists only where the processor has these features.

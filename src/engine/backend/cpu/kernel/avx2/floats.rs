@@ -14,7 +14,7 @@ use llama_trace_core::ops::matmul::STRETCH;
 /// Values in a vector.
 const WIDTH: usize = 8;
 
-/// See [`super::super::Kernel::dots`]; for blocks, in float32.
+/// See [`super::super::Isa::dots`]; for blocks, in float32.
 pub(in super::super) fn dots_of_floats(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
     let (mut x, mut out) = (x, out);
     while !out.is_empty() {

@@ -20,7 +20,7 @@ const TOKENS: usize = 3;
 /// Bytes by which weights are asked for before they are needed.
 const AHEAD: usize = 6144;
 
-/// See [`super::super::Kernel::q8`]; VNNI where the processor has AVX-VNNI.
+/// See [`super::super::Isa::q8`]; VNNI where the processor has AVX-VNNI.
 pub(in crate::backend::cpu::kernel) fn q8<const VNNI: bool>(
     x: &Quantized,
     w: Rows<'_>,

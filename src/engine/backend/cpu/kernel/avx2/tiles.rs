@@ -54,7 +54,7 @@ const fn quads_at_once<S: Source>() -> usize {
     (i16::MAX as usize) / (2 * 127 * S::MOST as usize)
 }
 
-/// See [`super::super::Kernel::q8`].
+/// See [`super::super::Isa::q8`].
 ///
 /// # Safety
 /// The processor has AVX-VNNI, where VNNI.

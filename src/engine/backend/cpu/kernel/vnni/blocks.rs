@@ -58,7 +58,7 @@ impl<F: Format> Weights for Blocks<F> {
     }
 }
 
-/// See [`super::super::Kernel::q8`].
+/// See [`super::super::Isa::q8`].
 pub(in crate::backend::cpu::kernel) fn blocks(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     let groups = x.inputs / GROUP;
     with_format!(w.dtype, F => {

@@ -1,0 +1,190 @@
+//! What a vector instruction set computes.
+
+use std::fmt::Debug;
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use super::gemm::{Packed, Scratch};
+use super::q8::{Quantized, Tiling};
+use super::{Aligned, Rows, Spaced, portable};
+use llama_trace_core::config::{Pairing, Precision};
+use llama_trace_core::error::Result;
+use llama_trace_core::ops;
+use llama_trace_core::stop::Stop;
+
+/// The inner loops for one vector instruction set. The default bodies are the plain operations of
+/// [`llama_trace_core::ops`]; an instruction set replaces those that it has a faster form of, with the same bits.
+///
+/// [`super::Kernel::available`] hands an instruction set out only where the processor has it: this makes the calls sound.
+pub(in crate::backend::cpu) trait Isa: Debug + Sync {
+    /// Its name, as `--cpu-kernel` takes it.
+    fn name(&self) -> &'static str;
+
+    /// out (rows of x)(rows of w) = x · wᵀ for a few rows of `x`. Reads each weight once, in the number type in which it is
+    /// stored; one row of `x` reads up to `streams` rows of `w` side by side. `scratch` is for one row of weights.
+    fn dots(
+        &self,
+        x: Spaced<'_>,
+        w: Rows<'_>,
+        streams: usize,
+        out: &mut [&mut [f32]],
+        scratch: &mut Vec<f32>,
+    );
+
+    /// The numbers of rows that [`Isa::dots`] can read side by side.
+    fn streams(&self) -> &'static [usize];
+
+    /// [`Isa::dots`] for many rows of `x`, packed in the order in which they are read.
+    fn gemm(
+        &self,
+        x: &Packed,
+        w: Rows<'_>,
+        out: &mut [&mut [f32]],
+        scratch: &mut Scratch,
+        stop: &Stop,
+    ) -> Result<()>;
+
+    /// The weight rows and the tokens that a tile of [`Isa::gemm`] takes at once.
+    fn tile(&self) -> (usize, usize);
+
+    /// out (rows of x)(rows of w) = x · wᵀ in int8, as [`ops::quantize::dot`] computes it, or [`ops::blocks::dot`] where
+    /// the rows are blocks.
+    fn q8(&self, x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]);
+
+    /// The tiles in which [`Isa::q8`] reads many rows of activations; none where it reads them row by row.
+    fn tiling(&self) -> Option<Tiling> {
+        None
+    }
+
+    /// [`ops::attention::qk`].
+    fn qk(&self, query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
+        ops::attention::qk(query, keys, stride, out);
+    }
+
+    /// Whether keys of `width` components that `queries` queries read are worth packing for [`Isa::qk_packed`].
+    fn packs_keys(&self, queries: usize, width: usize) -> bool {
+        let _ = (queries, width);
+        false
+    }
+
+    /// Packs `count` keys of `width` components, which begin `stride` values apart. Only where [`Isa::packs_keys`].
+    fn pack_keys(&self, keys: &[f32], stride: usize, count: usize, width: usize, packed: &mut Vec<Aligned>) {
+        unreachable!("this kernel packs no keys: {:?}", (keys.len(), stride, count, width, packed))
+    }
+
+    /// [`ops::attention::qk`] of `queries`, one after the other, of `width` components, with the packed keys in `part`: `out`
+    /// begins with the first of these, and has that many values to the next query. Only where [`Isa::packs_keys`].
+    fn qk_packed(
+        &self,
+        queries: &[f32],
+        width: usize,
+        packed: &[Aligned],
+        part: &Range<usize>,
+        out: (&mut [f32], usize),
+    ) {
+        unreachable!("this kernel packs no keys: {:?}", (queries.len(), width, packed, part, out))
+    }
+
+    /// [`ops::attention::mix`] of several rows of `count` weights, which begin `apart` values apart, with the values of as
+    /// many keys: `out` has the rows of `width` components one after the other.
+    fn mix(
+        &self,
+        weights: &[f32],
+        (count, apart): (usize, usize),
+        values: &[f32],
+        stride: usize,
+        width: usize,
+        out: &mut [f32],
+    ) {
+        for (row, out) in out.chunks_mut(width).enumerate() {
+            ops::attention::mix(&weights[row * apart..][..count], values, stride, out);
+        }
+    }
+
+    /// out = values, exactly.
+    fn widen_f16(&self, values: &[f16], out: &mut [f32]) {
+        portable::widen_f16(values, out);
+    }
+
+    /// out = values, exactly.
+    fn widen_bf16(&self, values: &[bf16], out: &mut [f32]) {
+        portable::widen_bf16(values, out);
+    }
+
+    /// [`ops::quantize::quantize`].
+    fn quantize(&self, x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]) {
+        ops::quantize::quantize(x, group, values, scales);
+    }
+
+    /// [`ops::softmax::softmax`].
+    fn softmax(&self, row: &mut [f32]) {
+        ops::softmax::softmax(row);
+    }
+
+    /// [`ops::swiglu::silu_all`].
+    fn silu(&self, gate: &[f32], out: &mut [f32]) {
+        ops::swiglu::silu_all(gate, out);
+    }
+
+    /// [`ops::rms_norm::rms_norm`].
+    fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]) {
+        ops::rms_norm::rms_norm(x, weight, eps, precision, out);
+    }
+
+    /// [`ops::round::row`].
+    fn round(&self, precision: Precision, row: &mut [f32]) {
+        ops::round::row(precision, row);
+    }
+
+    /// [`ops::elementwise::add`].
+    fn add(&self, a: &[f32], b: &[f32], out: &mut [f32]) {
+        ops::elementwise::add(a, b, out);
+    }
+
+    /// [`ops::elementwise::mul`].
+    fn mul(&self, a: &[f32], b: &[f32], out: &mut [f32]) {
+        ops::elementwise::mul(a, b, out);
+    }
+
+    /// [`ops::attention::scale`].
+    fn scale(&self, row: &mut [f32], head_dim: usize) {
+        ops::attention::scale(row, head_dim);
+    }
+
+    /// [`ops::rope::rope`].
+    fn rope(
+        &self,
+        x: &[f32],
+        cos: &[f32],
+        sin: &[f32],
+        pairing: Pairing,
+        precision: Precision,
+        out: &mut [f32],
+    ) {
+        ops::rope::rope(x, cos, sin, pairing, precision, out);
+    }
+
+    /// See [`super::Kernel::read_limit`].
+    fn read(&self, bytes: &[u8], ahead: bool) -> u64;
+
+    /// Bytes that [`Isa::read`] loads at once.
+    fn read_width(&self) -> usize;
+
+    /// See [`super::Kernel::multiply_limit`], in float32.
+    fn multiply(&self, rounds: usize, factor: f32) -> f32;
+
+    /// The same in int8. Only where [`Isa::tiling`] has tiles.
+    fn multiply_int8(&self, rounds: usize, factor: i32) -> f32 {
+        unreachable!("this kernel has no int8 multiply: {:?}", (rounds, factor))
+    }
+}
+
+/// Each instruction set has one value.
+impl PartialEq for dyn Isa {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for dyn Isa {}
