@@ -1,5 +1,4 @@
-//! `llama-trace bench`: how fast a model runs here, beside the limits of this machine, measured in the same
-//! run.
+//! `llama-trace bench`: the speed of a model beside the limits of this machine, measured in one run.
 
 mod batch;
 mod record;
@@ -27,16 +26,16 @@ use llama_trace_engine::generate::{Sampler, Sampling, Session};
 use llama_trace_engine::model::{Model, pass};
 use llama_trace_formats::checkpoint::{Checkpoint, random};
 
-/// Times that a prefill of each length is run, after one to warm up.
+/// Repetitions of each prefill, after one warm-up.
 const PREFILLS: usize = 3;
 
-/// Times that a token is drawn.
+/// Repetitions of drawing a token.
 const DRAWS: usize = 20;
 
-/// A model smaller than this may stay in a cache, and then its speed says nothing about the memory's.
+/// Bytes below which a model may stay in a cache: its speed then says nothing about the memory.
 const CACHE_SIZED: usize = 128 << 20;
 
-/// Tokens that are read at once where a cache is filled.
+/// Tokens of a pass that fills the KV cache.
 const AT_ONCE: usize = 2048;
 
 impl Command for &BenchArgs {
@@ -51,7 +50,7 @@ impl Command for &BenchArgs {
 }
 
 impl BenchArgs {
-    /// Tokens of the longest context that the options ask for.
+    /// The longest context of the options, in tokens.
     fn longest(&self) -> Option<usize> {
         let cached = self.cached.iter().map(|cached| cached.saturating_add(self.r#gen));
         cached.chain(self.prompt_tokens.iter().copied()).max()
@@ -61,7 +60,7 @@ impl BenchArgs {
 fn bench<D: Device>(args: &BenchArgs) -> Result<()> {
     let (checkpoint, model, load, tokenizer) = match &args.shape {
         Some(name) => {
-            // Random weights are made, not loaded: by a device that reads its own memory, there.
+            // Random weights are generated, on the device itself if it has its own memory.
             let mut checkpoint = random::checkpoint(name, args.weights)?;
             if D::IS_PROCESSOR {
                 random::make(&checkpoint)?;
@@ -84,7 +83,7 @@ fn bench<D: Device>(args: &BenchArgs) -> Result<()> {
     let report = input::on_a_computing_thread(|| {
         let mut report = measure(&plan, &checkpoint, &model)?;
         (report.load, report.tokenizer) = (load, tokenizer);
-        // The limits come last: measuring them takes more memory than a small model does.
+        // The limits are measured last: that takes more memory than a small model does.
         report.peak_memory = report::peak_memory();
         report.limits = limits(args, &checkpoint, &model)?;
         Result::Ok(report)
@@ -96,25 +95,25 @@ fn bench<D: Device>(args: &BenchArgs) -> Result<()> {
     .map_err(|error| Error::output("the report cannot be written").at("standard output").found(error))
 }
 
-/// What is measured.
+/// The measurements of a run.
 struct Plan {
     /// Lengths of prompts.
     prompts: Vec<usize>,
-    /// Tokens that are cached before some are drawn.
+    /// Cached tokens before decoding.
     cached: Vec<usize>,
-    /// Tokens that are drawn then.
+    /// Tokens decoded.
     draws: usize,
     batch: Vec<usize>,
     stages: bool,
-    /// What recording a prefill costs.
+    /// The cost of recording a prefill.
     record: bool,
-    /// What recording a layer of a decode pass costs.
+    /// The cost of recording a layer of a decode pass.
     record_layer: bool,
     tune: bool,
 }
 
 impl Plan {
-    /// What the options say, and where they say nothing what suits the device, as far as the context has room for it.
+    /// The options, with defaults that suit the device, limited by the context.
     fn of(args: &BenchArgs, on_processor: bool, config: &ModelConfig) -> Result<Self> {
         let draws = args.r#gen;
         let given = args.prompt_tokens.iter().chain(&args.cached);
@@ -147,7 +146,7 @@ impl Plan {
     }
 }
 
-/// Runs the model, and measures how long what takes.
+/// Runs the model and measures its parts.
 fn measure(plan: &Plan, checkpoint: &Checkpoint, model: &Model<impl Backend>) -> Result<Report> {
     let (backend, precision) = (&model.backend, model.backend.precision());
     let weights = bytes_read(checkpoint, precision);
@@ -200,20 +199,20 @@ fn measure(plan: &Plan, checkpoint: &Checkpoint, model: &Model<impl Backend>) ->
     Ok(report)
 }
 
-/// Measures what the device can do at most.
+/// Measures the device's limits.
 fn limits(args: &BenchArgs, checkpoint: &Checkpoint, model: &Model<impl Backend>) -> Result<Limits> {
-    // Random weights, those that were quantised when the model was loaded, and copies are not the file's.
+    // Random weights, weights quantised at loading, and copies are not the file's.
     let quantised = model.backend.precision().group().is_some() && checkpoint.group().is_none();
     let mapped: Vec<&[u8]> = match args.shape.is_some() || quantised || args.cpu.huge_pages {
         true => Vec::new(),
         false => checkpoint.tensors().map(|(_, tensor)| &**tensor.bytes()).collect(),
     };
-    // Of a model that a cache may hold the memory's speed says nothing: little of it is read.
+    // A model that fits into a cache reads little memory: the memory's speed says nothing about it.
     let in_cache = bytes_read(checkpoint, model.backend.precision()) < CACHE_SIZED;
     model.backend.limits(matrices(checkpoint), &mapped, if in_cache { CACHE_SIZED } else { usize::MAX })
 }
 
-/// The number type that most values of the checkpoint's matrices have.
+/// The number type of most values of the checkpoint's matrices.
 fn matrices(checkpoint: &Checkpoint) -> Dtype {
     let matrices =
         || checkpoint.tensors().map(|(_, tensor)| tensor).filter(|tensor| tensor.shape().len() == 2);
@@ -223,11 +222,11 @@ fn matrices(checkpoint: &Checkpoint) -> Dtype {
     Dtype::ALL.into_iter().max_by_key(count).unwrap_or(Dtype::F32)
 }
 
-/// Bytes of weights that a decode pass reads: all but the embedding table, of which it reads one row,
-/// unless the table is the output head too.
+/// Bytes of weights that a decode pass reads: all but the embedding table, from which it reads one row. A tied table is
+/// the output head too, and is read whole.
 fn bytes_read(checkpoint: &Checkpoint, precision: Precision) -> usize {
     let size = |tensor: &Tensor| match precision {
-        // Quantised when it was loaded.
+        // Quantised at loading.
         Precision::Q8 { group }
             if tensor.scales().is_none() && !tensor.dtype().is_blocks() && tensor.shape().len() == 2 =>
         {
@@ -242,8 +241,7 @@ fn bytes_read(checkpoint: &Checkpoint, precision: Precision) -> usize {
     if tied { all } else { all - table }
 }
 
-/// Multiply-adds of the matrix products for one token: every weight but the table once, and the head
-/// once a pass.
+/// Multiply-adds of the matrix products: for each token every weight but the table, and for each pass the head.
 fn multiplications(config: &ModelConfig, tokens: usize) -> f64 {
     let (d, q, kv, f) = (config.dim, config.q_dim(), config.kv_dim(), config.ffn_dim);
     let layer = d * q * 2 + d * kv * 2 + 3 * d * f;
@@ -259,7 +257,7 @@ fn session<B: Backend>(model: &Model<B>, tokens: usize) -> Result<Session<'_, B>
     Session::with_capacity(model, Sampler::new(Sampling::default())?, tokens)
 }
 
-/// Runs `ids`: the token that is drawn, and how long it took by the backend's clock.
+/// Runs `ids`. Returns the drawn token and the time by the backend's clock.
 fn timed(
     session: &mut Session<'_, impl Backend>,
     ids: &[u32],
@@ -277,7 +275,7 @@ fn time_prefill(model: &Model<impl Backend>, tokens: usize) -> Result<Prefill> {
     let ids = prompt(&model.config, tokens);
     let (mut times, mut session) = (Vec::new(), session(model, tokens)?);
     for _ in 0..=PREFILLS {
-        // The buffers of the first run serve the others, as they do from one prompt of a chat to the next.
+        // Later runs reuse the first one's buffers, as a chat does.
         session.rewind(0);
         times.push(timed(&mut session, &ids, &mut NoProbe)?.1);
     }
@@ -288,14 +286,14 @@ fn time_prefill(model: &Model<impl Backend>, tokens: usize) -> Result<Prefill> {
     Ok(Prefill { tokens, first, rates, gflops: flops / 1e9 })
 }
 
-/// Bytes of keys and values that a decode pass reads which sees `keys` of them, its own among them.
+/// Bytes of keys and values that a decode pass reads, if it sees `keys` keys, its own included.
 fn cache_read(model: &Model<impl Backend>, keys: usize) -> usize {
     let (config, sizes) = (&model.config, model.sizes());
     let seen = |layer| sizes.window_of(layer).map_or(keys, |window| keys.min(window));
     (0..config.layers).map(seen).sum::<usize>() * 2 * config.kv_dim() * model.backend.cache_dtype().bytes()
 }
 
-/// A session over `cached` tokens with room for `more`, and the token that it draws after them.
+/// A session with `cached` tokens in its cache and room for `more`, and the token drawn after them.
 fn filled<B: Backend>(model: &Model<B>, cached: usize, more: usize) -> Result<(Session<'_, B>, u32)> {
     let mut session = session(model, cached.saturating_add(more))?;
     let ids = prompt(&model.config, cached);
@@ -313,7 +311,7 @@ fn time_decode(model: &Model<impl Backend>, cached: usize, tokens: usize, weight
     let tokens = tokens.min(session.room());
     session.begin(vec![id], &[], tokens)?;
     for _ in 0..tokens {
-        // From token to token, as whoever waits for the text has them.
+        // The time between two tokens, as a reader of the text sees it.
         let started = Instant::now();
         session.pass(&mut NoProbe)?;
         let time = started.elapsed();
@@ -335,7 +333,7 @@ fn time_decode(model: &Model<impl Backend>, cached: usize, tokens: usize, weight
     })
 }
 
-/// How long the sampler takes for a token from the logits of the last pass.
+/// Time of the sampler for one token from the logits of the last pass.
 fn time_draws<B: Backend>(session: &Session<'_, B>, sampling: Sampling) -> Result<Spread> {
     let (mut sampler, mut times) = (Sampler::new(sampling)?, Vec::new());
     pass::last_logits(session.model, &session.work, 0, |logits| {

@@ -1,4 +1,4 @@
-//! `llama-trace check`: shows on this machine and this model that what the program prints is right.
+//! `llama-trace check`: proves on this machine, with this model, that the printed numbers are right.
 
 mod report;
 
@@ -12,18 +12,18 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_formats::tokenizer::Tokenizer;
 use llama_trace_judge::check::{self, DECODES, Plan, Sample};
 
-/// Tokens of the first pass where nobody gives a prompt: enough for tiles and units to be reached.
+/// Tokens of the first pass without `--prompt`: enough to reach the kernels for tiles.
 const TOKENS: usize = 40;
 
-/// Where the ids and the rows that are chosen come from.
+/// Seed of the chosen ids and rows.
 const SEED: u64 = 1;
 
-/// What is read where nobody gives a prompt: longer than [`TOKENS`] in any vocabulary.
+/// The text read without `--prompt`: longer than [`TOKENS`] in any vocabulary.
 const TEXT: &str = "Once upon a time there was a little girl who wanted to know where numbers come from. She opened \
                     the machine, looked at every wheel, and wrote down what each one said. At night she turned them \
                     by hand, one after the other, and in the morning there stood the same word as before.";
 
-/// What is run, and what a text was split into.
+/// The ids to run, and the text they came from.
 struct Prompt {
     ids: Vec<u32>,
     split: Option<Vec<u32>>,
@@ -65,7 +65,7 @@ fn check<D: Device>(args: &CheckArgs) -> Result<()> {
         CheckFormat::Json => printed.json(),
     }
     .or_else(|error| match error.kind() {
-        // Whoever read it has seen enough.
+        // The reader closed the pipe.
         std::io::ErrorKind::BrokenPipe => Ok(()),
         _ => Err(Error::output("the report cannot be written").at("standard output").found(error)),
     })?;
@@ -82,7 +82,7 @@ fn check<D: Device>(args: &CheckArgs) -> Result<()> {
     }
 }
 
-/// The prompt that was given, or else the first tokens of a text, or of a seed where nothing splits texts.
+/// The given prompt, or the first tokens of a text, or random ids if there is no tokenizer.
 fn first_pass(
     args: &CheckArgs,
     tokenizer: Result<&dyn Tokenizer>,
@@ -97,7 +97,7 @@ fn first_pass(
         return Ok(Prompt { split: Some(ids.clone()), ids });
     }
     let tokens = context.saturating_sub(DECODES).clamp(1, TOKENS);
-    // A vocabulary need not have every letter.
+    // A vocabulary may lack letters.
     let split = tokenizer.ok().and_then(|tokenizer| tokenizer.encode(TEXT).ok());
     let ids = split.as_ref().map(|ids| ids.iter().copied().take(tokens).collect());
     Ok(Prompt { ids: ids.unwrap_or_else(|| check::seeded_ids(vocab, tokens, SEED)), split })

@@ -1,4 +1,4 @@
-//! On which device a command runs: the one that was asked for, or where nobody did, the one that suits.
+//! The device of a command: the one asked for, or with `--device auto` the GPU if the model fits on it.
 
 use super::device::{Cpu, Cuda, Device, arranged, keep_chosen, needs};
 use super::input::{open_quietly, precision};
@@ -7,16 +7,16 @@ use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
 use llama_trace_formats::checkpoint::{Checkpoint, random};
 
-/// What a command is going to run, as far as the choice of a device goes by it.
+/// The parts of a command's run that the choice of a device depends on.
 #[derive(Clone, Copy)]
 pub(super) struct Asks<'a> {
     pub(super) cpu: &'a CpuArgs,
     pub(super) model: &'a ModelArgs,
-    /// The shape of random weights, and their number types, where these are run instead.
+    /// Shape and number types of random weights, if these run instead of a model.
     pub(super) shape: Option<(&'a str, random::Weights)>,
-    /// Tokens that a cache is reserved for, where that was asked for.
+    /// Capacity of the KV cache in tokens, if given.
     pub(super) context: Option<usize>,
-    /// Whether it runs this model at all.
+    /// Whether the command runs this model at all.
     pub(super) runs: bool,
 }
 
@@ -26,14 +26,14 @@ impl<'a> Asks<'a> {
         Self { cpu: &args.cpu, model: &args.model, shape: None, context: args.context, runs: true }
     }
 
-    /// A run, or a trace of one with the model that may be given beside it.
+    /// A run, or a trace with the model that may be given beside it.
     pub(super) fn of(args: &'a RunArgs, trace: &TraceArgs) -> Self {
         Self { runs: trace.trace.is_none() || args.model.model.is_some(), ..Self::run(args) }
     }
 }
 
 impl Asks<'_> {
-    /// What is run, as far as its sizes go, and in which arithmetic.
+    /// The checkpoint, for its sizes, and the precision.
     fn open(&self) -> Result<(Checkpoint, Precision)> {
         match self.shape {
             None => open_quietly(self.model),
@@ -45,16 +45,16 @@ impl Asks<'_> {
         }
     }
 
-    /// What it takes of a GPU's memory.
+    /// The GPU memory that the run takes, in bytes.
     fn bytes(&self) -> Result<usize> {
         let (checkpoint, precision) = self.open()?;
         Ok(needs(&checkpoint, precision, self.context).total())
     }
 }
 
-/// A command, for whichever device it is run on.
+/// A command that runs on any device.
 pub(super) trait Command {
-    /// What it is going to run.
+    /// The run that the device is chosen for.
     fn asks(&self) -> Asks<'_>;
 
     /// Runs it.
@@ -69,8 +69,8 @@ pub(super) trait Command {
 /// # Errors
 /// The command's own, and [`Error::Usage`] where there is no such device.
 pub(super) fn run(command: impl Command) -> Result<()> {
-    // Reading a trace or a vocabulary shares work out before a model does: by then as many threads are there as were
-    // asked for. Rayon would start them by itself, and panic where it cannot.
+    // Reading a trace or a vocabulary uses the threads before a model does, so they are started here. Rayon would start
+    // them by itself, and panic if it cannot.
     threads::start(command.asks().cpu.threads)?;
     if is_cuda(command.asks(), 0)? { command.run::<Cuda>() } else { command.run::<Cpu>() }
 }
@@ -90,7 +90,7 @@ pub(super) trait Two {
 /// As [`run`].
 pub(super) fn run_two(command: impl Two, a: Asks<'_>, b: Asks<'_>) -> Result<()> {
     let a_is_cuda = is_cuda(a, 0)?;
-    // Both are there at once.
+    // Both models are in memory together.
     let first = a_is_cuda && !matches!(a.cpu.device, DeviceName::Cuda(1..));
     let beside = if first && b.cpu.device == DeviceName::Auto { a.bytes()? } else { 0 };
     match (a_is_cuda, is_cuda(b, beside)?) {
@@ -101,8 +101,8 @@ pub(super) fn run_two(command: impl Two, a: Asks<'_>, b: Asks<'_>) -> Result<()>
     }
 }
 
-/// Whether a GPU is to run it, of whose memory others will take `beside` bytes. Where nobody chose, says which device was
-/// taken, if there was a choice.
+/// Whether a GPU runs it; `beside` bytes of its memory are taken by another model. With `--device auto`, reports the
+/// choice if there was one.
 fn is_cuda(asks: Asks<'_>, beside: usize) -> Result<bool> {
     match asks.cpu.device {
         DeviceName::Cpu => Ok(false),

@@ -1,4 +1,4 @@
-//! The one place that knows which devices there are: from options to a backend. The commands are written for any.
+//! Turns options into a backend: the one place that names the devices. The commands are generic over them.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -16,38 +16,38 @@ use llama_trace_formats::checkpoint::Checkpoint;
 
 /// A backend that the command line can start.
 pub(super) trait Device: Backend + Sized + 'static {
-    /// Whether it is the processor, which reads weights where they lie.
+    /// Whether it is the processor, which reads weights in their mapped file.
     const IS_PROCESSOR: bool;
 
-    /// The backend in `precision`, as the options want it.
+    /// The backend in `precision`, set up by the options.
     ///
     /// # Errors
-    /// [`Error::Usage`] where an option asks for something that this machine has not.
+    /// [`Error::Usage`] if an option asks for something that this machine lacks.
     fn start(args: &CpuArgs, precision: Precision) -> Result<Self>;
 
     /// The model in `checkpoint` on this device, ready to run.
     ///
     /// # Errors
-    /// As [`Model::load`], and where the device does not compute what it should.
+    /// As [`Model::load`], and if the device computes wrong values.
     fn load(self, checkpoint: &Checkpoint) -> Result<Model<Self>> {
         Model::load(checkpoint, self)
     }
 
-    /// Checks before anything is loaded that there is room for the weights, and for a context of `context` tokens, where
-    /// others will take `beside` bytes of what is free.
+    /// Checks before loading that the weights and a context of `context` tokens fit, if `beside` bytes of the free memory are
+    /// taken by another model.
     ///
     /// # Errors
-    /// [`Error::Prompt`] with what would fit, where there is none.
+    /// [`Error::Prompt`], which says what would fit.
     fn check_room(&self, checkpoint: &Checkpoint, context: Option<usize>, beside: usize) -> Result<()>;
 }
 
 impl CpuArgs {
-    /// Whether an option is given that only the processor knows.
+    /// Whether an option of the processor alone is given.
     pub(super) fn wants_processor(&self) -> bool {
         self.cpu_kernel.is_some() || self.huge_pages
     }
 
-    /// The number type of the cache that was asked for.
+    /// The number type of the KV cache, if given.
     fn cache(&self) -> Option<CacheDtype> {
         self.cache_dtype.map(|name| match name {
             CacheDtypeName::F32 => CacheDtype::F32,
@@ -69,7 +69,7 @@ impl Device for Cpu {
     }
 
     fn check_room(&self, _: &Checkpoint, _: Option<usize>, _: usize) -> Result<()> {
-        Ok(()) // weights stay in their files, and the system gives memory as it is written
+        Ok(()) // weights stay in their files, and other memory is taken as it is written
     }
 }
 
@@ -82,7 +82,7 @@ impl Device for Cuda {
                 .found(format!("--device {}", args.device))
                 .next("leave them out, or give --device cpu"));
         }
-        // What makes weights ready runs on them.
+        // Preparing the weights uses them.
         threads::start(args.threads)?;
         let number = match args.device {
             DeviceName::Cuda(number) => number,
@@ -112,26 +112,25 @@ impl Device for Cuda {
     }
 }
 
-/// The same model on the processor in float32, which is what another device is held against. Its weights stay in their
-/// files.
+/// The same model on the processor in float32: the reference for another device. Its weights stay in their files.
 pub(super) fn beside<D: Device>(checkpoint: &Checkpoint) -> Result<Option<Model<Cpu>>> {
     if D::IS_PROCESSOR { Ok(None) } else { Model::load(checkpoint, Cpu::default()).map(Some) }
 }
 
-/// The device that was chosen because nobody named one, until it is started.
+/// The device that `--device auto` chose, until the run starts on it.
 static CHOSEN: Mutex<Option<Cuda>> = Mutex::new(None);
 
-/// Keeps a device that is ready for the run that it was chosen for.
+/// Keeps the chosen device, with its kernels ready, for the run.
 pub(super) fn keep_chosen(cuda: Cuda) {
     *CHOSEN.lock().unwrap_or_else(PoisonError::into_inner) = Some(cuda);
 }
 
-/// What a run of `checkpoint` with a context of so many tokens takes of a GPU's memory.
+/// The GPU memory that a run of `checkpoint` with a context of `context` tokens takes.
 pub(super) fn needs(checkpoint: &Checkpoint, precision: Precision, context: Option<usize>) -> Needs {
     Needs::of(checkpoint, precision, precision.cache_dtype(), context, OWN_BYTES)
 }
 
-/// The device in `precision`, as the options want it.
+/// The device in `precision`, set up by the options.
 pub(super) fn arranged(cuda: Cuda, args: &CpuArgs, precision: Precision) -> Cuda {
     let cuda = cuda.with_precision(precision);
     match args.cache() {
@@ -140,7 +139,7 @@ pub(super) fn arranged(cuda: Cuda, args: &CpuArgs, precision: Precision) -> Cuda
     }
 }
 
-/// Starts the threads, and finds the kernel.
+/// Starts the compute threads and returns the kernel asked for.
 fn kernel(args: &CpuArgs) -> Result<Kernel> {
     threads::start(args.threads)?;
     let Some(name) = &args.cpu_kernel else { return Ok(Kernel::default()) };

@@ -23,7 +23,7 @@ impl Command for &ExplainArgs {
 
     fn run<D: Device>(self) -> Result<()> {
         let step = step_of(&self.address)?;
-        // Enough tokens are drawn for the pass that the address names.
+        // Draws enough tokens for the pass in the address.
         let pass = self.address.pass.unwrap_or(0);
         let tokens = self.run.tokens.unwrap_or(pass.saturating_add(1));
         let number = self.address.run_number(Run::ITSELF).ok_or_else(|| {
@@ -40,7 +40,7 @@ impl Command for &ExplainArgs {
         };
         let (site, at) = find(&self.address, step, asked.outline(), more)?;
         let explanation = asked.ask(&ExplanationAt { site, at, terms: self.terms })?;
-        // A view has the numbers of its stage: of one of those it is told.
+        // A view shows its stage's numbers: the explanation is the stage's.
         let view = match step {
             Step::View(_) => {
                 let card = &asked.outline().card;
@@ -69,7 +69,7 @@ fn wrong(address: &Address, what: impl std::fmt::Display) -> Error {
         .expected("the complete address of one number, as the tracer prints it: p0/L1/softmax[h=2,t=4,k=1]")
 }
 
-/// The stage or view that the address names.
+/// The stage or view in the address.
 fn step_of(address: &Address) -> Result<Step> {
     match address.subject {
         Some(Subject::Step(step)) => Ok(step),
@@ -81,7 +81,7 @@ fn step_of(address: &Address) -> Result<Step> {
     }
 }
 
-/// That these coordinates are missing, each with how many there are.
+/// The error for missing coordinates, with the size of each axis.
 fn lacks(address: &Address, missing: &[(Axis, usize)]) -> Error {
     let of = |(axis, length): &(Axis, usize)| format!("`{}` ({} of {length})", axis.index(), axis.name());
     let add = |(axis, length): &(Axis, usize)| match (axis.index(), length.saturating_sub(1)) {
@@ -98,7 +98,7 @@ fn lacks(address: &Address, missing: &[(Axis, usize)]) -> Error {
         .next(format!("add {}", together(missing.iter().map(add).collect())))
 }
 
-/// The site that the address names, and which of its values, counted row-major.
+/// The site in the address, and the row-major index of the value.
 fn find(
     address: &Address,
     step: Step,
@@ -158,7 +158,7 @@ fn find(
     Ok((Site { run, sequence, layer, ..Site::once(number, stage) }, at))
 }
 
-/// The address of a number of a view as it was asked for, and the formula of the view.
+/// The view's address as it was given, and the view's formula.
 type OfView = Option<(String, String)>;
 
 fn print_text(asked: &Asked, explanation: &Explanation, view: OfView) -> std::io::Result<()> {
@@ -236,7 +236,7 @@ fn factors(asked: &Asked, term: &Term) -> String {
     term.operands.iter().map(operand).collect::<Vec<_>>().join(" × ")
 }
 
-/// The tokens that an address names: `token 4 " time"`.
+/// The tokens in an address: `token 4 " time"`.
 fn texts(asked: &Asked, address: &Address) -> Vec<String> {
     let Some(subject) = address.subject else { return Vec::new() };
     let start = asked.outline().passes.get(address.pass.unwrap_or(0)).map_or(0, |pass| pass.dims.start);
@@ -254,7 +254,7 @@ fn texts(asked: &Asked, address: &Address) -> Vec<String> {
     subject.letters().into_iter().filter_map(text).collect()
 }
 
-/// With as many digits as a float32 needs.
+/// A number with the digits that a float32 needs.
 fn number(value: f64) -> String {
     let short = value as f32;
     match short.abs() {
@@ -263,7 +263,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// JSON has no number for what is not finite.
+/// A JSON number; JSON has none for NaN and infinities.
 fn json_number(value: f64) -> Value {
     match value {
         value if value.is_nan() => json!("nan"),

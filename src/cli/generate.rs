@@ -1,5 +1,5 @@
-//! `llama-trace --prompt "…"`: the prompt and the text that follows. One text comes as it is drawn; several grow side by
-//! side, and come whole.
+//! `llama-trace --prompt "…"`: prints the prompt and the generated text. A single text is printed token by token; several
+//! grow together, and each is printed whole.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use llama_trace_core::trace::NoProbe;
 use llama_trace_engine::generate::Ended;
 use llama_trace_formats::tokenizer::{Piece, TextStream, Tokenizer};
 
-/// Tokens that are drawn unless `-n` says otherwise.
+/// Tokens drawn without `-n`.
 const DEFAULT_TOKENS: usize = 128;
 
 /// The command.
@@ -82,7 +82,7 @@ fn print_texts<D: Device>(
     if let Err(Failure::Write(error)) = worked {
         return Err(error.into());
     }
-    // What is finished is told whatever became of the others; and where the device failed, how far they are.
+    // Finished texts are printed even if others failed; after a device error the unfinished ones are printed too.
     let failed = matches!(&worked, Err(Failure::Run(error)) if !matches!(error, Error::Interrupted(_)));
     texts.finish(failed)?;
     worked?;
@@ -100,7 +100,7 @@ fn print_texts<D: Device>(
     Ok(())
 }
 
-/// Says how long `prompts` prompts of `read` tokens took, and so many drawn: in all, and until the first.
+/// Reports the time of `prompts` prompts with `read` tokens and of the drawn tokens: in all, and until the first.
 fn say_speed(prompts: usize, read: usize, (drawn, time, first): (usize, Duration, Duration)) {
     let seconds = |time: Duration| time.as_secs_f64();
     if prompts > 1 {
@@ -117,15 +117,15 @@ fn say_speed(prompts: usize, read: usize, (drawn, time, first): (usize, Duration
     ));
 }
 
-/// A text that grows.
+/// A text being generated.
 struct Growing<'a> {
     prompt: &'a Prompt,
-    /// What the prompt's tokens say, where it was ids.
+    /// The text of the prompt's tokens, if the prompt was ids.
     begins: Piece,
-    /// None where there is no tokenizer.
+    /// None without a tokenizer.
     stream: Option<TextStream<'a>>,
     ids: Vec<u32>,
-    /// What follows the prompt.
+    /// The text after the prompt.
     text: Piece,
     ended: Option<Ended>,
 }
@@ -136,7 +136,7 @@ impl<'a> Growing<'a> {
         let (ids, ended) = (Vec::new(), None);
         let mut growing =
             Self { prompt, begins: Piece::default(), stream, ids, text: Piece::default(), ended };
-        // The stream has to see the prompt's tokens too: what a token adds depends on those before it.
+        // The stream needs the prompt's tokens too: the text of a token depends on those before it.
         for &id in &prompt.ids {
             let piece = growing.piece(id);
             growing.begins.push(&piece);
@@ -175,7 +175,7 @@ impl Growing<'_> {
 /// All texts, printed in the order of their prompts.
 struct Texts<'a> {
     texts: Vec<Growing<'a>>,
-    /// How many of them were printed.
+    /// The number of printed texts.
     printed: usize,
     out: output::Text,
     format: LogFormat,
@@ -183,7 +183,7 @@ struct Texts<'a> {
 }
 
 impl<'a> Texts<'a> {
-    /// The texts of `run`, of which nothing was drawn yet.
+    /// The texts of `run`, before the first drawn token.
     fn begin<D: Device>(run: &'a Run<D>, format: LogFormat) -> std::result::Result<Self, Failure> {
         let growing = |prompt| Growing::new(prompt, run.tokenizer.as_deref());
         let texts: Vec<_> = run.prompts.iter().map(growing).collect();
@@ -195,12 +195,12 @@ impl<'a> Texts<'a> {
         Ok(all)
     }
 
-    /// Whether a text is printed as it comes: there is only one.
+    /// Whether tokens are printed at once: if there is one text only.
     fn streams(&self) -> bool {
         self.format == LogFormat::Text && self.texts.len() == 1
     }
 
-    /// Adds a token to a text, which then may have ended.
+    /// Appends a token to a text, which may end it.
     fn add(&mut self, sequence: usize, id: u32, ended: Option<Ended>) -> std::io::Result<()> {
         let streams = self.streams();
         let text = &mut self.texts[sequence];
@@ -219,12 +219,12 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// Ends every text where it is.
+    /// Ends every text now.
     fn end_all(&mut self) -> std::io::Result<()> {
         (0..self.texts.len()).try_for_each(|sequence| self.end(sequence, Ended::Limit))
     }
 
-    /// Ends a text, and prints those that have ended and have none before them that has not.
+    /// Ends a text, and prints all ended texts up to the first unfinished one.
     fn end(&mut self, sequence: usize, ended: Ended) -> std::io::Result<()> {
         let text = &mut self.texts[sequence];
         text.ended = Some(ended);
@@ -245,7 +245,7 @@ impl<'a> Texts<'a> {
         (0..ready).try_for_each(|_| self.print_next())
     }
 
-    /// Prints those that have ended, though one before them has not, and where `begun` those that have begun too.
+    /// Prints the ended texts after an unfinished one too, and with `begun` the unfinished texts that have started.
     fn finish(&mut self, begun: bool) -> std::io::Result<()> {
         while self.printed < self.texts.len() {
             let text = &self.texts[self.printed];
@@ -258,11 +258,11 @@ impl<'a> Texts<'a> {
         Ok(())
     }
 
-    /// Prints the first text that was not, all of it.
+    /// Prints the first unprinted text whole.
     fn print_next(&mut self) -> std::io::Result<()> {
         let sequence = self.printed;
         self.printed += 1;
-        // The bar may be on the same screen.
+        // The bar may be on the same terminal.
         self.bar.clone().aside(|| {
             if self.format == LogFormat::Json {
                 return writeln!(output::Lines::json(), "{}", self.texts[sequence].object(sequence));
@@ -274,7 +274,7 @@ impl<'a> Texts<'a> {
         })
     }
 
-    /// Prints what a text begins with.
+    /// Prints the prompt of a text.
     fn print_prompt(&mut self, sequence: usize) -> std::io::Result<()> {
         let Growing { prompt, begins, .. } = &self.texts[sequence];
         match &prompt.text {

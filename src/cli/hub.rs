@@ -1,4 +1,4 @@
-//! `--model org/name[@revision]`: from the hub to a path, with progress on a terminal, and Ctrl-C.
+//! `--model org/name[@revision]`: downloads from the hub to a path, with progress on a terminal. Ctrl-C stops it.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -12,18 +12,18 @@ use llama_trace_core::stop;
 use llama_trace_hub as hub;
 use llama_trace_hub::{Found, Name, Need, Settings, SparseCopy, Watch};
 
-/// Where the model lies that was asked for.
+/// The place of the model asked for.
 pub(super) struct Place {
     /// None for the built-in model.
     pub(super) path: Option<PathBuf>,
-    /// What `path` leads to, where its weights are still on the hub.
+    /// The files at `path`, if its weights are still on the hub.
     pub(super) sparse: Option<SparseCopy>,
-    /// Its name on the hub, where it is from there.
+    /// Its name on the hub, if it comes from there.
     pub(super) name: Option<String>,
 }
 
-/// Finds the model: a path as it is, a name of the hub in the cache, into which it is fetched first. What is
-/// there as a path is never taken for a name.
+/// Finds the model. A path is used as it is; a name of the hub is downloaded into the cache. An existing path is never
+/// taken for a name.
 pub(super) fn locate(args: &ModelArgs, need: Need) -> Result<Place> {
     match (&args.model, name(args)) {
         (_, Some(name)) => {
@@ -36,7 +36,7 @@ pub(super) fn locate(args: &ModelArgs, need: Need) -> Result<Place> {
     }
 }
 
-/// The model's name on the hub, where it is one.
+/// The model's name on the hub, if it is one.
 pub(super) fn name(args: &ModelArgs) -> Option<Name> {
     let model = args.model.as_ref().filter(|path| std::fs::symlink_metadata(path).is_err())?;
     Name::parse(model.to_str()?)
@@ -46,16 +46,16 @@ fn fetch(name: Name, need: Need, settings: Settings) -> Result<Found> {
     let (sender, receiver) = mpsc::channel();
     let bar = Bar::default();
     let mut watch = bar.clone();
-    // A thread of its own: one that waits for a server cannot look whether it should stop. It ends with the
-    // program, and what it had written until then is there.
+    // A separate thread: one that waits for a server cannot check for Ctrl-C. It ends with the program, and what it had
+    // written stays.
     let fetch = move || {
-        // After Ctrl-C nobody waits for it.
+        // After Ctrl-C its result is dropped.
         let _ = sender.send(hub::fetch(&name, need, &settings, &mut watch));
     };
     std::thread::Builder::new().name("download".into()).spawn(fetch).map_err(|error| stopped(&error))?;
     let found = loop {
         let found = receiver.recv_timeout(stop::LOOK);
-        // The thread looks too, and may have ended for that first.
+        // The thread checks for Ctrl-C too, and may have ended first.
         if stop::process().asked() {
             bar.clear();
             return Err(Error::interrupted("interrupted; what was fetched is kept")
@@ -93,8 +93,7 @@ fn stopped(error: &dyn std::fmt::Display) -> Error {
         .next("run the same command again: it goes on from there")
 }
 
-/// A bar on standard error for the file that is coming, where that is a terminal. Whoever takes it away
-/// ends the drawing.
+/// A progress bar on standard error for the file being downloaded, if that is a terminal. Dropping it ends the drawing.
 #[derive(Clone, Default)]
 struct Bar(Arc<Mutex<Option<ProgressBar>>>);
 
@@ -125,7 +124,7 @@ impl Watch for Bar {
             let first = bar.position() == 0;
             bar.set_position(bytes);
             if first {
-                // What an earlier run fetched tells nothing about the speed of this one.
+                // Bytes of an earlier run say nothing about this one's speed.
                 bar.tick();
                 bar.reset_eta();
             }

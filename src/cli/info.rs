@@ -1,4 +1,4 @@
-//! `llama-trace info`: what a checkpoint holds, and what a trace of it would take.
+//! `llama-trace info`: the contents of a checkpoint, and the size of a trace of it.
 
 use std::collections::HashSet;
 use std::io::{ErrorKind, Write};
@@ -16,7 +16,7 @@ use llama_trace_formats::files::printable;
 use llama_trace_runs::replay::DEFAULT_MEMORY;
 
 pub(super) fn run(args: &ModelArgs) -> Result<()> {
-    // Reading a vocabulary shares work out.
+    // Reading a vocabulary uses the compute threads.
     threads::start(None)?;
     let look = input::open_to_look(args)?;
     let precision = input::precision(args, &look.checkpoint);
@@ -108,7 +108,7 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
     let mut counted = HashSet::new();
     for (name, tensor) in named() {
         writeln!(out, "  {name:<width$}  {:<4}  {:?}", tensor.dtype(), tensor.shape())?;
-        // Two names may be one tensor: the tables of a tied model.
+        // Two names may share one tensor: the tied embedding and head.
         if counted.insert(tensor.bytes().place()) {
             parameters += tensor.count();
             bytes += tensor.size();
@@ -142,10 +142,10 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
     Ok(())
 }
 
-/// Where the numbers of RoPE's scaling come from.
+/// The source of the RoPE scaling parameters.
 fn scaling_note(checkpoint: &Checkpoint) -> &'static str {
     match (checkpoint.format, &checkpoint.config.rope_scaling) {
-        // params.json says only that there is one; another factor is --rope-factor's, or params.json's own.
+        // params.json may say only that scaling is used; a factor comes from --rope-factor or params.json.
         (Format::Meta { .. }, RopeScaling::Llama3 { factor, .. }) if *factor == 8.0 => {
             "of RoPE frequencies, as in Meta's code; Hugging Face's converter uses 32 for Llama 3.2 (--rope-factor 32)"
         }
@@ -179,7 +179,7 @@ fn biases(config: &ModelConfig) -> String {
 
 /// Every stage of a prefill of `tokens` tokens.
 fn trace_bytes(config: &ModelConfig, precision: Precision, tokens: usize) -> usize {
-    // All layers are alike, and their number is the file's word only.
+    // All layers are alike; their number is only claimed by the file.
     let sizes = Sizes { layers: 1, ..Sizes::new(config, precision) };
     let dims = PassDims { pass: 0, start: 0, tokens };
     let bytes = |site: Site| {
@@ -191,7 +191,7 @@ fn trace_bytes(config: &ModelConfig, precision: Precision, tokens: usize) -> usi
     Site::all(&sizes, dims).into_iter().map(bytes).fold(0, usize::saturating_add)
 }
 
-/// A number with its thousands apart.
+/// A number with separated thousands.
 fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let parts: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();

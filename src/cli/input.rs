@@ -1,4 +1,4 @@
-//! From options to what a run needs: the model, the tokenizer, and the prompt as ids.
+//! Turns options into the parts of a run: the model, the tokenizer, and the prompt as ids.
 
 use crate::builtin::BUILT_IN;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use llama_trace_formats::files::printable;
 use llama_trace_formats::tokenizer::{self, Tokenizer};
 use llama_trace_hub::{Need, SparseCopy};
 
-/// Everything that a run starts from.
+/// The parts that a run starts from.
 pub(super) struct Run<D: Device> {
     pub(super) model: Model<D>,
     pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
     pub(super) eos: Vec<u32>,
-    /// What draws for the first prompt; each prompt after it has the next stream of random numbers.
+    /// The sampler of the first prompt. Each later prompt has the next stream of random numbers.
     pub(super) sampler: Sampler,
-    /// One or more; the place of each is its sequence's number.
+    /// The prompts, at least one. The index of each is its sequence's number.
     pub(super) prompts: Vec<Prompt>,
-    /// Tokens that the cache is reserved for, where that was asked for.
+    /// Capacity of the KV cache in tokens, if given (`--context`).
     pub(super) context: Option<usize>,
-    /// Tokens of a prompt that a pass reads at most, where that was asked for.
+    /// Most prompt tokens in one pass, if given.
     pub(super) chunk: Option<usize>,
 }
 
@@ -51,7 +51,7 @@ impl<D: Device> Run<D> {
         Ok(Self { model, tokenizer: opened.tokenizer, eos, sampler, prompts, context, chunk: None })
     }
 
-    /// The same, with passes over so many tokens of a prompt each.
+    /// The same, with passes over at most `chunk` tokens of a prompt.
     pub(super) fn in_chunks(self, chunk: Option<usize>) -> Result<Self> {
         match chunk {
             Some(0) => Err(Error::usage("a pass reads a token at least")
@@ -63,7 +63,7 @@ impl<D: Device> Run<D> {
         }
     }
 
-    /// Whether there are two prompts or more.
+    /// Whether there are several prompts.
     pub(super) fn several(&self) -> bool {
         self.prompts.len() > 1
     }
@@ -76,35 +76,35 @@ impl<D: Device> Run<D> {
             draws,
             context: self.context,
             chunk: self.chunk,
-            // One alone takes memory as its text grows, and may end long before that is full.
+            // A single text takes memory as it grows, and may end long before the context is full.
             memory: if self.several() { self.model.backend.free_memory() } else { None },
         };
         let place = |number: usize| self.prompts[number].place.clone();
         Batch::new(&self.model, self.sampler.clone(), prompts, place)
     }
 
-    /// How many passes there are at most, where up to `draws` tokens are drawn after each prompt and all begin at once.
+    /// The largest number of passes, if up to `draws` tokens are drawn after each prompt and all start together.
     pub(super) fn most_passes(&self, draws: usize) -> usize {
         self.prompts.iter().map(|prompt| self.count(prompt, draws)).max().unwrap_or(0)
     }
 
-    /// How many passes over one prompt and each token after it the context has room for, where up to `draws` are drawn.
+    /// The number of passes over one prompt and the tokens drawn after it: at most `draws`, and as many as the context holds.
     fn count(&self, prompt: &Prompt, draws: usize) -> usize {
         let room = 1 + self.context.unwrap_or(self.model.config.context).saturating_sub(prompt.ids.len());
         self.chunks(prompt) - 1 + draws.min(room)
     }
 
-    /// How many passes read a prompt.
+    /// The number of passes that read a prompt.
     fn chunks(&self, prompt: &Prompt) -> usize {
         prompt.ids.len().div_ceil(self.chunk(prompt)).max(1)
     }
 
-    /// How many tokens of a prompt a pass reads at most.
+    /// The most prompt tokens in one pass.
     fn chunk(&self, prompt: &Prompt) -> usize {
         self.chunk.unwrap_or(prompt.ids.len()).max(1)
     }
 
-    /// Pass number `pass` over a prompt that begins with the first of them.
+    /// Pass `pass` of a prompt whose first pass is pass 0.
     fn pass(&self, prompt: &Prompt, pass: usize) -> PassDims {
         let (tokens, chunk, chunks) = (prompt.ids.len(), self.chunk(prompt), self.chunks(prompt));
         match pass < chunks {
@@ -113,14 +113,14 @@ impl<D: Device> Run<D> {
         }
     }
 
-    /// The passes over each prompt, where up to `draws` tokens are drawn and all begin at once.
+    /// The passes of each prompt, if up to `draws` tokens are drawn and all start together.
     pub(super) fn passes(&self, draws: usize) -> impl Iterator<Item = PassDims> {
         let passes = move |prompt| (0..self.count(prompt, draws)).map(move |pass| self.pass(prompt, pass));
         self.prompts.iter().flat_map(passes)
     }
 
-    /// The sites that pass number `pass` over a sequence can have: of several that may begin late, a prompt's and a
-    /// token's.
+    /// The sites that pass `pass` of a sequence can have. A sequence of several may start late: its pass may be a prompt's or
+    /// a token's.
     pub(super) fn sites(&self, sequence: usize, pass: usize, batch: &Batch<'_, D>) -> Vec<Site> {
         let (sizes, prompt) = (self.model.sizes(), &self.prompts[sequence]);
         let own = Site::all(&sizes, self.pass(prompt, pass));
@@ -142,7 +142,7 @@ impl<D: Device> Run<D> {
 }
 
 impl SamplingArgs {
-    /// How to draw, with the defaults of what was left out.
+    /// The sampling options, with defaults for those left out.
     pub(super) fn sampling(&self) -> Sampling {
         let Self { temperature, top_k, top_p, seed } = *self;
         let default = Sampling::default();
@@ -154,12 +154,12 @@ impl SamplingArgs {
         }
     }
 
-    /// The same as a manifest and the tracer's title have it, from a stream of random numbers.
+    /// The same in the form of a manifest and of the tracer's title, with the stream of random numbers.
     pub(super) fn drawing(&self, stream: u64) -> Drawing {
         Drawing { sampling: self.sampling(), stream }
     }
 
-    /// A sampler at the start of a stream of random numbers. Says which options temperature 0 overrules.
+    /// A sampler at the start of a stream of random numbers. Warns of options that temperature 0 overrules.
     pub(super) fn sampler(&self, stream: Option<u64>) -> Result<Sampler> {
         let sampler = Sampler::new(self.sampling())?.with_stream(stream.unwrap_or(0));
         let given = [
@@ -181,7 +181,7 @@ impl SamplingArgs {
 }
 
 impl SelectArgs {
-    /// What is chosen of a run of `batch`, in which up to `draws` tokens follow each prompt.
+    /// The selected sites of a run of `batch`, in which up to `draws` tokens follow each prompt.
     pub(super) fn select<D: Device>(
         &self,
         run: &Run<D>,
@@ -192,7 +192,7 @@ impl SelectArgs {
         let at_once = batch.at_once();
         let most = |draws: usize| match at_once {
             true => run.most_passes(draws),
-            // As if each began when the one before it has ended.
+            // The latest start: each begins when the one before it has ended.
             false => run.prompts.iter().map(|prompt| run.count(prompt, draws)).sum(),
         };
         let layers = run.model.sizes().layers;
@@ -200,20 +200,20 @@ impl SelectArgs {
         let select =
             Select::parse(self.pass.as_deref(), self.layer.as_deref(), self.stage.as_deref(), &extent)?;
         if at_once {
-            // Of those that begin later nobody knows yet which stages a pass has.
+            // The stages of a pass of a later sequence are not known yet.
             select.check(&run.model.card(), &run.passes(draws).collect::<Vec<_>>())?;
         }
         Ok(select)
     }
 }
 
-/// Runs `command` on one of the threads that compute: from there work is shared out without waking a thread only to
-/// have this one wait for it. The command must not wait for another thread that computes: it may have taken the last.
+/// Runs `command` on a compute thread. From there work is split without waking a thread for this one to wait on. The
+/// command must not wait for another compute thread: it may occupy the last one.
 pub(super) fn on_a_computing_thread<R: Send>(command: impl FnOnce() -> R + Send) -> R {
     rayon::scope(|_| command())
 }
 
-/// Copies the weights into huge pages where that was asked for, and says what came of it.
+/// Copies the weights into huge pages if asked to (`--huge-pages`), and reports the result.
 pub(super) fn copy_to_huge_pages(checkpoint: &mut Checkpoint, cpu: &CpuArgs) -> Result<()> {
     if cpu.huge_pages {
         tell(format_args!("--huge-pages: {}", checkpoint.copy_to_huge_pages()?));
@@ -221,7 +221,7 @@ pub(super) fn copy_to_huge_pages(checkpoint: &mut Checkpoint, cpu: &CpuArgs) -> 
     Ok(())
 }
 
-/// Hands the checkpoint to the device.
+/// Loads the checkpoint on the device.
 fn load<D: Device>(
     checkpoint: &Checkpoint,
     args: &ModelArgs,
@@ -233,13 +233,13 @@ fn load<D: Device>(
     device.load(checkpoint)
 }
 
-/// The model once more with other options, beside one that runs. What there is to warn of was said of that one.
+/// The same model with other options, beside one that runs already. Warnings were printed for that one.
 pub(super) fn load_quietly<D: Device>(args: &ModelArgs, cpu: &CpuArgs) -> Result<Model<D>> {
     let (checkpoint, _) = open_silently(args, Need::Model)?;
     load(&checkpoint, args, cpu, None)
 }
 
-/// How many tokens the cache is reserved for, where that was asked for.
+/// The capacity of the KV cache in tokens, if given.
 pub(super) fn context(asked: Option<usize>, config: &ModelConfig) -> Result<Option<usize>> {
     match asked {
         Some(tokens) if tokens == 0 || tokens > config.context => {
@@ -253,7 +253,7 @@ pub(super) fn context(asked: Option<usize>, config: &ModelConfig) -> Result<Opti
     }
 }
 
-/// Says where a context that nobody limited was cut to the memory that is free.
+/// Reports a context that was cut to the free memory although no limit was given.
 pub(super) fn say_cut(capacity: usize, asked: Option<usize>, config: &ModelConfig) {
     if asked.is_none() && capacity < config.context {
         tell(format_args!(
@@ -263,7 +263,7 @@ pub(super) fn say_cut(capacity: usize, asked: Option<usize>, config: &ModelConfi
     }
 }
 
-/// Says of `sequences` that no more tokens fit.
+/// Reports that the context of `sequences` is full.
 pub(super) fn say_full<D: Device>(run: &Run<D>, sequences: &[usize]) {
     if sequences.is_empty() {
         return;
@@ -291,7 +291,7 @@ fn listed(sequences: &[usize]) -> String {
     names.join(", ")
 }
 
-/// Of a model that was named, says in one line what it was taken for.
+/// Reports in one line how the named model was understood.
 pub(super) fn recognise(checkpoint: &Checkpoint, args: &ModelArgs, model: &Model<impl Backend>) {
     if args.model.is_some() {
         let ModelConfig { layers, dim, heads, vocab, .. } = checkpoint.config;
@@ -310,7 +310,7 @@ fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// The arithmetic that was asked for, or that the weights are made for.
+/// The precision asked for, or the one that the weights were made for.
 pub(super) fn precision(args: &ModelArgs, checkpoint: &Checkpoint) -> Precision {
     match (args.precision, checkpoint.group()) {
         (Some(PrecisionName::F32), _) | (None, None) => Precision::F32,
@@ -319,12 +319,12 @@ pub(super) fn precision(args: &ModelArgs, checkpoint: &Checkpoint) -> Precision 
     }
 }
 
-/// The configuration of the model that was named.
+/// The configuration of the named model.
 pub(super) fn config(args: &ModelArgs) -> Result<ModelConfig> {
     Ok(open_checkpoint(args, Need::Headers)?.0.config)
 }
 
-/// Opens the checkpoint, with what the options change in its configuration.
+/// Opens the checkpoint and applies the options that change its configuration.
 fn open_checkpoint(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<SparseCopy>)> {
     let (checkpoint, sparse) = open_silently(args, need)?;
     for line in checkpoint.notes.lines() {
@@ -333,8 +333,7 @@ fn open_checkpoint(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<S
     Ok((checkpoint, sparse))
 }
 
-/// What the model takes, to choose a device by: its checkpoint, and the arithmetic that it would run in. Whoever opens
-/// it then says what there is to warn of.
+/// The checkpoint and the precision of a run, to choose a device by. Prints no warnings: opening it for the run does.
 pub(super) fn open_quietly(args: &ModelArgs) -> Result<(Checkpoint, Precision)> {
     let (checkpoint, _) = open_silently(args, Need::Headers)?;
     let precision = precision(args, &checkpoint);
@@ -348,7 +347,7 @@ fn open_silently(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<Spa
         None => BUILT_IN.open(&args.ignore_config)?,
     };
     if let Some(name) = place.name {
-        // The folder's own name there is a commit.
+        // In the hub's cache the folder is named after a commit.
         checkpoint.name = name;
     }
     if let Some(factor) = args.rope_factor {
@@ -362,27 +361,27 @@ fn open_silently(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<Spa
 pub(super) struct Opened<D: Device> {
     pub(super) checkpoint: Checkpoint,
     pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
-    /// Why the model's own tokenizer cannot be read, which stops no run on ids.
+    /// The error of the model's own tokenizer. A run on ids does not need it.
     pub(super) unread: Option<Error>,
-    /// How long the tokenizer took.
+    /// Time to load the tokenizer.
     pub(super) tokenizer_time: Duration,
-    /// The model, or why there is none: what is wrong with the prompt is to be said first.
+    /// The model or its error. Errors of the prompt are reported first.
     pub(super) model: Result<Model<D>>,
-    /// How long opening the file and loading the model took, on another thread than the tokenizer.
+    /// Time to open the file and load the model, on another thread than the tokenizer.
     pub(super) model_time: Duration,
 }
 
 impl<D: Device> Opened<D> {
-    /// The tokenizer, where texts can be read.
+    /// The tokenizer, if there is one.
     ///
     /// # Errors
-    /// Why they cannot.
+    /// The error of the model's own tokenizer.
     pub(super) fn reads(&self) -> Result<&dyn Tokenizer> {
         let unread = || self.unread.clone().unwrap_or_else(prompt::no_tokenizer);
         self.tokenizer.as_deref().ok_or_else(unread)
     }
 
-    /// Says where tokens have no text because the tokenizer cannot be read.
+    /// Warns that tokens have no text if the tokenizer cannot be read.
     pub(super) fn say_unread(&self) {
         if let Some(error) = &self.unread {
             tell(format_args!("warning: tokens are shown as ids: {error}"));
@@ -390,12 +389,12 @@ impl<D: Device> Opened<D> {
     }
 }
 
-/// Opens the checkpoint; loads the model, and on another thread the tokenizer that belongs to it.
+/// Opens the checkpoint, and loads the model and, on another thread, its tokenizer.
 pub(super) fn open<D: Device>(args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened<D>> {
     open_for(args, cpu, None)
 }
 
-/// The same, for a context of so many tokens.
+/// The same, for a context of `context` tokens.
 pub(super) fn open_for<D: Device>(
     args: &ModelArgs,
     cpu: &CpuArgs,
@@ -412,7 +411,7 @@ pub(super) fn open_for<D: Device>(
         let tokenizer = std::thread::Builder::new().spawn_scoped(scope, find);
         let model = load(&checkpoint, args, cpu, context);
         let model = (model, started.elapsed());
-        // Where the system gives no thread, the one comes after the other.
+        // Without a second thread one follows the other.
         (tokenizer.map_or_else(|_| Ok(find()), std::thread::ScopedJoinHandle::join), model)
     });
     let (tokenizer, tokenizer_time) = tokenizer.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -421,10 +420,10 @@ pub(super) fn open_for<D: Device>(
     Ok(Opened { checkpoint, tokenizer, unread, tokenizer_time, model, model_time })
 }
 
-/// A tokenizer, if there is one, or why the model's own cannot be read.
+/// A tokenizer if there is one, or the error of the model's own.
 type Readable = (Option<Arc<dyn Tokenizer>>, Option<Error>);
 
-/// The tokenizer that was found, or why the model's own cannot be read. One that was named must be right.
+/// The tokenizer, or the error of the model's own. The error of a named one (`--tokenizer`) ends the run.
 fn or_unread(found: Result<Option<Box<dyn Tokenizer>>>, args: &ModelArgs) -> Result<Readable> {
     match found {
         Ok(tokenizer) => Ok((tokenizer.map(Arc::from), None)),
@@ -433,33 +432,33 @@ fn or_unread(found: Result<Option<Box<dyn Tokenizer>>>, args: &ModelArgs) -> Res
     }
 }
 
-/// The tokenizer that was named, or that belongs to the checkpoint.
+/// The named tokenizer, or the checkpoint's own.
 fn tokenizer_of(checkpoint: &Checkpoint, args: &ModelArgs) -> Result<Option<Box<dyn Tokenizer>>> {
     tokenizer::find(&checkpoint.vocabulary(), &checkpoint.config, args.tokenizer.as_deref())
 }
 
-/// The ends of a text that the tokenizer knows, where the checkpoint names none.
+/// The tokenizer's end-of-text tokens, if the checkpoint names none.
 fn take_ends(checkpoint: &mut Checkpoint, tokenizer: Option<&dyn Tokenizer>) {
     if let Some(tokenizer) = tokenizer.filter(|_| checkpoint.eos.is_empty()) {
         checkpoint.eos = tokenizer.ends();
     }
 }
 
-/// A checkpoint to be looked at, not run.
+/// A checkpoint to inspect, not to run.
 pub(super) struct Look {
     pub(super) checkpoint: Checkpoint,
-    /// Its tokenizer, where it has one.
+    /// Its tokenizer, if it has one.
     pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
-    /// Why that cannot be read.
+    /// The tokenizer's error.
     pub(super) unread: Option<Error>,
-    /// What it was opened from, where its values are still on the hub.
+    /// The files it was opened from, if its values are still on the hub.
     pub(super) sparse: Option<SparseCopy>,
 }
 
 /// Opens the checkpoint, without fetching its values, and its tokenizer.
 pub(super) fn open_to_look(args: &ModelArgs) -> Result<Look> {
     let (mut checkpoint, sparse) = open_checkpoint(args, Need::Headers)?;
-    // What a run would refuse is no model to look at.
+    // A checkpoint that a run refuses is refused here too.
     checkpoint.check_weights()?;
     let (tokenizer, unread) = or_unread(tokenizer_of(&checkpoint, args), args)?;
     take_ends(&mut checkpoint, tokenizer.as_deref());
@@ -475,19 +474,19 @@ fn find_tokenizer(
     Ok((checkpoint, tokenizer))
 }
 
-/// The tokenizer of the model that was named, where it has one: whoever opens the model says what there is to say.
+/// The tokenizer of the named model, if it has one. Prints no warnings: opening the model does.
 pub(super) fn tokenizer_quietly(args: &ModelArgs) -> Option<Arc<dyn Tokenizer>> {
     let (checkpoint, _) = open_silently(args, Need::Headers).ok()?;
     tokenizer_of(&checkpoint, args).ok()?.map(Arc::from)
 }
 
-/// The tokenizer alone: the file that was named, or the model's.
+/// The tokenizer alone: the named file, or the model's.
 pub(super) fn open_tokenizer(args: &ModelArgs) -> Result<Arc<dyn Tokenizer>> {
     if let (None, Some(path)) = (&args.model, &args.tokenizer) {
         return tokenizer::open(path).map(Arc::from);
     }
     if hub::name(args).is_some() {
-        // Nobody fetches gigabytes to see the tokens of a text.
+        // Showing the tokens of a text needs no gigabytes of weights.
         let path = match &args.tokenizer {
             Some(path) => Some(path.clone()),
             None => hub::locate(args, Need::Tokenizer)?.path,

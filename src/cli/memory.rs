@@ -1,11 +1,11 @@
-//! Sizes of memory as people write and read them: 64MiB, 2GiB; 2.5 GB.
+//! Memory sizes in options and messages: 64MiB, 2GiB; 2.5 GB.
 
 use llama_trace_runs::replay::LEAST_MEMORY;
 
 /// The units and their bytes.
 const UNITS: [(&str, usize); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
-/// Reads a size that the values can be held in. The answer to anything else is for the command line's parser to print.
+/// Parses a memory budget. The error text is printed by the command line's parser.
 pub(super) fn parse(text: &str) -> Result<usize, String> {
     match any(text)? {
         size if size >= LEAST_MEMORY => Ok(size),
@@ -13,7 +13,7 @@ pub(super) fn parse(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Reads a size.
+/// Parses a size.
 pub(super) fn any(text: &str) -> Result<usize, String> {
     let unit = UNITS.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
     let unit = unit.map(|(number, bytes)| (number.trim(), bytes));
@@ -25,7 +25,7 @@ pub(super) fn any(text: &str) -> Result<usize, String> {
     size.ok_or_else(|| format!("it is too large: at most {}GiB can be counted", usize::MAX >> 30))
 }
 
-/// A size in the largest unit that it is a whole number of.
+/// A size in the largest unit that divides it.
 pub(super) fn written(bytes: usize) -> String {
     match UNITS.iter().rev().find(|(_, size)| bytes.is_multiple_of(*size)) {
         Some((unit, size)) => format!("{}{unit}", bytes / size),
@@ -33,7 +33,7 @@ pub(super) fn written(bytes: usize) -> String {
     }
 }
 
-/// Bytes in a unit that suits them.
+/// Bytes in a suitable unit.
 pub(super) fn size(bytes: usize) -> String {
     let (mut value, mut unit) = (bytes as f64, "B");
     for next in ["KB", "MB", "GB", "TB"] {

@@ -1,5 +1,4 @@
-//! Writing text to standard output as it comes: what of it reaches a terminal, what can go wrong, and what
-//! of that is an error.
+//! Writing text to standard output piece by piece: what may reach a terminal, and which failures are errors.
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, StdoutLock, Write, stdout};
@@ -7,7 +6,7 @@ use std::io::{ErrorKind, IsTerminal, StdoutLock, Write, stdout};
 use llama_trace_core::error::{Error, Result, printable_json, printable_text};
 use llama_trace_formats::tokenizer::{Piece, TextStream};
 
-/// Why a text that is printed as it comes has ended early.
+/// Why printing a text ended early.
 pub(super) enum Failure {
     Run(Error),
     Write(std::io::Error),
@@ -25,9 +24,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// Standard output for what a model says. A vocabulary is a file that somebody else wrote: its tokens may
-/// hold escape sequences, which must not drive the terminal, and bytes that are no UTF-8. A pipe gets every byte
-/// as it is.
+/// Standard output for a model's text. A vocabulary is an untrusted file: its tokens may hold escape sequences and bytes
+/// that are not UTF-8. A terminal gets neither; a pipe gets every byte as it is.
 pub(super) struct Text {
     out: StdoutLock<'static>,
     terminal: bool,
@@ -38,23 +36,23 @@ impl Text {
         Self { out: stdout().lock(), terminal: stdout().is_terminal() }
     }
 
-    /// Whether somebody watches.
+    /// Whether standard output is a terminal.
     pub(super) fn is_terminal(&self) -> bool {
         self.terminal
     }
 
-    /// Prints `text` at once.
+    /// Prints `text` and flushes.
     pub(super) fn print(&mut self, text: &str) -> std::io::Result<()> {
         let text = if self.terminal { printable_text(text) } else { Cow::Borrowed(text) };
         self.write(text.as_bytes())
     }
 
-    /// Prints what a token adds at once: its text on a terminal, its bytes elsewhere.
+    /// Prints a token and flushes: its text on a terminal, its bytes elsewhere.
     pub(super) fn print_piece(&mut self, piece: &Piece) -> std::io::Result<()> {
         if self.terminal { self.print(&piece.text) } else { self.write(&piece.bytes) }
     }
 
-    /// Prints what `stream` still held back, and returns it. A pipe has its bytes already.
+    /// Prints the incomplete character that `stream` held back, and returns it. A pipe has its bytes already.
     pub(super) fn finish(&mut self, stream: &mut TextStream<'_>) -> std::io::Result<String> {
         let rest = stream.finish();
         if self.terminal {
@@ -69,11 +67,11 @@ impl Text {
     }
 }
 
-/// Standard output for lines of ours with names and words of others in them, which must not drive the terminal:
-/// neither now nor when they are read from a file.
+/// Standard output for the program's own lines, which may quote names and words of untrusted files. Control characters in
+/// them are escaped, also in a pipe: a terminal may show the file later.
 pub(super) struct Lines {
     out: StdoutLock<'static>,
-    /// The line under way.
+    /// The unfinished line.
     line: Vec<u8>,
     printable: fn(&str) -> Cow<'_, str>,
 }
@@ -88,11 +86,11 @@ impl Lines {
     }
 }
 
-/// A line of more bytes is not kept until its end.
+/// The longest line that is buffered whole, in bytes.
 const MAX_LINE: usize = 64 << 10;
 
 impl Lines {
-    /// Writes what there is of the line, without the last character where only a part of it has come.
+    /// Writes the buffered part of the line, except an incomplete character at its end.
     fn write_characters(&mut self) -> std::io::Result<()> {
         let part = self.line.utf8_chunks().last().map_or(0, |chunk| chunk.invalid().len());
         let rest = self.line.split_off(self.line.len() - part);
@@ -132,10 +130,10 @@ pub(super) fn array(elements: impl Iterator<Item = serde_json::Value>) -> std::i
     writeln!(out, "{}]", if before == "[" { before } else { "" })
 }
 
-/// The end of a command that printed a text.
+/// The result of a command that printed a text.
 pub(super) fn end(result: std::result::Result<(), Failure>) -> Result<()> {
     match result {
-        // Whoever read the output has seen enough: `llama-trace … | head`.
+        // The reader closed the pipe: `llama-trace … | head`.
         Err(Failure::Write(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(Failure::Write(error)) => {
             Err(Error::output("the text cannot be written").at("standard output").found(error))

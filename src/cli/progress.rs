@@ -8,12 +8,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// How long work goes on before its bar is shown.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// A bar that is shown where somebody watches, once the work took longer than a moment.
+/// A progress bar on a terminal, shown once the work has taken longer than a moment.
 #[derive(Clone)]
 pub(super) struct Progress(ProgressBar);
 
 impl Progress {
-    /// The bar of `total` pieces of work, which are so called.
+    /// A bar for `total` pieces of work, with their name.
     pub(super) fn new(total: usize, pieces: &str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::hidden());
         if let Ok(style) =
@@ -24,19 +24,19 @@ impl Progress {
         Self(bar)
     }
 
-    /// `count` pieces more are done.
+    /// Adds `count` finished pieces.
     pub(super) fn add(&self, count: usize) {
         self.show();
         self.0.inc(count as u64);
     }
 
-    /// So many pieces are done.
+    /// Sets the number of finished pieces.
     pub(super) fn set(&self, done: usize) {
         self.show();
         self.0.set_position(done as u64);
     }
 
-    /// Draws the bar, where it is time to show it, though nothing more is done.
+    /// Draws the bar if it is time to show it, without progress.
     pub(super) fn tick(&self) {
         self.show();
         self.0.tick();
@@ -48,18 +48,18 @@ impl Progress {
         }
     }
 
-    /// Says something beside the bar.
+    /// Sets the text beside the bar.
     pub(super) fn say(&self, text: String) {
         self.show();
         self.0.set_message(text);
     }
 
-    /// Takes the bar away while `print` writes to the same screen.
+    /// Hides the bar while `print` writes to the same screen.
     pub(super) fn aside<R>(&self, print: impl FnOnce() -> R) -> R {
         self.0.suspend(print)
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn finish(&self) {
         self.0.finish_and_clear();
     }

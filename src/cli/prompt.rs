@@ -19,22 +19,22 @@ use llama_trace_formats::tokenizer::{self, Tokenizer};
 /// The text of a run without `--prompt`.
 pub(super) const DEFAULT_PROMPT: &str = "Once upon a time";
 
-/// What a sequence begins with.
+/// The prompt of a sequence.
 pub(super) struct Prompt {
-    /// The text, as it was given; none where ids were.
+    /// The text as it was given; none for a prompt of ids.
     pub(super) text: Option<String>,
     pub(super) ids: Vec<u32>,
-    /// Where it stands, where there may be others.
+    /// Its file and line, where there may be several prompts.
     pub(super) place: Option<String>,
 }
 
-/// A prompt that no tokenizer has seen yet.
+/// A prompt before tokenization.
 enum Given {
     Text(String),
     Ids(Vec<u32>),
 }
 
-/// The prompts, for a model with a context of so many tokens.
+/// The prompts as ids, for a model with a context of so many tokens.
 pub(super) fn read<'t>(
     args: &RunArgs,
     tokenizer: impl Fn() -> Result<&'t dyn Tokenizer>,
@@ -49,14 +49,14 @@ pub(super) fn read<'t>(
         match (prompt, place) {
             (Ok((text, ids)), place) => Ok(Prompt { text, ids, place }),
             (Err(error @ Error::Prompt(_)), Some(place)) => Err(error.at(place)),
-            // What is wrong with a file says which.
+            // An error of a file names it already.
             (Err(error), _) => Err(error),
         }
     });
     prompts.collect()
 }
 
-/// The prompts as they were given, and where each stands.
+/// The prompts as they were given, and the place of each.
 fn given(args: &RunArgs) -> Result<Vec<(Given, Option<String>)>> {
     let one = |given| Ok(vec![(given, None)]);
     if let Some(path) = &args.prompts {
@@ -107,7 +107,7 @@ pub(super) fn encode(text: &str, tokenizer: Result<&dyn Tokenizer>, context: usi
     tokenizer.encode(text)
 }
 
-/// That a model has no tokenizer, where a text is to be read.
+/// The error for a text prompt when the model has no tokenizer.
 pub(super) fn no_tokenizer() -> Error {
     Error::prompt("this model has no tokenizer, so it cannot read a text")
         .expected(
@@ -120,14 +120,14 @@ pub(super) fn no_tokenizer() -> Error {
 /// The most prompts that a file may have.
 const MAX_PROMPTS: usize = 1 << 16;
 
-/// A line of a JSON lines file; what else stands in it is for other programs.
+/// A line of a JSON lines file. Its other fields are ignored.
 #[derive(Deserialize)]
 struct JsonLine {
     prompt: Option<String>,
     ids: Option<Vec<u32>>,
 }
 
-/// The prompts of a file, one a line. Lines with nothing in them are none.
+/// The prompts of a file, one a line. Empty lines are skipped.
 fn read_prompts(path: &Path) -> Result<Vec<(Given, Option<String>)>> {
     let json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("jsonl"));
     let place = |line: usize| format!("{}, line {}", path.display(), line + 1);
@@ -171,7 +171,7 @@ fn json_line(line: &str) -> Result<Given> {
         let first: String = line.trim_start().chars().take(20).collect();
         return Err(wrong(format!("a line that begins with `{}`", printable(&first))));
     }
-    // Of the text's lines this is one; the number types of the code say a reader nothing.
+    // The line is one of the text's; serde's names of number types would tell the reader nothing.
     let told = |error: serde_json::Error| {
         let what = error.to_string().replace(" at line 1 column ", " at column ");
         what.replace("expected u32", &format!("expected an id from 0 to {}", u32::MAX))
@@ -185,13 +185,13 @@ fn json_line(line: &str) -> Result<Given> {
     }
 }
 
-/// The largest prompt that is read; no model's context holds a tenth of it.
+/// The largest prompt that is read, in bytes. No model's context holds a tenth of it.
 const MAX_PROMPT: usize = 64 << 20;
 
-/// U+FEFF at the beginning of a file: no part of its text.
+/// The byte-order mark (U+FEFF) at the start of a file: not part of its text.
 const MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// What errors call a file with a prompt, and one with a list of ids.
+/// Names in errors of a file with a prompt, and of one with a list of ids.
 const PROMPT: &str = "the prompt's file";
 const IDS: &str = "the file of --ids";
 
@@ -200,7 +200,7 @@ pub(super) fn read_text(path: &Path) -> Result<String> {
     read_text_of(path, PROMPT)
 }
 
-/// The text in a file that errors call `what`.
+/// The text of a file, which errors call `what`.
 fn read_text_of(path: &Path, what: &str) -> Result<String> {
     String::from_utf8(read_bytes(path, what)?).map_err(|error| {
         let found = format!("byte {} is not part of a UTF-8 character", error.utf8_error().valid_up_to());
@@ -215,7 +215,7 @@ fn not_text(found: String, what: &str) -> Error {
         .next("convert the file to UTF-8")
 }
 
-/// What is in a file, or in standard input for `-`, without the mark that some editors begin a text in UTF-8 with.
+/// The bytes of a file, or of standard input for `-`, without a byte-order mark.
 fn read_bytes(path: &Path, what: &str) -> Result<Vec<u8>> {
     let mut bytes = read_whole(path, what)?;
     if bytes.starts_with(MARK) {
@@ -226,7 +226,7 @@ fn read_bytes(path: &Path, what: &str) -> Result<Vec<u8>> {
 
 fn read_whole(path: &Path, what: &str) -> Result<Vec<u8>> {
     let read = |from: &mut dyn Read| -> std::io::Result<(Vec<u8>, bool)> {
-        // Room grows by halves of the limit at most, so that an input without an end needs no more than that.
+        // The buffer grows by at most half the limit, so an endless input needs no more memory than the limit.
         let (mut bytes, mut piece) = (Vec::new(), [0; 1 << 16]);
         loop {
             match from.read(&mut piece) {
@@ -263,8 +263,8 @@ fn read_whole(path: &Path, what: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens the file of a text. What a shell puts there for `<(command)` is read to its end like any file. A pipe with a
-/// name is waited for, but not for ever, until somebody writes to it.
+/// Opens the file of a text. A shell's `<(command)` is read to its end like any file. A named pipe is waited for until it
+/// has a writer, but not for ever.
 fn open_text(path: &Path) -> std::io::Result<Box<dyn Read>> {
     #[cfg(unix)]
     {
@@ -277,7 +277,7 @@ fn open_text(path: &Path) -> std::io::Result<Box<dyn Read>> {
     Ok(Box::new(File::open(path)?))
 }
 
-/// How long a pipe is waited for to which nobody writes.
+/// Longest wait for a named pipe without a writer.
 #[cfg(unix)]
 const PIPE_WAIT: Duration = Duration::from_secs(10);
 
@@ -292,7 +292,7 @@ fn open_pipe(path: &Path) -> std::io::Result<Box<dyn Read>> {
     let mut first = vec![0; 4096];
     let count = loop {
         match file.read(&mut first) {
-            // Nobody has opened it for writing yet.
+            // It is not open for writing yet.
             Ok(0) if started.elapsed() < PIPE_WAIT => {
                 stop::sleep(Duration::from_millis(20)).map_err(std::io::Error::other)?;
             }
@@ -301,7 +301,7 @@ fn open_pipe(path: &Path) -> std::io::Result<Box<dyn Read>> {
                 return Err(std::io::Error::new(ErrorKind::TimedOut, what));
             }
             Ok(count) => break count,
-            // Somebody has, and takes their time.
+            // It is open for writing, and empty so far.
             Err(error) if error.kind() == ErrorKind::WouldBlock => break 0,
             Err(error) => return Err(error),
         }
@@ -311,7 +311,7 @@ fn open_pipe(path: &Path) -> std::io::Result<Box<dyn Read>> {
     Ok(Box::new(std::io::Cursor::new(first).chain(file)))
 }
 
-/// Ids from `1,403,407` or `@file`; commas, blanks, line ends and JSON's brackets separate them.
+/// Ids from `1,403,407` or `@file`. Commas, blanks, line ends and JSON's brackets separate them.
 pub(super) fn read_ids(list: &str) -> Result<Vec<u32>> {
     let (text, file) = match list.strip_prefix('@') {
         Some(path) => (read_text_of(Path::new(path), IDS)?, Some(Path::new(path))),
@@ -328,7 +328,7 @@ pub(super) fn read_ids(list: &str) -> Result<Vec<u32>> {
     };
     let separator = |c: char| c.is_whitespace() || matches!(c, '[' | ']');
     let mut parts: Vec<&str> = text.split(',').map(|part| part.trim_matches(separator)).collect();
-    // A comma may stand after the last.
+    // The last id may be followed by a comma.
     parts.pop_if(|last| last.is_empty());
     if parts.iter().all(|part| part.is_empty()) {
         return Err(wrong("the list of ids has no tokens", "no number").next("give one id at least"));

@@ -1,4 +1,4 @@
-//! The kernels of a GPU for one model: which it needs, compiled all at once while its weights are read, and proved.
+//! Preparing the GPU kernels of one model: they are listed, compiled together while the weights are read, and proved.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -14,16 +14,16 @@ use llama_trace_engine::generate::{Next, Sampler, Sampling, Session};
 use llama_trace_engine::model::Model;
 use llama_trace_formats::checkpoint::{Checkpoint, random};
 
-/// Lengths of prompts after which kernels differ: those for a few rows, and tiles of every size.
+/// Prompt lengths that need different kernels: those for a few rows, and tiles of every size.
 const PROMPTS: [usize; 13] = [1, 2, 3, 5, 9, 16, 32, 64, 128, 256, 512, 1024, 2048];
 
-/// Tokens that are drawn after each.
+/// Tokens drawn after each prompt.
 const DRAWS: usize = 3;
 
-/// How often it is looked whether to say what the program waits for.
+/// Interval between looks at whether the wait should be explained.
 const LOOKS: Duration = Duration::from_millis(100);
 
-/// Compiles the kernels that a run of `checkpoint` needs, where they were not before, and proves them.
+/// Compiles the kernels that a run of `checkpoint` needs and that are not compiled yet, and proves them.
 ///
 /// # Errors
 /// As [`Cuda::prove`].
@@ -31,7 +31,7 @@ pub(super) fn make(cuda: &Cuda, checkpoint: &Checkpoint) -> Result<()> {
     while_compiling(cuda, checkpoint, |_| Ok(()))
 }
 
-/// Hands the checkpoint's weights to the device while the kernels are compiled that it needs, and proves those.
+/// Loads the checkpoint's weights on the device while its kernels are compiled, then proves the kernels.
 ///
 /// # Errors
 /// As [`Model::load`] and [`Cuda::prove`].
@@ -51,7 +51,7 @@ pub(super) fn load(cuda: &Cuda, checkpoint: &Checkpoint) -> Result<Model<Cuda>> 
     Ok(model)
 }
 
-/// Does `work` while kernels are compiled.
+/// Runs `work` while the kernels are compiled.
 fn while_compiling<T>(
     cuda: &Cuda,
     checkpoint: &Checkpoint,
@@ -74,7 +74,7 @@ fn while_compiling<T>(
         drop(working);
         match compiling {
             Ok(compiling) => compiling.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            // Where the system gives no thread, the one comes after the other.
+            // Without a second thread one follows the other.
             Err(_) => compile(),
         }
         bar.say("(checking them)".into());
@@ -91,9 +91,8 @@ fn while_compiling<T>(
     Ok(done)
 }
 
-/// The kernels that a run needs: those that the model asks for on a device that does nothing, in passes over prompts of many
-/// lengths and over drawn tokens. What somebody looks at, and several texts side by side, need more; those are compiled when
-/// they are wanted.
+/// The kernels that a run needs. A device that computes nothing lists the launches of passes over prompts of many lengths
+/// and over drawn tokens. Recording, and several texts side by side, need more kernels: those are compiled at first use.
 fn kernels(cuda: &Cuda, checkpoint: &Checkpoint, uses: &Uses) -> Result<KernelList> {
     let (device, list) = cuda.listing(uses);
     let model = Model::load(&random::like(checkpoint, cuda.precision()), device)?;
@@ -127,7 +126,7 @@ mod tests {
         }
     }
 
-    /// Draws a few tokens after a prompt of so many.
+    /// Draws a few tokens after a prompt of `tokens` tokens.
     fn text(model: &Model<Cuda>, tokens: usize, temperature: f32) {
         let sampler = Sampler::new(Sampling { temperature, ..Sampling::default() }).unwrap();
         let mut session = Session::with_capacity(model, sampler, tokens + 3).unwrap();
@@ -158,10 +157,10 @@ mod tests {
             }
             text(&model, 1, 0.9);
             let (listed, asked) = (list.names(), asked.names());
-            // What makes random weights is of benchmarks alone.
+            // Only benchmarks make random weights.
             let missing: Vec<_> = asked.difference(&listed).filter(|name| *name != "random_words").collect();
             assert!(missing.is_empty(), "{weights:?} in {precision:?}: {missing:?}");
-            // One of the twelve kernels for a token's attention; no other number types.
+            // One of the twelve kernels for a token's attention, and no other number types.
             let of_decode = listed.iter().filter(|name| name.starts_with("attention_decode")).count();
             assert_eq!(of_decode, 1, "{listed:?}");
             let own = |dtype: &str| {
@@ -178,7 +177,7 @@ mod tests {
     #[test]
     fn a_list_is_made_without_reading_a_weight() {
         let Some(cuda) = Cuda::emulated(1 << 20) else { return };
-        // The largest shape, which has no room here.
+        // The largest shape, which does not fit here.
         let checkpoint = random::checkpoint("llama-3.1-8b", random::Weights::Q4KM).unwrap();
         let cuda = cuda.with_precision(Precision::Q8 { group: 32 });
         let list = kernels(&cuda, &checkpoint, &Uses::of(&checkpoint)).unwrap();

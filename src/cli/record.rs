@@ -80,7 +80,7 @@ fn record<D: Device>(args: &RecordArgs) -> Result<()> {
         drawn.iter().for_each(|drawn| drawn_by[drawn.sequence].push(drawn.id));
     }
     let mut not_a_number = batch.not_a_number();
-    // Its caches have no other use.
+    // Only the passes use its caches.
     drop(batch);
     for (number, branch) in args.branch.iter().enumerate() {
         let of = usize::from(branch.of.0).checked_sub(1).map_or(branch.sequence, |of| run.prompts.len() + of);
@@ -104,7 +104,7 @@ fn record<D: Device>(args: &RecordArgs) -> Result<()> {
     Ok(())
 }
 
-/// The passes that a branch has for itself, of a run with these passes.
+/// The passes of a branch after it parts from the run, whose passes are `of`.
 fn passes_of<D: Device>(run: &Run<D>, branch: &Branch, of: &[PassDims]) -> Result<Vec<PassDims>> {
     let vocab = run.model.config.vocab;
     if branch.token as usize >= vocab {
@@ -137,19 +137,19 @@ fn no_pass(branch: &Branch, number: usize, passes: usize, why: &str) -> Error {
         .next("let the branch part earlier; nothing was written")
 }
 
-/// What a branch is recorded with.
+/// The state for recording a branch.
 struct Recording<'a> {
     writer: &'a mut Writer,
     bar: &'a Progress,
-    /// The number of its course.
+    /// The branch's number.
     course: usize,
-    /// Tokens that are drawn, those before it parts with them.
+    /// Number of tokens drawn, those before the parting included.
     wanted: usize,
 }
 
 impl Recording<'_> {
-    /// Runs what a branch shares, which nobody looks at, and records what it has for itself: `tokens` come after the
-    /// prompt, and what is drawn after them is added. Answers whether logits were not a number.
+    /// Runs the passes that a branch shares without recording them, and records its own. `tokens` follow the prompt; the
+    /// tokens drawn after them are appended. Returns whether logits were NaN.
     fn branch<D: Device>(&mut self, run: &Run<D>, branch: &Branch, tokens: &mut Vec<u32>) -> Result<bool> {
         let prompt = &run.prompts[branch.sequence].ids;
         let sampler = run.sampler.after(branch.sequence as u64);
@@ -176,7 +176,7 @@ impl Recording<'_> {
     }
 }
 
-/// What the trace says about itself.
+/// The description that the trace carries.
 fn about<D: Device>(run: &Run<D>, args: &RecordArgs) -> Result<About> {
     let (model, keep) = (&run.model, args.keep.keep());
     let card = model.card();
@@ -198,7 +198,7 @@ fn about<D: Device>(run: &Run<D>, args: &RecordArgs) -> Result<About> {
     })
 }
 
-/// The texts that go into the file.
+/// The texts stored in the file.
 fn texts<D: Device>(run: &Run<D>) -> TextsOf {
     let vocab = run.tokenizer.as_ref().map_or(0, |_| run.model.config.vocab);
     TextsOf {
@@ -207,7 +207,7 @@ fn texts<D: Device>(run: &Run<D>) -> TextsOf {
     }
 }
 
-/// Says what the budget leaves out, before anything runs.
+/// Reports before the run which stages the budget leaves out.
 fn say_left_out(args: &RecordArgs, plan: &Plan) {
     let left_out = plan.left_out();
     if args.keep == KeepName::Stats || left_out.is_empty() {
@@ -217,7 +217,7 @@ fn say_left_out(args: &RecordArgs, plan: &Plan) {
     tell(format_args!("within {budget} there is no room for the values of {}", left_out.join("; ")));
 }
 
-/// Bytes in a unit that suits them.
+/// Bytes in a suitable unit.
 fn size(bytes: u64) -> String {
     match bytes {
         0..1_000_000 => format!("{bytes} bytes"),

@@ -1,4 +1,4 @@
-//! Whether a model fits into a device's memory, and what would.
+//! Whether a model fits into a device's memory, and what would fit instead.
 
 use std::collections::HashSet;
 
@@ -9,17 +9,16 @@ use llama_trace_core::tensor::Tensor;
 use llama_trace_engine::model::{buffer_bytes, kv_cache};
 use llama_trace_formats::checkpoint::Checkpoint;
 
-/// Tokens of the context that must fit at least, where nobody asked for a number: enough for a prompt.
+/// Smallest context, in tokens, that must fit where no context was asked for: enough for a prompt.
 const LEAST_CONTEXT: usize = 512;
 
-/// Tokens of the longest prompt that is counted on: those of a pass need buffers, and few texts begin with one as long as the
-/// context that is asked for.
+/// Longest prompt, in tokens, that buffers are counted for. Few texts begin with a prompt as long as the context.
 const MOST_AT_ONCE: usize = 2048;
 
-/// Bytes that a run takes of a device's memory.
+/// Memory that a run takes on a device, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Needs {
-    /// The weights, as the precision multiplies them.
+    /// The weights, in the number type that the precision multiplies.
     pub(super) weights: usize,
     /// The keys and values of the context.
     pub(super) cache: usize,
@@ -30,12 +29,12 @@ pub(super) struct Needs {
     precision: Precision,
     cache_dtype: CacheDtype,
     asked: bool,
-    /// What the device takes for itself.
+    /// The device's own share.
     own: usize,
 }
 
 impl Needs {
-    /// Those of a run of `checkpoint` with a context of `context` tokens, on a device that takes `own` bytes for itself.
+    /// The memory of a run of `checkpoint` with a context of `context` tokens, on a device that takes `own` bytes for itself.
     pub(super) fn of(
         checkpoint: &Checkpoint,
         precision: Precision,
@@ -57,7 +56,7 @@ impl Needs {
         }
     }
 
-    /// All of it, with what the driver and the kernels take.
+    /// The sum, with the driver's and the kernels' share.
     pub(super) fn total(&self) -> usize {
         [self.weights, self.cache, self.buffers, self.own].into_iter().fold(0, usize::saturating_add)
     }
@@ -65,7 +64,7 @@ impl Needs {
     /// Checks that `free` bytes are enough.
     ///
     /// # Errors
-    /// [`Error::Prompt`] with what would fit, where they are not.
+    /// [`Error::Prompt`], which says what would fit.
     pub(super) fn check(&self, free: usize, checkpoint: &Checkpoint) -> Result<()> {
         if self.total() <= free {
             return Ok(());
@@ -76,7 +75,7 @@ impl Needs {
             .next(self.would_fit(free, checkpoint)))
     }
 
-    /// All of it in words, and its parts.
+    /// The sum and its parts, in words.
     pub(super) fn told(&self) -> String {
         let Self { weights, cache, buffers, context, own, .. } = *self;
         let all = [
@@ -88,13 +87,13 @@ impl Needs {
         format!("{}: {}", size(self.total()), all.join(", "))
     }
 
-    /// What would fit into `free` bytes instead.
+    /// A smaller context or another precision that fits into `free` bytes.
     fn would_fit(&self, free: usize, checkpoint: &Checkpoint) -> String {
         let with =
             |precision, context| Self::of(checkpoint, precision, self.cache_dtype, Some(context), self.own);
         let mut ways = Vec::new();
         if self.asked {
-            // Halves of what was asked for, down to a prompt's.
+            // Half of the context asked for, a quarter, … down to a prompt's.
             let shorter = std::iter::successors(Some(self.context / 2), |context| Some(context / 2));
             let mut shorter = shorter.take_while(|context| *context > 0);
             let found = shorter.find(|context| with(self.precision, *context).total() <= free);
@@ -115,7 +114,7 @@ impl Needs {
     }
 }
 
-/// Bytes of all weights on a device in `precision`. Two names may be one tensor: the tables of a tied model.
+/// Bytes of all weights on a device in `precision`. Two names may share one tensor: the tied embedding and head.
 fn weights(checkpoint: &Checkpoint, precision: Precision) -> usize {
     let mut counted = HashSet::new();
     let bytes = |tensor: &Tensor| match (precision, tensor.shape().len()) {
@@ -155,7 +154,7 @@ mod tests {
         );
         assert!(text.contains("KV cache for 8192 tokens") && text.contains("of weights"), "{text}");
         assert!(text.contains("the buffers of a pass over 2048 tokens"), "{text}");
-        // Too little for the weights as they are, but enough for a quarter of them.
+        // Too little for the weights in float32, enough for a quarter of that.
         let few = needs(&checkpoint, Precision::F32, None);
         let text = few.check(few.total() - 1, &checkpoint).unwrap_err().to_string();
         assert!(text.contains("--precision q8") && !text.contains("a context of"), "{text}");

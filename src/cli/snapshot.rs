@@ -21,7 +21,7 @@ use llama_trace_tui::still::Still;
 use llama_trace_tui::theme::{Depth, Theme};
 use llama_trace_tui::{OpenAt, Runs};
 
-/// What the name of a folder begins with that is made beside the file.
+/// Prefix of the temporary folder that is made beside the file.
 const KIND: &str = "snapshot";
 
 impl Command for &SnapshotArgs {
@@ -46,7 +46,7 @@ impl Command for &SnapshotArgs {
             }
         };
         let (palette, paper) = (self.colours.palette(), self.colours.paper());
-        // Text has no colours: shades stand for them, as in a terminal without.
+        // Text has no colours: shades replace them, as in a terminal without colours.
         let depth = if format == Format::Txt { Depth::None } else { Depth::True };
         let theme = Theme::new(depth).with(palette, paper);
         let still = Still {
@@ -63,9 +63,9 @@ impl Command for &SnapshotArgs {
 }
 
 impl SnapshotArgs {
-    /// Begins the run, and says how its tokens are drawn.
+    /// Starts the run. Returns its sampling too.
     fn begin<D: Device>(&self) -> Result<(Runs, OpenAt, Drawing)> {
-        // Enough tokens are drawn for the pass that the address names.
+        // Draws enough tokens for the pass in the address.
         let pass = self.at.as_ref().and_then(|address| address.pass).unwrap_or(0);
         let mut run = self.run.clone();
         run.tokens.get_or_insert(pass.saturating_add(1));
@@ -76,7 +76,7 @@ impl SnapshotArgs {
     }
 }
 
-/// Looks before anything is run, and again before the picture moves to its place.
+/// Checks the target before the run, and again before the picture is moved there.
 fn check_free(path: &Path, force: bool) -> Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(_) => return Ok(()),
@@ -98,7 +98,7 @@ fn taken(path: &Path) -> Error {
         .next("give another --out, or --force to replace it")
 }
 
-/// Writes a file whole, or none.
+/// Writes the file whole or not at all.
 fn write(path: &Path, force: bool, bytes: &[u8]) -> Result<()> {
     let failed = |error| Error::output("the picture cannot be written").in_file(path).found(error);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -110,7 +110,7 @@ fn write(path: &Path, force: bool, bytes: &[u8]) -> Result<()> {
         Ok((scratch, whole))
     });
     let moved = |(_scratch, whole)| {
-        // Somebody may have made one meanwhile.
+        // The file may have appeared meanwhile.
         check_free(path, force)?;
         fs::rename(whole, path).map_err(failed)
     };

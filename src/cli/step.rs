@@ -60,14 +60,14 @@ fn step<D: Device>(tracer: &Tracer<'_>) -> Result<()> {
     tui::run(runs, &open, setting)
 }
 
-/// Whether a text comes from standard input where keys are to come from.
+/// Whether a text is read from standard input, which the tracer reads keys from.
 fn takes_keys(run: &RunArgs) -> bool {
     let reads = run.prompt.iter().any(|text| text == "-")
         || [&run.prompt_file, &run.prompts].into_iter().flatten().any(|path| path == Path::new("-"));
     reads && stdout().is_terminal() && !stdin().is_terminal()
 }
 
-/// The sequences of a run, the one begun that is to be looked at first, and where.
+/// The sequences of a run, with the one shown first already started, and the cursor's address.
 pub(super) fn begin<D: Device>(
     args: &RunArgs,
     open: &OpenArgs,
@@ -83,12 +83,12 @@ pub(super) fn begin<D: Device>(
         at: open.at.clone(),
         passes: draws,
     };
-    // Where nobody asks for less, the whole context is reserved, or what memory is free for: there may be more passes.
+    // Without --context the whole context is reserved, or as much as fits into memory: more passes may follow.
     let Run { model, sampler, prompts, tokenizer, eos, context, chunk: _ } = run;
     let config = model.config.clone();
     let several = prompts.len() > 1;
     for prompt in prompts.iter().filter(|_| several) {
-        // Those that are begun later are to be right too.
+        // Prompts that start later are checked now too.
         let room = context.unwrap_or(config.context);
         let checked = sequence::check(&config, 0, &prompt.ids);
         checked.and_then(|()| kv_cache::check(prompt.ids.len(), room)).map_err(|error| {
@@ -108,7 +108,7 @@ pub(super) fn begin<D: Device>(
         context,
     };
     let sequences = Rc::new(Sequences::new(Arc::new(model), (0..).zip(prompts).map(start).collect()));
-    // Of one that is not there the viewer says so.
+    // The viewer reports an address that does not exist.
     let first =
         open.at.as_ref().and_then(|address| address.sequence).filter(|&number| number < sequences.len());
     let live = sequences.open(first.unwrap_or(0))?;

@@ -1,4 +1,4 @@
-//! The threads that compute: how many there are, and what happens where the system gives fewer.
+//! The compute threads: their number, and starting fewer if the system refuses some.
 
 use std::ffi::OsStr;
 use std::num::NonZero;
@@ -12,17 +12,17 @@ use super::tell;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_formats::files::printable;
 
-/// The most threads that are started: more than any machine has cores.
+/// The most threads started: more than any machine has cores.
 const MAX: usize = 1024;
 
-/// Where rayon, which shares the work out, is told their number.
+/// The environment variable with rayon's number of threads.
 const VARIABLE: &str = "RAYON_NUM_THREADS";
 
-/// Whether they were started: they are for all that a process does.
+/// Whether the threads were started. A process starts them once.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
-/// Starts as many threads as were asked for, or as [`VARIABLE`] says, or one for each core, unless they were started before.
-/// Where the system gives fewer, these must do.
+/// Starts the threads, if they are not started yet: as many as asked for, or as [`VARIABLE`] says, or one a core. If the
+/// system refuses some, fewer are used.
 pub(super) fn start(asked: Option<usize>) -> Result<()> {
     if STARTED.load(Ordering::Relaxed) {
         return Ok(());
@@ -47,12 +47,12 @@ pub(super) fn start(asked: Option<usize>) -> Result<()> {
         tell(format_args!("The system does not let {wanted} threads start: computing on {count}."));
     }
     let pool = ThreadPoolBuilder::new().num_threads(threads.len()).spawn_handler(|thread| {
-        // There is one for each, which waits for this.
+        // Each closure has a waiting thread.
         let _ = threads.pop().map(|start| start.send(thread));
         Ok(())
     });
     match pool.build_global() {
-        // Without a number that was asked for, the threads that are there already do.
+        // Without a requested number the existing threads are used.
         Err(error) if asked.is_some_and(|threads| threads != rayon::current_num_threads()) => {
             Err(Error::usage("the threads cannot be started").found(error).next("ask for fewer"))
         }
@@ -63,7 +63,7 @@ pub(super) fn start(asked: Option<usize>) -> Result<()> {
     }
 }
 
-/// The number that [`VARIABLE`] says; none where it says none, or 0 as rayon has it.
+/// The number in [`VARIABLE`]; none if it is unset, not a number, or 0 (rayon's default).
 fn of_variable(value: Option<&OsStr>) -> Option<usize> {
     let value = value.filter(|value| !value.is_empty())?.to_string_lossy();
     match value.parse() {
@@ -82,8 +82,8 @@ fn of_variable(value: Option<&OsStr>) -> Option<usize> {
     }
 }
 
-/// Up to `wanted` threads, each of which waits for what it is to run. Rayon would give up at the first that cannot be
-/// started, and for good.
+/// Up to `wanted` threads, each waiting for a closure to run. Rayon would fail for good at the first thread that the
+/// system refuses.
 fn started(
     wanted: usize,
     mut spawn: impl FnMut(Box<dyn FnOnce() + Send>) -> std::io::Result<()>,
@@ -91,7 +91,7 @@ fn started(
     let mut threads = Vec::new();
     for _ in 0..wanted {
         let (start, started): (_, Receiver<ThreadBuilder>) = sync_channel(1);
-        // One that is not needed ends when its sender goes.
+        // A surplus thread ends when its sender is dropped.
         let run = move || {
             if let Ok(thread) = started.recv() {
                 thread.run();
@@ -103,7 +103,7 @@ fn started(
                 return Err(Error::no_thread("to compute with", &error));
             }
             Err(_) => {
-                // The last of what the system gives is not for these: the run has other threads.
+                // The run needs a few threads besides these.
                 threads.truncate(threads.len().div_ceil(2));
                 break;
             }
@@ -116,7 +116,7 @@ fn started(
 mod tests {
     use super::*;
 
-    /// How many threads there are where the system lets `possible` start.
+    /// The number of threads if the system allows `possible` of them.
     fn threads(wanted: usize, possible: usize) -> Result<usize> {
         let mut left = possible;
         let spawn = |_| {

@@ -1,4 +1,4 @@
-//! `llama-trace tokenize`: the tokens of a text, and how byte-pair encoding arrives at them.
+//! `llama-trace tokenize`: the tokens of a text, and the merges of byte-pair encoding that lead to them.
 
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -12,11 +12,11 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::memory::naming;
 use llama_trace_formats::tokenizer::{Priority, Stretch, Tokenizer, Way, check_length};
 
-/// A stretch of more parts than this is not written out anew for each merge.
+/// The most parts of a word that are printed again after each merge.
 const MAX_SHOWN: usize = 64;
 
 pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
-    // Reading a vocabulary shares work out.
+    // Reading a vocabulary uses the compute threads.
     threads::start(None)?;
     let tokenizer = input::open_tokenizer(&args.model)?;
     let text = match &args.text {
@@ -37,7 +37,7 @@ pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
     }
 }
 
-/// What is shown of a text.
+/// The output for a text.
 struct Tokens<'t> {
     tokenizer: &'t dyn Tokenizer,
     ids: Vec<u32>,
@@ -63,7 +63,7 @@ impl<'t> Tokens<'t> {
         } else {
             None
         };
-        // With --merges, the result shown is the one that the merges arrive at.
+        // With --merges, the tokens shown are the result of the merges.
         let ids = match &stretches {
             Some(stretches) => stretches.iter().flat_map(|stretch| &stretch.ids).copied().collect(),
             None => encode(plain)?,
@@ -71,7 +71,7 @@ impl<'t> Tokens<'t> {
         Ok(Self { tokenizer, ids, stretches })
     }
 
-    /// The texts of the tokens. There may be millions of them: each is made when it is written.
+    /// The texts of the tokens, produced one at a time: there may be millions.
     fn pieces(&self) -> impl Iterator<Item = String> {
         self.ids.iter().map(|&id| self.tokenizer.label(id))
     }
@@ -151,7 +151,7 @@ fn stretch_json(stretch: &Stretch) -> Value {
     json!({"way": way, "parts": stretch.parts, "merges": merges.collect::<Vec<_>>(), "ids": stretch.ids})
 }
 
-/// Strings in quotation marks, with what a terminal would not show escaped.
+/// Quoted strings, with control characters escaped.
 fn quoted(parts: &[impl AsRef<str>]) -> String {
     parts.iter().map(|part| format!("{:?}", part.as_ref())).collect::<Vec<_>>().join(" ")
 }

@@ -1,10 +1,9 @@
-//! Rendering a chat template in a process of its own. A template is a program that somebody else wrote, in a
-//! language whose steps can be of any depth and any size: what it does to the process that runs it (a stack that is
-//! full, memory that is not there, time without end) must not end the chat. So it runs in one that may take little,
-//! and whose end is a message.
+//! Rendering of a chat template in a separate process. A template is an untrusted program, which may exhaust the stack,
+//! the memory or the time of its process. This must not end the chat. So it runs in a process with limits, and the end of
+//! that process becomes a message.
 //!
-//! The process is this program once more, with [`ARGUMENT`] alone. It reads the request from its standard input and
-//! writes the answer to its standard output, both as JSON.
+//! The process is this program, started with [`ARGUMENT`] alone. It reads the request from standard input and writes the
+//! answer to standard output, both as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -21,20 +20,20 @@ use llama_trace_core::stop::{self, Stop};
 use llama_trace_ending as ending;
 use llama_trace_engine::generate::chat::{Message, Template};
 
-/// What tells the program that it is the one that renders. No part of the command line: nobody is told of it.
+/// The hidden argument that starts the rendering process. It is not part of the documented command line.
 pub(crate) const ARGUMENT: &str = "__render-chat-template";
 
-/// What the process may take: bytes of address space, where the system bounds that, and seconds.
+/// Limits of the process: bytes of address space, if the system supports such a limit, and seconds.
 const MEMORY: u64 = 1 << 30;
 const TIME: Duration = Duration::from_secs(10);
-/// Stack of the thread that renders.
+/// Stack size of the rendering thread, in bytes.
 const STACK: usize = 32 << 20;
-/// The longest answer: the longest text, with every character escaped.
+/// The longest answer in bytes: the longest text, with every character escaped.
 const ANSWER: u64 = 64 << 20;
-/// The most that is read of what a process said before it ended.
+/// The most bytes read from the process's standard error.
 const WORDS: u64 = 4096;
 
-/// A template that is only ever read and rendered in another process.
+/// A template that is parsed and rendered only in another process.
 pub(super) struct Apart {
     text: String,
     place: String,
@@ -50,12 +49,12 @@ struct Request<T: Ord, M> {
 }
 
 impl Apart {
-    /// A template as [`Template::new`] takes it; it is not looked at yet.
+    /// A template as for [`Template::new`]; it is not parsed yet.
     pub(super) fn new(text: String, place: &str, tokens: BTreeMap<String, String>) -> Self {
         Self { text, place: place.into(), tokens }
     }
 
-    /// What the template is called in messages.
+    /// The template's name in messages.
     pub(super) fn place(&self) -> &str {
         &self.place
     }
@@ -63,8 +62,8 @@ impl Apart {
     /// As [`Template::new`] and [`Template::render`], until `stop` is asked.
     ///
     /// # Errors
-    /// Theirs, [`Error::Model`] where the template takes more than it may, [`Error::Prompt`] where no process can be
-    /// started, and [`Error::Interrupted`].
+    /// As theirs; [`Error::Model`] if the template exceeds a limit, [`Error::Prompt`] if no process can be started, and
+    /// [`Error::Interrupted`].
     pub(super) fn render(&self, messages: &[Message], stop: &Stop) -> Result<String> {
         let failed = |error: &dyn Display| no_process(&self.place, error);
         let tokens = self.tokens.iter().map(|(name, token)| (name.as_str(), token.as_str())).collect();
@@ -76,7 +75,7 @@ impl Apart {
         });
         let child = child.as_mut().map_err(|error| failed(error))?;
         let said = converse(child, &request, stop);
-        // Where it has ended by itself this does nothing.
+        // No effect if it has ended already.
         let _ = child.kill();
         let status = child.wait().map_err(|error| failed(&error))?;
         stop.check()?;
@@ -94,7 +93,7 @@ impl Apart {
         if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
             use signal_hook::consts::{SIGINT, SIGTERM};
             if signal == SIGINT {
-                // A terminal sends it to this process too, which may hear of it only now.
+                // The terminal sends the signal to this process too, which may notice it only now.
                 return Error::interrupted("the chat template was stopped");
             }
             if signal == SIGTERM {
@@ -104,7 +103,7 @@ impl Apart {
                 return self.beyond(&over_time());
             }
         }
-        // What is said before a process ends for lack of a stack or of memory.
+        // Printed by a process that runs out of stack or memory.
         self.beyond(&match words {
             words if words.contains("overflowed its stack") => "steps inside one another without end".into(),
             words if words.contains("memory") => {
@@ -139,14 +138,13 @@ fn over_time() -> String {
     format!("more than {} seconds", TIME.as_secs())
 }
 
-/// What a process wrote to its standard output, and to its standard error.
+/// Standard output and standard error of a process.
 struct Said {
     answer: Vec<u8>,
     words: String,
 }
 
-/// Gives the process its request and takes what it says up to its end; none where time is up or `stop` is asked
-/// before.
+/// Sends the request to the process and reads its output to the end; none after a timeout or a stop request.
 fn converse(child: &mut Child, request: &[u8], stop: &Stop) -> std::io::Result<Option<Said>> {
     let (Some(mut stdin), Some(stdout), Some(stderr)) =
         (child.stdin.take(), child.stdout.take(), child.stderr.take())
@@ -155,7 +153,7 @@ fn converse(child: &mut Child, request: &[u8], stop: &Stop) -> std::io::Result<O
     };
     let (sender, receiver) = channel();
     let talk = move || {
-        // It reads all before it writes. Where it has ended it reads nothing, and how it ended tells why.
+        // It reads the whole request before it writes. If it has ended, its exit status tells why.
         let _ = stdin.write_all(request);
         drop(stdin);
         let (mut answer, mut words) = (Vec::new(), Vec::new());
@@ -172,16 +170,16 @@ fn converse(child: &mut Child, request: &[u8], stop: &Stop) -> std::io::Result<O
                 said => return Ok(said.ok()),
             }
         }
-        // Its pipes close, and the thread ends.
+        // This closes its pipes, which ends the thread.
         child.kill()?;
         Ok(None)
     })
 }
 
-/// What the process does that renders: takes its limits, reads the request, and answers.
+/// Main function of the rendering process: sets the limits, reads the request, and answers.
 pub(crate) fn serve() -> ExitCode {
     limit();
-    // A panic is an end like any other; its text could be as long as the template's.
+    // The message of a panic could be as long as the template's text.
     std::panic::set_hook(Box::new(|_| {}));
     let answer = || -> Option<()> {
         let mut request = Vec::new();
@@ -205,17 +203,17 @@ pub(crate) fn serve() -> ExitCode {
     }
 }
 
-/// Takes the limits, which end the process where it goes beyond them. Some systems do not bound the memory.
+/// Sets the limits; the system ends a process that exceeds them. Some systems cannot limit the memory.
 fn limit() {
     #[cfg(unix)]
     {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-        // No file is written of what it was when it ended.
+        // No core file.
         for (resource, most) in [(Resource::As, MEMORY), (Resource::Cpu, TIME.as_secs()), (Resource::Core, 0)]
         {
             let Rlimit { current, maximum } = getrlimit(resource);
             let current = Some(current.map_or(most, |limit| limit.min(most)));
-            // There is no limit that may not be lowered.
+            // Lowering a limit is always allowed.
             let _ = setrlimit(resource, Rlimit { current, maximum });
         }
     }

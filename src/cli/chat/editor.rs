@@ -1,7 +1,7 @@
 //! The line editor of a chat in a terminal.
 //!
-//! It takes every byte: one that is not UTF-8 becomes `�` in the line, where the user sees it. It draws once for all the
-//! keys that have come, so a long text costs the same typed or pasted.
+//! It accepts every byte: one that is not UTF-8 becomes `�` in the line. It draws once for all pending keys, so a long text
+//! costs the same typed or pasted.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write, stdin, stdout};
@@ -19,18 +19,18 @@ use llama_trace_ending as ending;
 use llama_trace_ending::Taken;
 
 const PROMPT: &str = "> ";
-/// Lines that Up goes back to.
+/// Lines of history (Up).
 const HISTORY: usize = 100;
-/// Wait for a key. A key's sequence that is not whole by then is given up.
+/// Wait for a key. An escape sequence that is incomplete by then is dropped.
 const LOOK: Duration = Duration::from_millis(100);
 /// Wait for the next part of a long input before it is drawn.
 const PART: Duration = Duration::from_millis(5);
-/// Bytes of one read from which on more is expected at once.
+/// Size of a read, in bytes, after which more input is expected immediately.
 const MANY: usize = 64;
 /// Columns of a tab.
 const TAB: &str = "    ";
 
-/// What ended a line.
+/// The end of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     Text(String),
@@ -60,7 +60,7 @@ enum Key {
     CutWord,
     CutBefore,
     CutAfter,
-    /// Inserts what was cut last.
+    /// Inserts the text cut last.
     Paste,
     Clear,
     Interrupt,
@@ -71,7 +71,7 @@ enum Key {
 #[derive(Default)]
 struct Keys {
     ready: VecDeque<Key>,
-    /// Between the marks of a paste, and whether the last byte was a carriage return there.
+    /// Inside a bracketed paste; whether its last byte was a carriage return.
     pasting: bool,
     returned: bool,
     /// After `ESC O`.
@@ -92,13 +92,13 @@ impl Perform for Keys {
     fn execute(&mut self, byte: u8) {
         let returned = std::mem::replace(&mut self.returned, byte == b'\r' && self.pasting);
         self.ready.extend(match byte {
-            // A paste whose end is lost keeps nobody.
+            // A paste whose end mark was lost must not lock the user in.
             3 => {
                 self.pasting = false;
                 Some(Key::Interrupt)
             }
             b'\t' => Some(Key::Char('\t')),
-            // What else is a control character in a terminal came as a byte that is not UTF-8.
+            // Other control characters of a terminal (C1) arrive as bytes that are not UTF-8.
             0x80.. => Some(Key::Char(char::REPLACEMENT_CHARACTER)),
             b'\n' if returned => None,
             b'\r' | b'\n' if self.pasting => Some(Key::Char('\n')),
@@ -161,13 +161,13 @@ fn arrow(last: char, word: bool) -> Option<Key> {
     }
 }
 
-/// A text, the cursor in it, and the way into the history.
+/// The edited text, its cursor and the position in the history.
 #[derive(Default)]
 struct Line {
     text: String,
     /// Byte of the cursor.
     at: usize,
-    /// How many lines back it is in the history, and what was typed before.
+    /// Lines back in the history, and the text typed before going back.
     back: usize,
     draft: String,
 }
@@ -197,14 +197,14 @@ impl Line {
         self.at += text.len();
     }
 
-    /// Takes out what is between the cursor and `other`.
+    /// Cuts the text between the cursor and `other`.
     fn cut(&mut self, other: usize) -> String {
         let range = self.at.min(other)..self.at.max(other);
         self.at = range.start;
         self.text.drain(range).collect()
     }
 
-    /// Goes to the line `back` lines back in `history`; to what was typed where that is 0.
+    /// Shows the line `back` lines back in `history`; for 0 the text typed before.
     fn look_back(&mut self, history: &[String], back: usize) {
         let text = match history.len().checked_sub(back) {
             None => return,
@@ -217,7 +217,7 @@ impl Line {
         (self.at, self.text, self.back) = (text.len(), text, back);
     }
 
-    /// The bytes in each row of a terminal of so many columns, and the row and the column of the cursor.
+    /// The byte range of each row in a terminal of `columns` columns, and the row and column of the cursor.
     fn rows(&self, columns: usize) -> (Vec<Range<usize>>, (usize, usize)) {
         let (mut rows, mut start, mut column, mut cursor) = (Vec::new(), 0, PROMPT.len(), None);
         for (at, cluster) in self.text.grapheme_indices(true) {
@@ -235,7 +235,7 @@ impl Line {
                 (start, column) = (at + 1, 0);
             }
         }
-        // After a row that is full the cursor stands in the next one.
+        // After a full row the cursor is in the next one.
         if column >= columns {
             rows.push(start..self.text.len());
             (start, column) = (self.text.len(), 0);
@@ -257,7 +257,7 @@ impl Raw {
         Ok(raw)
     }
 
-    /// Sets the terminal, also where the shell had it meanwhile.
+    /// Sets raw mode, again after the shell had the terminal.
     fn enter(&self) -> io::Result<()> {
         disable_raw_mode().and_then(|()| enable_raw_mode())?;
         write("\x1b[?2004h")
@@ -266,7 +266,7 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // What fails here has nowhere to be told.
+        // A failure here cannot be reported.
         ending::give_back(|| {
             drop(disable_raw_mode());
             drop(write("\x1b[?2004l\r\n"));
@@ -289,23 +289,23 @@ fn comes(wait: Duration) -> io::Result<bool> {
     }
 }
 
-/// The editor, with the lines of before.
+/// The editor and its history.
 pub(super) struct Editor {
     parser: Parser,
     keys: Keys,
     history: VecDeque<String>,
-    /// What was cut last.
+    /// The text cut last.
     cut: String,
-    /// Bytes from which on a line takes no more.
+    /// The longest line, in bytes.
     longest: usize,
-    /// The row of the cursor, counted from the first one that is drawn.
+    /// The row of the cursor, counted from the first drawn row.
     row: usize,
-    /// What Ctrl-C asks while a line is answered. As long as a line is edited, a request is none.
+    /// The stop request that Ctrl-C sets while a line is answered. It is cleared while a line is edited.
     stop: Stop,
 }
 
 impl Editor {
-    /// None where there is no terminal on both sides that it can draw on.
+    /// None if input or output is not a terminal that it can draw on.
     pub(super) fn open(stop: &Stop, longest: usize) -> Option<Self> {
         let able =
             std::env::var("TERM").is_ok_and(|term| !matches!(&*term, "dumb" | "cons25" | "emacs" | ""));
@@ -323,7 +323,7 @@ impl Editor {
     /// The next line.
     ///
     /// # Errors
-    /// Where the terminal does not answer.
+    /// If the terminal cannot be read or written.
     pub(super) fn read(&mut self) -> io::Result<Ended> {
         let raw = Raw::take()?;
         self.row = 0;
@@ -355,7 +355,7 @@ impl Editor {
                 raw.enter()?;
                 (self.row, changed) = (0, true);
             }
-            // What comes in many parts is drawn when all of it is there, or now and then.
+            // Input in many parts is drawn when it is complete, and now and then before.
             let part = if count < MANY { Duration::ZERO } else { PART };
             if changed && (drawn.elapsed() > LOOK || !comes(part)?) {
                 self.draw(&line)?;
@@ -368,11 +368,11 @@ impl Editor {
         }
     }
 
-    /// Takes in the keys that come within `wait`, and returns how many bytes they are; none at the end of the input.
+    /// Reads the keys that arrive within `wait`. Returns their number of bytes; none at the end of the input.
     fn fill(&mut self, wait: Duration) -> io::Result<Option<usize>> {
         if !comes(wait)? {
             if wait == LOOK {
-                // The rest of a character or of a sequence does not come any more.
+                // The rest of a character or sequence is not coming.
                 self.parser.advance(&mut self.keys, b"\x1b");
                 self.parser = Parser::new();
                 self.keys.shifted = false;
@@ -385,7 +385,7 @@ impl Editor {
         Ok((count > 0).then_some(count))
     }
 
-    /// Keeps a line for Up.
+    /// Adds a line to the history.
     fn remember(&mut self, ended: &Ended) {
         if let Ended::Text(text) = ended
             && !text.is_empty()
@@ -396,7 +396,7 @@ impl Editor {
         }
     }
 
-    /// What a key does to the line.
+    /// Applies a key to the line.
     fn press(&mut self, line: &mut Line, key: Key) -> io::Result<()> {
         match key {
             Key::Char(c) => {
@@ -405,7 +405,7 @@ impl Editor {
                     text.push(c);
                     self.keys.ready.pop_front();
                 }
-                // A line that is too long already is refused.
+                // The line is full.
                 if line.text.len() <= self.longest {
                     line.insert(&text);
                 }
@@ -435,9 +435,9 @@ impl Editor {
         Ok(())
     }
 
-    /// Draws the line, or what of it around the cursor has room.
+    /// Draws the line, or the part around the cursor that fits.
     fn draw(&mut self, line: &Line) -> io::Result<()> {
-        // A terminal that does not know its size is an ordinary one.
+        // A terminal of unknown size is taken for 80×24.
         let (columns, height) = size().ok().filter(|size| size.0 > 0 && size.1 > 0).unwrap_or((80, 24));
         let (rows, (row, column)) = line.rows(columns.into());
         let first = (row + 1).saturating_sub(height.into());
@@ -467,7 +467,7 @@ mod tests {
     use super::*;
 
     fn keys(bytes: &[u8]) -> Vec<Key> {
-        // Whole, and byte by byte.
+        // All at once, and byte by byte.
         let (mut whole, mut parts) = (Keys::default(), Keys::default());
         Parser::new().advance(&mut whole, bytes);
         let mut parser = Parser::new();
@@ -497,7 +497,7 @@ mod tests {
             [Key::Up, Key::WordLeft, Key::Delete, Key::Start, Key::WordLeft]
         );
         assert_eq!(keys(b"\x7f\x08\x04\x03"), [Key::Backspace, Key::Backspace, Key::CtrlD, Key::Interrupt]);
-        // In a paste they are left out; Ctrl-C ends one whose end is lost.
+        // In a paste they are dropped; Ctrl-C ends a paste whose end mark was lost.
         assert_eq!(
             keys(b"\x1b[200~a\x07\x1b[Db\x7f\x03c\r"),
             [Key::Char('a'), Key::Char('b'), Key::Interrupt, Key::Char('c'), Key::Enter]
