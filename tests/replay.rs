@@ -58,6 +58,7 @@ use llama_trace::trace::{
     Answer, Axis, Block, End, Frame, FrameData, NoProbe, PassDims, Query, Recorder, Region, Run, Select,
     Site, Source, Stage, Status, Weight, WeightRows, source,
 };
+use llama_trace_core::testing::sampled;
 use ndarray::Dimension;
 
 const PASSES: usize = 3;
@@ -176,21 +177,21 @@ fn compare_live(name: &str, model: impl Fn() -> Model<Cpu>, prompt: &[u32]) {
 /// those of fewer rows, but one and the same whoever looks on.
 #[test]
 fn wide_products_are_the_same_recorded_derived_and_live_on_every_kernel() {
+    const WIDE: [Precision; 2] = [Precision::F32, Precision::Bf16];
     let checkpoint = random::checkpoint("stories-15m", Dtype::BF16).unwrap();
     let prompt: Vec<u32> = (1..=20).collect();
     let pools = [1, 2].map(|threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap());
-    for kernel in Kernel::available() {
-        for precision in [Precision::F32, Precision::Bf16] {
-            let name = format!("{} in {precision:?}", kernel.name());
-            let cpu = Cpu::with_kernel(kernel).with_precision(precision);
-            let model = || Model::load(&checkpoint, cpu.clone()).unwrap();
-            let [one, two] = pools.each_ref().map(|pool| pool.install(|| logits(&model(), false)));
-            assert!(one == logits(&model(), true) && one == two, "{name}");
-            compare_derived(&name, &model(), &prompt);
-            compare_live(&name, model, &prompt);
-            if precision == Precision::F32 {
-                compare_prefill(&model(), &prompt);
-            }
+    let cases = Kernel::available().into_iter().flat_map(|kernel| WIDE.map(|precision| (kernel, precision)));
+    for (kernel, precision) in sampled("kernels of wide products", cases, 3) {
+        let name = format!("{} in {precision:?}", kernel.name());
+        let cpu = Cpu::with_kernel(kernel).with_precision(precision);
+        let model = || Model::load(&checkpoint, cpu.clone()).unwrap();
+        let [one, two] = pools.each_ref().map(|pool| pool.install(|| logits(&model(), false)));
+        assert!(one == logits(&model(), true) && one == two, "{name}");
+        compare_derived(&name, &model(), &prompt);
+        compare_live(&name, model, &prompt);
+        if precision == Precision::F32 {
+            compare_prefill(&model(), &prompt);
         }
     }
 }
@@ -436,26 +437,25 @@ fn recording_and_threads_and_kernels_do_not_change_the_logits() {
     let pools: Vec<_> = (1..=3)
         .map(|threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap())
         .collect();
-    for precision in PRECISIONS {
-        let paths = MODELS.map(|name| Some(common::fixture(&format!("golden/{name}"))));
-        for path in paths.into_iter().chain([None]) {
-            let checkpoint =
-                path.as_deref().map_or_else(llama_trace::builtin::open, checkpoint::open).unwrap();
-            let mut first = None;
-            for kernel in Kernel::available() {
-                let cpu = Cpu::with_kernel(kernel).with_precision(precision);
-                let model = Model::load(&checkpoint, cpu).unwrap();
-                for pool in &pools {
-                    for recorded in [false, true] {
-                        let logits = pool.install(|| logits(&model, recorded));
-                        let what = format!(
-                            "{} in {precision:?}, {} on {} threads, recorded: {recorded}",
-                            checkpoint.name,
-                            kernel.name(),
-                            pool.current_num_threads()
-                        );
-                        assert!(first.get_or_insert_with(|| logits.clone()) == &logits, "{what}");
-                    }
+    let paths = MODELS.map(|name| Some(common::fixture(&format!("golden/{name}"))));
+    let paths = paths.into_iter().chain([None]);
+    let cases = paths.flat_map(|path| PRECISIONS.map(|precision| (path.clone(), precision)));
+    for (path, precision) in sampled("models on every kernel and number of threads", cases, 7) {
+        let checkpoint = path.as_deref().map_or_else(llama_trace::builtin::open, checkpoint::open).unwrap();
+        let mut first = None;
+        for kernel in Kernel::available() {
+            let cpu = Cpu::with_kernel(kernel).with_precision(precision);
+            let model = Model::load(&checkpoint, cpu).unwrap();
+            for pool in &pools {
+                for recorded in [false, true] {
+                    let logits = pool.install(|| logits(&model, recorded));
+                    let what = format!(
+                        "{} in {precision:?}, {} on {} threads, recorded: {recorded}",
+                        checkpoint.name,
+                        kernel.name(),
+                        pool.current_num_threads()
+                    );
+                    assert!(first.get_or_insert_with(|| logits.clone()) == &logits, "{what}");
                 }
             }
         }

@@ -114,6 +114,7 @@ mod tests {
     use super::*;
     use llama_trace_core::config::{ModelConfig, Precision};
     use llama_trace_core::tensor::Dtype;
+    use llama_trace_core::testing::sampled;
 
     fn small() -> ModelConfig {
         ModelConfig {
@@ -139,13 +140,14 @@ mod tests {
     #[test]
     fn a_model_asks_for_no_kernel_that_was_not_compiled_before_it_runs() {
         let q8 = Precision::Q8 { group: 32 };
-        for (weights, precision) in [
+        let models = [
             (random::Weights::Q4KM, q8),
             (Dtype::Q8_0.into(), Precision::Bf16),
             (Dtype::BF16.into(), Precision::Bf16),
             (Dtype::BF16.into(), q8),
             (Dtype::F16.into(), Precision::F32),
-        ] {
+        ];
+        for (weights, precision) in sampled("models whose kernels are listed", models, 2) {
             let Some((cuda, asked)) = Cuda::listed(1 << 30) else { return };
             let cuda = cuda.with_precision(precision);
             let checkpoint = random::of_config("small", small(), weights);

@@ -12,6 +12,7 @@ use llama_trace::error::Error;
 use llama_trace::generate::{Batch, Drawn, Ended, Next, Prompts, Sampler, Sampling, Session};
 use llama_trace::model::{Model, buffer_bytes, kv_cache};
 use llama_trace::trace::{NoProbe, Probe, Site, Values};
+use llama_trace_core::testing::sampled;
 use rayon::ThreadPoolBuilder;
 
 use super::{MODELS, model_in};
@@ -176,12 +177,12 @@ fn so_have_they_with_every_kernel_and_a_window() {
 #[test]
 fn so_have_they_in_the_built_in_model() {
     let built_in = llama_trace::builtin::open().unwrap();
-    for kernel in Kernel::available() {
-        for precision in PRECISIONS {
-            let cpu = Cpu::with_kernel(kernel).with_precision(precision);
-            let model = Model::load(&built_in, cpu.with_cache_dtype(CacheDtype::F16)).unwrap();
-            compare(&format!("built-in, {} in {precision:?}", kernel.name()), &model, 2..3);
-        }
+    let cases =
+        Kernel::available().into_iter().flat_map(|kernel| PRECISIONS.map(|precision| (kernel, precision)));
+    for (kernel, precision) in sampled("kernels of a batch in the built-in model", cases, 4) {
+        let cpu = Cpu::with_kernel(kernel).with_precision(precision);
+        let model = Model::load(&built_in, cpu.with_cache_dtype(CacheDtype::F16)).unwrap();
+        compare(&format!("built-in, {} in {precision:?}", kernel.name()), &model, 2..3);
     }
 }
 

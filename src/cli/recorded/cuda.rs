@@ -9,6 +9,7 @@ mod replay;
 use std::ops::Range;
 
 use super::*;
+use llama_trace_core::testing::sampled;
 use llama_trace_core::trace::Values;
 use llama_trace_cuda::Cuda;
 use llama_trace_cuda::emulated::Asked;
@@ -140,7 +141,7 @@ fn in_int8_the_same_numbers_are_multiplied_until_a_rounding_falls_the_other_way(
 /// Texts that grow side by side, and each alone, and on the CPU.
 #[test]
 fn a_batch_draws_what_each_draws_alone() {
-    for precision in PRECISIONS {
+    for precision in sampled("precisions of a batch", PRECISIONS, 1) {
         let checkpoint = random::of_config("random", small(0), Dtype::BF16);
         let Some((cuda, cpu)) = both(&checkpoint, precision) else { return };
         let sampling = Sampling { temperature: 0.9, top_k: 30, top_p: 0.95, seed: 3 };
@@ -188,7 +189,7 @@ fn the_device_draws_what_the_sampler_draws() {
         (2.0, 7, 0.01),
     ];
     // Of the last two the kernels take more than one round in some loops, and then in all.
-    for (vocab, settings, rounds) in [
+    let vocabularies = [
         (1, &SETTINGS[..], 0..6),
         (2, &SETTINGS, 0..6),
         (96, &SETTINGS, 0..6),
@@ -196,7 +197,8 @@ fn the_device_draws_what_the_sampler_draws() {
         (5003, &SETTINGS, 0..6),
         (9001, &SETTINGS, 1..2),
         (66_001, &SETTINGS[4..5], 1..2),
-    ] {
+    ];
+    for (vocab, settings, rounds) in sampled("vocabularies to draw from", vocabularies, 3) {
         for &(temperature, top_k, top_p) in settings {
             let mut sampler = Sampler::new(Sampling { temperature, top_k, top_p, seed: 11 }).unwrap();
             for round in rounds.clone() {
