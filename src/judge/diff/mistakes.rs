@@ -140,12 +140,12 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
         // Where results are rounded, others near it would do as well.
         let form = if card.precision == Precision::F32 { "=" } else { "≈" };
         add("rope_theta", format!("θ {form} {theta}"), stages(ROPE), Op::RopeTable.stages(), &|config| {
-            config.rope_theta = theta
+            config.rope_theta = theta;
         });
     }
     let form = "not stretched".into();
     add("rope_scaling", form, stages(ROPE), Op::RopeTable.stages(), &|config| {
-        config.rope_scaling = RopeScaling::None
+        config.rope_scaling = RopeScaling::None;
     });
     let own = match card.config.rope_scaling {
         RopeScaling::Linear { factor } | RopeScaling::Llama3 { factor, .. } => Some(factor),

@@ -69,7 +69,7 @@ impl Input {
         if let Precision::Q8 { group } = precision {
             let tiles = kernel.tiles_q8().filter(|_| rows >= MIN_TILES_Q8);
             let quantize = |x: &[f32], group, values: &mut _, scales: &mut _| {
-                kernel.isa.quantize(x, group, values, scales)
+                kernel.isa.quantize(x, group, values, scales);
             };
             return self.quantized.fill(quantize, x, width, group, tiles, stop);
         }

@@ -96,7 +96,7 @@ pub(super) fn add(
     ] {
         all.push(Mistake::of("rope_missing", form, stages, Unturned(stages)));
     }
-    let mut merged = Mistake::of("heads_merged", "", &[Stage::AttnOutput], Nothing);
+    let mut merged = Mistake::of("heads_merged", "", [Stage::AttnOutput], Nothing);
     (merged.otherwise.merges_heads, merged.looks_ahead) = (true, true);
     all.push(merged);
     let c = sizes.head_dim;
@@ -106,7 +106,7 @@ pub(super) fn add(
                 1 => "not divided".into(),
                 _ => format!("divided by √{under}, not √{c}"),
             };
-            let scaled = Mistake::of("attention_scale", form, &[Stage::Scores], Scaled(under));
+            let scaled = Mistake::of("attention_scale", form, [Stage::Scores], Scaled(under));
             all.push(scaled.again(&[Stage::Scores, Stage::MaskedScores]));
         }
     }
@@ -114,7 +114,7 @@ pub(super) fn add(
     match site.stage {
         Stage::Scores => {
             let form = format!("scores {factor:.4} times as large");
-            all.push(Mistake::of("attention_scale", form, &[Stage::Scores], Times(site.stage, factor)));
+            all.push(Mistake::of("attention_scale", form, [Stage::Scores], Times(site.stage, factor)));
         }
         // Queries that are divided before they meet a key, and once more after it or not.
         Stage::Xq | Stage::XqRope | Stage::Xk | Stage::XkRope | Stage::Qk => {
@@ -124,7 +124,7 @@ pub(super) fn add(
                 all.push(Mistake::of(
                     "attention_scale",
                     form,
-                    &[Stage::Xq, Stage::XqRope, Stage::Xk, Stage::XkRope, Stage::Qk],
+                    [Stage::Xq, Stage::XqRope, Stage::Xk, Stage::XkRope, Stage::Qk],
                     Times(site.stage, times),
                 ));
             }

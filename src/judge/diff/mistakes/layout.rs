@@ -62,11 +62,11 @@ pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
         all.push(Mistake::of("bias_missing", "", Op::Linear.stages(), NoBias));
     }
     if !card.config.tied {
-        all.push(Mistake::of("tied_head", "", &[Stage::Logits], Tied));
+        all.push(Mistake::of("tied_head", "", [Stage::Logits], Tied));
     }
     exchanged(all);
     let mut halves =
-        Mistake::of("gate_up_swapped", "SiLU of up", &[Stage::FfnSilu, Stage::FfnHidden], SwappedHalves);
+        Mistake::of("gate_up_swapped", "SiLU of up", [Stage::FfnSilu, Stage::FfnHidden], SwappedHalves);
     halves.otherwise = Otherwise {
         again: &[Stage::FfnSilu],
         also: &[(Stage::FfnSilu, Stage::FfnUp), (Stage::FfnHidden, Stage::FfnGate)],

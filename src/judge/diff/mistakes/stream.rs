@@ -38,7 +38,7 @@ pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
         Mistake::of("residual_missing", "the norm's output in its place", Op::Add.stages(), AddedToNorm);
     normed.otherwise.also = &[(Stage::AttnResidual, Stage::AttnNorm), (Stage::FfnResidual, Stage::FfnNorm)];
     all.push(normed);
-    let mut beside = Mistake::of("norm_input", "", &[Stage::FfnNorm], SideBySide);
+    let mut beside = Mistake::of("norm_input", "", [Stage::FfnNorm], SideBySide);
     beside.otherwise.reads_input = &[Stage::FfnNorm];
     all.push(beside);
     let mut centred = Mistake::of("layer_norm", "", Op::RmsNorm.stages(), Nothing);
