@@ -44,7 +44,8 @@ const EDGES: &[(&str, Modules)] = &[
     (
         "engine",
         &[
-            ("backend", &["config", "error", "memory", "ops", "stop", "tensor"]),
+            // Testing is for its tests alone: without the feature there is none.
+            ("backend", &["config", "error", "memory", "ops", "stop", "tensor", "testing"]),
             ("model", &["backend", "checkpoint", "config", "error", "ops", "tensor", "trace"]),
             ("generate", &["backend", "config", "error", "model", "stop", "tokenizer", "trace"]),
         ],
@@ -100,7 +101,7 @@ const OTHERS: &[(&str, &[&str])] = &[
     ("ending", &["error", "memory", "stop"]),
     ("picture", &["error", "memory"]),
     ("hub", &["checkpoint", "error", "files", "stop"]),
-    // Testing is its tests' alone: without the feature there is none.
+    // Testing as for backend.
     ("cuda", &["backend", "checkpoint", "config", "error", "memory", "ops", "stop", "tensor", "testing"]),
     ("tui", &["chapters", "error", "trace"]),
 ];

@@ -6,6 +6,7 @@ mod op;
 mod table;
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use super::axis::Axis;
 use super::card::ModelCard;
@@ -360,6 +361,21 @@ impl Stage {
     }
 }
 
+impl Op {
+    /// The stages that this operation computes, in the order of the pass.
+    pub fn stages(self) -> &'static [Stage] {
+        // Stable by operation, so each operation's stages stand side by side.
+        static BY_OP: LazyLock<Vec<Stage>> = LazyLock::new(|| {
+            let mut stages = Stage::ALL.to_vec();
+            stages.sort_by_key(|stage| stage.info().op as usize);
+            stages
+        });
+        let first = BY_OP.partition_point(|stage| (stage.info().op as usize) < self as usize);
+        let count = BY_OP[first..].iter().take_while(|stage| stage.info().op == self).count();
+        &BY_OP[first..first + count]
+    }
+}
+
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
@@ -424,5 +440,16 @@ mod tests {
         }
         sizes.window = Some(5);
         assert!(Stage::Mask.present(&sizes, decode), "the first of the 6 keys has left the window");
+    }
+
+    #[test]
+    fn every_stage_is_among_those_of_its_operation() {
+        let listed: Vec<_> = Stage::ALL.iter().map(|stage| stage.info().op.stages()).collect();
+        for (stage, listed) in Stage::ALL.iter().zip(listed) {
+            assert!(listed.contains(stage) && listed.is_sorted(), "{stage}");
+            assert!(listed.iter().all(|other| other.info().op == stage.info().op), "{stage}");
+        }
+        assert_eq!(Op::Rope.stages(), [Stage::XqRope, Stage::XkRope]);
+        assert_eq!(Op::RmsNorm.stages().len(), 5);
     }
 }

@@ -1,9 +1,5 @@
 //! The operations that stages are made by.
 
-use std::sync::LazyLock;
-
-use super::Stage;
-
 /// The operation that computes a stage from its inputs and weights. `explain` has the rule of each, `replay` runs those
 /// that need no weights, `diff` knows by it which stages a mistake touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,34 +71,5 @@ impl Op {
             Self::TopKTopP => "top_k_top_p",
             Self::Sample => "sample",
         }
-    }
-
-    /// The stages that this operation computes, in the order of the pass.
-    pub fn stages(self) -> &'static [Stage] {
-        // Stable by operation, so each operation's stages stand side by side.
-        static BY_OP: LazyLock<Vec<Stage>> = LazyLock::new(|| {
-            let mut stages = Stage::ALL.to_vec();
-            stages.sort_by_key(|stage| stage.info().op as usize);
-            stages
-        });
-        let first = BY_OP.partition_point(|stage| (stage.info().op as usize) < self as usize);
-        let count = BY_OP[first..].iter().take_while(|stage| stage.info().op == self).count();
-        &BY_OP[first..first + count]
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_stage_is_among_those_of_its_operation() {
-        let listed: Vec<_> = Stage::ALL.iter().map(|stage| stage.info().op.stages()).collect();
-        for (stage, listed) in Stage::ALL.iter().zip(listed) {
-            assert!(listed.contains(stage) && listed.is_sorted(), "{stage}");
-            assert!(listed.iter().all(|other| other.info().op == stage.info().op), "{stage}");
-        }
-        assert_eq!(Op::Rope.stages(), [Stage::XqRope, Stage::XkRope]);
-        assert_eq!(Op::RmsNorm.stages().len(), 5);
     }
 }

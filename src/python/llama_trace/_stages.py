@@ -1,0 +1,70 @@
+"""The axes of each stage, by the letter that indexes them. A test compares the table with the program's own."""
+
+from __future__ import annotations
+
+AXES = {
+    "t": "token",
+    "k": "key",
+    "h": "head",
+    "g": "kv_head",
+    "c": "head_dim",
+    "d": "dim",
+    "f": "hidden",
+    "i": "pair",
+    "v": "vocab",
+    "j": "group",
+}
+
+# The stages that int8 products read. Their scales have a group along the last axis, of all heads side by side.
+_QUANTIZED = ("attn_norm", "attn_heads", "ffn_norm", "ffn_hidden", "final_norm")
+
+_LETTERS = {
+    "t": "tokens sampled",
+    "td": "embedding attn_norm attn_output attn_residual ffn_norm ffn_down ffn_residual final_norm",
+    "ti": "rope_cos rope_sin",
+    "tk": "mask",
+    "thc": "xq xq_norm xq_rope attn_heads",
+    "tgc": "xk xv xk_norm xk_rope",
+    "kgc": "cache_k cache_v",
+    "khc": "keys values",
+    "htk": "qk scores masked_scores softmax",
+    "tf": "ffn_gate ffn_silu ffn_up ffn_hidden",
+    "tv": "logits",
+    "v": "probs nucleus",
+}
+
+_OF_STAGE = {stage: letters for letters, stages in _LETTERS.items() for stage in stages.split()}
+
+
+def axes(stage: str) -> tuple[str, ...] | None:
+    """The names of a stage's axes, outermost first; None if there is no such stage."""
+    if stage.endswith("_q8"):
+        return axes(stage.removesuffix("_q8")) if stage.removesuffix("_q8") in _QUANTIZED else None
+    if stage.endswith("_scale"):
+        return ("token", "group") if stage.removesuffix("_scale") in _QUANTIZED else None
+    letters = _OF_STAGE.get(stage)
+    return tuple(AXES[letter] for letter in letters) if letters else None
+
+
+def shape(stage: str, run: dict, before: int, tokens: int) -> tuple[int, ...]:
+    """The shape of a stage in a pass that reads `tokens` tokens after `before` cached ones. `run` is a trace's metadata."""
+    config, precision = run["card"]["config"], run["card"]["precision"]
+    group = precision["q8"]["group"] if isinstance(precision, dict) else 1
+    heads = config["heads"] * config["head_dim"]
+    lengths = {
+        "token": tokens,
+        "key": before + tokens,
+        "head": config["heads"],
+        "kv_head": config["kv_heads"],
+        "head_dim": config["head_dim"],
+        "dim": config["dim"],
+        "hidden": config["ffn_dim"],
+        "pair": config["head_dim"] // 2,
+        "vocab": config["vocab"],
+    }
+    if stage.endswith("_scale"):
+        values = {"attn_heads": heads, "ffn_hidden": config["ffn_dim"]}
+        lengths["group"] = -(-values.get(stage.removesuffix("_scale"), config["dim"]) // group)
+    if stage == "sampled":
+        return (1,)
+    return tuple(lengths[axis] for axis in axes(stage) or ())
