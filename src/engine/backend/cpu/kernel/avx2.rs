@@ -26,9 +26,10 @@ pub(super) use unpack::{Chunk, GROUPS, words};
 
 use super::compiled::{compiled, compiled_methods, row_operations};
 use super::gemm::{self, Tile as _};
+use super::isa::{Isa, MIN_QUERIES};
 use super::limits::CHAINS;
 use super::q8::{Quantized, Tiling};
-use super::{Aligned, Isa, MIN_QUERIES, Rows, Spaced, portable};
+use super::{Aligned, Rows, Spaced, portable, rows};
 use llama_trace_core::config::{Pairing, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::ops;

@@ -4,26 +4,19 @@
 mod attention;
 mod dots;
 mod exp;
+pub(super) mod set;
 mod tile;
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
-use half::{bf16, f16};
-use tile::Tile;
+use half::f16;
 pub(super) use tile::transpose;
 
-use super::compiled::{compiled, compiled_methods, row_operations};
-use super::gemm::{self, Tile as _};
+use super::compiled::compiled;
 use super::limits::CHAINS;
-use super::q8::{Quantized, Tiling};
-use super::{Aligned, Isa, MIN_QUERIES, Rows, Spaced, avx2, portable, vnni};
-use llama_trace_core::config::{Pairing, Precision};
-use llama_trace_core::error::Result;
-use llama_trace_core::ops;
-use llama_trace_core::ops::matmul::{LANES, STRETCH};
-use llama_trace_core::stop::Stop;
-use llama_trace_core::tensor::Dtype;
+use super::q8::Quantized;
+use super::{Rows, Spaced, portable};
+use llama_trace_core::ops::matmul::LANES;
 
 /// Bytes by which weights are asked for before they are needed.
 const AHEAD: usize = 2048;
@@ -111,7 +104,7 @@ fn reduce_8(eight: [__m512; LANES / 2]) -> __m512 {
     _mm512_permutexvar_ps(order, sums)
 }
 
-/// See [`Isa::widen_f16`].
+/// See [`super::Isa::widen_f16`].
 fn widen_f16(values: &[f16], out: &mut [f32]) {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     fn inner(values: &[f16], out: &mut [f32]) {
@@ -133,136 +126,6 @@ compiled! {
     "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl", "AVX-512":
     dots_of_blocks, portable::dots, (x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>);
     q8, portable::q8, (x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]);
-}
-
-/// AVX-512 F, BW, DQ and VL: 16 values at once.
-pub(super) static AVX512: Avx512 = Avx512 { vnni: false };
-
-/// The same with VNNI: int8 products of 64 values at once.
-pub(super) static VNNI: Avx512 = Avx512 { vnni: true };
-
-#[derive(Debug)]
-pub(super) struct Avx512 {
-    vnni: bool,
-}
-
-impl Isa for Avx512 {
-    fn name(&self) -> &'static str {
-        if self.vnni { "avx512vnni" } else { "avx512" }
-    }
-
-    fn dots(
-        &self,
-        x: Spaced<'_>,
-        w: Rows<'_>,
-        streams: usize,
-        out: &mut [&mut [f32]],
-        scratch: &mut Vec<f32>,
-    ) {
-        if w.plain() {
-            dots::dots(x, w, streams, out);
-        } else if w.dtype.is_blocks() && w.precision != Precision::Bf16 {
-            avx2::dots_of_floats(x, w, out);
-        } else {
-            dots_of_blocks(x, w, out, scratch);
-        }
-    }
-
-    fn streams(&self) -> &'static [usize] {
-        &[1, 4, 8]
-    }
-
-    fn gemm(
-        &self,
-        x: &gemm::Packed,
-        w: Rows<'_>,
-        out: &mut [&mut [f32]],
-        scratch: &mut gemm::Scratch,
-        stop: &Stop,
-    ) -> Result<()> {
-        gemm::gemm::<Tile>(x, w, out, scratch, stop)
-    }
-
-    fn tile(&self) -> (usize, usize) {
-        (Tile::ROWS, Tile::TOKENS)
-    }
-
-    fn q8(&self, x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
-        match self.vnni {
-            true if w.dtype != Dtype::I8 => vnni::blocks(x, w, out),
-            true => vnni::q8(x, w, out),
-            false => avx2::AVX2.q8(x, w, out),
-        }
-    }
-
-    fn tiling(&self) -> Option<Tiling> {
-        if self.vnni { Some(vnni::TILING) } else { avx2::AVX2.tiling() }
-    }
-
-    fn packs_keys(&self, queries: usize, width: usize) -> bool {
-        queries >= MIN_QUERIES && width <= STRETCH
-    }
-
-    row_operations!("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl");
-
-    fn qk(&self, query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
-        attention::qk(query, keys, stride, out);
-    }
-
-    fn pack_keys(&self, keys: &[f32], stride: usize, count: usize, width: usize, packed: &mut Vec<Aligned>) {
-        attention::pack_keys(keys, stride, count, width, packed);
-    }
-
-    fn qk_packed(
-        &self,
-        queries: &[f32],
-        width: usize,
-        packed: &[Aligned],
-        part: &Range<usize>,
-        out: (&mut [f32], usize),
-    ) {
-        attention::qk_packed(queries, width, packed, part, out);
-    }
-
-    fn mix(
-        &self,
-        weights: &[f32],
-        of_row: (usize, usize),
-        values: &[f32],
-        stride: usize,
-        width: usize,
-        out: &mut [f32],
-    ) {
-        attention::mix(weights, of_row, values, stride, width, out);
-    }
-
-    fn softmax(&self, row: &mut [f32]) {
-        exp::softmax(row);
-    }
-
-    fn silu(&self, gate: &[f32], out: &mut [f32]) {
-        exp::silu(gate, out);
-    }
-
-    fn widen_f16(&self, values: &[f16], out: &mut [f32]) {
-        widen_f16(values, out);
-    }
-
-    fn read(&self, bytes: &[u8], ahead: bool) -> u64 {
-        if ahead { read::<true>(bytes) } else { read::<false>(bytes) }
-    }
-
-    fn read_width(&self) -> usize {
-        64
-    }
-
-    fn multiply(&self, rounds: usize, factor: f32) -> f32 {
-        multiply(rounds, factor)
-    }
-
-    fn multiply_int8(&self, rounds: usize, factor: i32) -> f32 {
-        if self.vnni { vnni::multiply(rounds, factor) } else { avx2::AVX2.multiply_int8(rounds, factor) }
-    }
 }
 
 /// See [`super::Kernel::read_limit`]: the exclusive or of every whole 256 bytes.

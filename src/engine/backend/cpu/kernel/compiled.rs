@@ -36,7 +36,7 @@ macro_rules! row_operations {
         compiled_methods! {
             $features:
             quantize, ops::quantize::quantize, (x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]);
-            widen_bf16, portable::widen_bf16, (values: &[bf16], out: &mut [f32]);
+            widen_bf16, rows::widen_bf16, (values: &[bf16], out: &mut [f32]);
             rms_norm, ops::rms_norm::rms_norm, (x: &[f32], weight: &[f32], eps: f32, precision: Precision, out: &mut [f32]);
             round, ops::round::row, (precision: Precision, row: &mut [f32]);
             add, ops::elementwise::add, (a: &[f32], b: &[f32], out: &mut [f32]);

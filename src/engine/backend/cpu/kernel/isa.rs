@@ -7,11 +7,15 @@ use half::{bf16, f16};
 
 use super::gemm::{Packed, Scratch};
 use super::q8::{Quantized, Tiling};
-use super::{Aligned, Rows, Spaced, portable};
+use super::{Aligned, Rows, Spaced, rows};
 use llama_trace_core::config::{Pairing, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::ops;
 use llama_trace_core::stop::Stop;
+
+/// Queries from which packing the keys that they read pays.
+#[cfg(target_arch = "x86_64")]
+pub(super) const MIN_QUERIES: usize = 8;
 
 /// The inner loops for one vector instruction set. The default bodies are the plain operations of
 /// [`llama_trace_core::ops`]; an instruction set replaces those that it has a faster form of, with the same bits.
@@ -104,12 +108,12 @@ pub(in crate::backend::cpu) trait Isa: Debug + Sync {
 
     /// out = values, exactly.
     fn widen_f16(&self, values: &[f16], out: &mut [f32]) {
-        portable::widen_f16(values, out);
+        rows::widen_f16(values, out);
     }
 
     /// out = values, exactly.
     fn widen_bf16(&self, values: &[bf16], out: &mut [f32]) {
-        portable::widen_bf16(values, out);
+        rows::widen_bf16(values, out);
     }
 
     /// [`ops::quantize::quantize`].

@@ -50,10 +50,6 @@ use llama_trace_core::config::Precision;
 use llama_trace_core::ops::matmul::LANES;
 use llama_trace_core::tensor::Dtype;
 
-/// Queries from which packing the keys that they read pays.
-#[cfg(target_arch = "x86_64")]
-const MIN_QUERIES: usize = 8;
-
 /// The inner loops for one instruction set. A value of this type exists only for a set that the processor
 /// has; that is what makes calling them sound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,12 +68,12 @@ impl Kernel {
         #[cfg(target_arch = "x86_64")]
         {
             let [avx2, avx512, vnni] = vectors::vectors();
-            let of_unit = |unit| Self { bf16: Some(unit), ..Self::new(&avx512::VNNI) };
+            let of_unit = |unit| Self { bf16: Some(unit), ..Self::new(&avx512::set::VNNI) };
             kernels.extend((vnni && amx::available()).then_some(of_unit(bf16_unit::Unit::Amx)));
             let of_vectors = bf16_unit::Unit::Avx512Bf16 { in_place: Reading::here().in_place };
             kernels.extend((vnni && avx512bf16::available()).then_some(of_unit(of_vectors)));
-            kernels.extend(vnni.then_some(Self::new(&avx512::VNNI)));
-            kernels.extend(avx512.then_some(Self::new(&avx512::AVX512)));
+            kernels.extend(vnni.then_some(Self::new(&avx512::set::VNNI)));
+            kernels.extend(avx512.then_some(Self::new(&avx512::set::AVX512)));
             let avxvnni = avx2 && (is_x86_feature_detected!("avxvnni") || emulated::on());
             kernels.extend(avxvnni.then_some(Self::new(&avx2::VNNI)));
             kernels.extend(avx2.then_some(Self::new(&avx2::AVX2)));

@@ -3,9 +3,6 @@
 
 use std::ops::Range;
 
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
-
 use super::gemm::{self, Tile as _};
 use super::limits::CHAINS;
 use super::q8::Quantized;
@@ -102,19 +99,6 @@ pub(super) fn q8(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
             let (values, scales) = x.row(token);
             out[row] = ops::quantize::dot(values, scales, x.group, weights);
         }
-    }
-}
-
-/// See [`Isa::widen_f16`].
-pub(super) fn widen_f16(values: &[f16], out: &mut [f32]) {
-    values.convert_to_f32_slice(out);
-}
-
-/// See [`Isa::widen_bf16`].
-#[inline(always)]
-pub(super) fn widen_bf16(values: &[bf16], out: &mut [f32]) {
-    for (out, value) in out.iter_mut().zip(values) {
-        *out = f32::from_bits(u32::from(value.to_bits()) << 16);
     }
 }
 

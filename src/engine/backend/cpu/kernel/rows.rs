@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 
 use crate::backend::cpu::memory;
 use llama_trace_core::config::Precision;
@@ -178,15 +179,28 @@ pub(in crate::backend::cpu) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]
                 *out = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
             }
         }
-        Dtype::F16 => match bytemuck::try_cast_slice::<u8, half::f16>(bytes) {
+        Dtype::F16 => match bytemuck::try_cast_slice::<u8, f16>(bytes) {
             Ok(values) => values.convert_to_f32_slice(out),
             Err(_) => {
                 for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
-                    *out = half::f16::from_le_bytes(*bytes).to_f32();
+                    *out = f16::from_le_bytes(*bytes).to_f32();
                 }
             }
         },
         Dtype::I8 => unreachable!("int8 values have scales"),
         blocks => with_format!(blocks, F => dequantize::<F>(bytes, out)),
+    }
+}
+
+/// See [`super::Isa::widen_f16`].
+pub(super) fn widen_f16(values: &[f16], out: &mut [f32]) {
+    values.convert_to_f32_slice(out);
+}
+
+/// See [`super::Isa::widen_bf16`].
+#[inline(always)]
+pub(super) fn widen_bf16(values: &[bf16], out: &mut [f32]) {
+    for (out, value) in out.iter_mut().zip(values) {
+        *out = f32::from_bits(u32::from(value.to_bits()) << 16);
     }
 }
