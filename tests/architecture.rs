@@ -24,11 +24,13 @@ const EDGES: &[(&str, Modules)] = &[
             ("error", &[]),
             ("stop", &["error"]),
             ("testing", &[]),
+            ("threads", &[]),
+            ("time", &[]),
             ("memory", &["error"]),
             ("config", &["error"]),
             ("tensor", &["error", "stop"]),
             ("ops", &["config"]),
-            ("trace", &["config", "error", "memory"]),
+            ("trace", &["config", "error", "memory", "time"]),
             ("explain", &["config", "error", "ops", "trace"]),
             ("chapters", &["trace"]),
         ],
@@ -38,22 +40,22 @@ const EDGES: &[(&str, Modules)] = &[
         &[
             ("files", &["error", "stop", "tensor"]),
             ("checkpoint", &["config", "error", "files", "stop", "tensor"]),
-            ("tokenizer", &["config", "error", "files", "stop"]),
+            ("tokenizer", &["config", "error", "files", "stop", "threads"]),
         ],
     ),
     (
         "engine",
         &[
             // Testing is for its tests alone: without the feature there is none.
-            ("backend", &["config", "error", "memory", "ops", "stop", "tensor", "testing"]),
+            ("backend", &["config", "error", "memory", "ops", "stop", "tensor", "testing", "threads", "time"]),
             ("model", &["backend", "checkpoint", "config", "error", "ops", "tensor", "trace"]),
-            ("generate", &["backend", "config", "error", "model", "stop", "tokenizer", "trace"]),
+            ("generate", &["backend", "config", "error", "model", "stop", "time", "tokenizer", "trace"]),
         ],
     ),
     (
         "runs",
         &[
-            ("record", &["config", "error", "files", "stop", "tensor", "trace"]),
+            ("record", &["config", "error", "files", "stop", "tensor", "threads", "trace"]),
             (
                 "replay",
                 &[

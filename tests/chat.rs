@@ -404,7 +404,7 @@ fn a_session_that_went_back_has_the_same_logits_bit_for_bit() {
     let ids: Vec<u32> = (0..200).map(|t| t * 37 % 1000).collect();
     let bits = |session: &Session<'_, Cpu>| {
         let mut bits = Vec::new();
-        pass::last_logits(session.model, &session.work, 0, |logits| {
+        pass::last_logits(&session.model, &session.work, 0, |logits| {
             bits = logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();
             Ok(())
         })

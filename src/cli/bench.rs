@@ -263,9 +263,9 @@ fn timed(
     ids: &[u32],
     probe: &mut dyn Probe,
 ) -> Result<(u32, Duration)> {
-    let backend = &session.model.backend;
-    let started = backend.mark();
+    let started = session.model.backend.mark();
     let drawn = session.run(ids, probe)?;
+    let backend = &session.model.backend;
     let ended = backend.mark();
     backend.sync()?;
     Ok((drawn, backend.between(&started, &ended)))
@@ -336,7 +336,7 @@ fn time_decode(model: &Model<impl Backend>, cached: usize, tokens: usize, weight
 /// Time of the sampler for one token from the logits of the last pass.
 fn time_draws<B: Backend>(session: &Session<'_, B>, sampling: Sampling) -> Result<Spread> {
     let (mut sampler, mut times) = (Sampler::new(sampling)?, Vec::new());
-    pass::last_logits(session.model, &session.work, 0, |logits| {
+    pass::last_logits(&session.model, &session.work, 0, |logits| {
         for _ in 0..DRAWS {
             let started = Instant::now();
             black_box(sampler.sample(logits, 0, 0, &mut NoProbe));

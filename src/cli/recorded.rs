@@ -77,7 +77,7 @@ fn last_bits(session: &Session<'_, Cpu>) -> Vec<u32> {
         seen = bits(logits.iter().copied());
         Ok(())
     };
-    pass::last_logits(session.model, &session.work, 0, see).unwrap();
+    pass::last_logits(&session.model, &session.work, 0, see).unwrap();
     seen
 }
 

@@ -7,13 +7,16 @@
 //! Who stops work leaves nothing half done in sight: an operation that skipped a block returns
 //! [`Error::Interrupted`], and what it was to write is not looked at.
 
+#[cfg_attr(not(feature = "native"), path = "stop/in_place.rs")]
+mod apart;
+
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use crate::error::{Error, Result};
+#[cfg(feature = "native")]
+pub use apart::sleep;
 
 /// A request to stop, which all clones share.
 ///
@@ -35,22 +38,6 @@ pub fn process() -> &'static Stop {
 
 /// How soon who waits sees that it was asked to stop.
 pub const LOOK: Duration = Duration::from_millis(50);
-
-/// Waits for so long, or until the process is asked to stop.
-///
-/// # Errors
-/// [`Error::Interrupted`] where it was.
-pub fn sleep(time: Duration) -> Result<()> {
-    let started = Instant::now();
-    loop {
-        check()?;
-        let left = time.saturating_sub(started.elapsed());
-        if left.is_zero() {
-            return Ok(());
-        }
-        thread::sleep(left.min(LOOK));
-    }
-}
 
 /// [`Stop::check`] of [`process`], for work that has no [`Stop`] of its own.
 ///
@@ -86,57 +73,6 @@ impl Stop {
     #[inline]
     pub fn check(&self) -> Result<()> {
         if self.asked() { Err(interrupted()) } else { Ok(()) }
-    }
-
-    /// Runs `work`, which cannot look at a request by itself, on a thread of its own, and waits for it until it is
-    /// asked to stop. What was begun then goes on by itself, and nobody sees its result. Where the system gives no
-    /// thread, this one does the work.
-    ///
-    /// # Errors
-    /// Those of `work`, and [`Error::Interrupted`] where it was asked to stop.
-    pub fn unless_asked<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        self.within(Duration::MAX, interrupted, work)
-    }
-
-    /// As [`Self::unless_asked`], and for so long at most.
-    ///
-    /// # Errors
-    /// As [`Self::unless_asked`], and what `late` makes where the time is over.
-    pub fn within<T: Send + 'static>(
-        &self,
-        time: Duration,
-        late: impl FnOnce() -> Error,
-        work: impl FnOnce() -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let work = Arc::new(Mutex::new(Some(work)));
-        let take = |work: &Mutex<Option<_>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (sender, receiver) = channel();
-        let started = Instant::now();
-        let theirs = Arc::clone(&work);
-        let thread = thread::Builder::new().spawn(move || {
-            let result = take(&theirs).map(|work| work());
-            // Nobody may wait for it any more.
-            drop(sender.send(result));
-        });
-        let result = match thread {
-            Err(_) => take(&work).map(|work| work()),
-            Ok(thread) => loop {
-                self.check()?;
-                match receiver.recv_timeout(LOOK.min(time)) {
-                    Ok(result) => break result,
-                    Err(RecvTimeoutError::Timeout) if started.elapsed() >= time => return Err(late()),
-                    Err(RecvTimeoutError::Timeout) => {}
-                    Err(RecvTimeoutError::Disconnected) => match thread.join() {
-                        Ok(()) => break None,
-                        Err(panic) => std::panic::resume_unwind(panic),
-                    },
-                }
-            },
-        };
-        result.unwrap_or_else(|| Err(interrupted()))
     }
 
     /// The flag itself, for a signal handler to set.

@@ -1,3 +1,5 @@
+use std::sync::mpsc::channel;
+
 use super::*;
 
 #[test]

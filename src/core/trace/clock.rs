@@ -3,11 +3,12 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::probe::{Probe, Values};
 use super::site::Site;
 use super::stage::Runs;
+use crate::time::Instant;
 
 /// Times a pass, and lets `inner` record it.
 ///

@@ -17,6 +17,7 @@ pub mod frame;
 pub mod lens;
 pub mod log;
 pub mod manifest;
+#[cfg(feature = "native")]
 pub mod npy;
 pub mod pattern;
 pub mod probe;

@@ -2,6 +2,7 @@
 //! passes start from what the cache already holds.
 
 mod bounded;
+mod now;
 mod prompt;
 mod python;
 mod source;

@@ -12,4 +12,4 @@ pub use sampler::Sampler;
 
 pub use llama_trace_core::trace::Sampling;
 pub use sequence::{Ended, Sequence, Text};
-pub use session::{Next, Session};
+pub use session::{Held, Next, Session};

@@ -1,5 +1,8 @@
 //! One text and the model that it is run with.
 
+use std::ops::Deref;
+use std::sync::Arc;
+
 use crate::backend::{Backend, Draw, Drawn};
 use crate::model::{Activations, KvCache, Model};
 use llama_trace_core::error::Result;
@@ -17,6 +20,26 @@ pub enum Next {
     Ended(Ended),
 }
 
+/// What a session is of: somebody else's, or its own share.
+#[derive(Clone)]
+pub enum Held<'m, T> {
+    /// It is there as long as the session.
+    Borrowed(&'m T),
+    /// The session keeps it.
+    Shared(Arc<T>),
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match self {
+            Self::Borrowed(it) => it,
+            Self::Shared(it) => it,
+        }
+    }
+}
+
 /// A text that grows: first the prompt in one pass, then token by token. Several texts are a [`super::Batch`].
 ///
 /// ```text
@@ -27,7 +50,7 @@ pub enum Next {
 /// ```
 pub struct Session<'m, B: Backend> {
     /// The model.
-    pub model: &'m Model<B>,
+    pub model: Held<'m, Model<B>>,
     /// The text.
     pub sequence: Sequence<B>,
     /// The buffers of a pass.
@@ -41,7 +64,8 @@ impl<'m, B: Backend> Session<'m, B> {
     /// # Errors
     /// As [`KvCache::as_long_as_fits`]'s.
     pub fn new(model: &'m Model<B>, sampler: Sampler) -> Result<Self> {
-        Self::over(model, KvCache::as_long_as_fits(&model.config, &model.backend)?, sampler)
+        let cache = KvCache::as_long_as_fits(&model.config, &model.backend)?;
+        Self::over(Held::Borrowed(model), cache, sampler)
     }
 
     /// A session that has run nothing, with room for `tokens` tokens, but no more than the model's context.
@@ -49,13 +73,23 @@ impl<'m, B: Backend> Session<'m, B> {
     /// # Errors
     /// As [`KvCache::with_capacity`]'s.
     pub fn with_capacity(model: &'m Model<B>, sampler: Sampler, tokens: usize) -> Result<Self> {
-        let tokens = tokens.min(model.config.context);
-        Self::over(model, KvCache::with_capacity(&model.config, &model.backend, tokens)?, sampler)
+        Self::held(Held::Borrowed(model), sampler, tokens)
     }
 
-    fn over(model: &'m Model<B>, cache: KvCache<B>, sampler: Sampler) -> Result<Self> {
+    /// The same of a model that the session may keep.
+    ///
+    /// # Errors
+    /// As [`KvCache::with_capacity`]'s.
+    pub fn held(model: Held<'m, Model<B>>, sampler: Sampler, tokens: usize) -> Result<Self> {
+        let tokens = tokens.min(model.config.context);
+        let cache = KvCache::with_capacity(&model.config, &model.backend, tokens)?;
+        Self::over(model, cache, sampler)
+    }
+
+    fn over(model: Held<'m, Model<B>>, cache: KvCache<B>, sampler: Sampler) -> Result<Self> {
         let sequence = Sequence::new(0, &model.config, cache, sampler);
-        Ok(Self { model, sequence, work: Activations::new(model)?, passes: 0 })
+        let work = Activations::new(&model)?;
+        Ok(Self { model, sequence, work, passes: 0 })
     }
 
     /// Has `ids` follow what was run before, and up to `draws` tokens follow those, until one of `ends` is drawn.
@@ -175,9 +209,9 @@ impl<'m, B: Backend> Session<'m, B> {
     /// [`Error::Interrupted`]: llama_trace_core::error::Error::Interrupted
     pub fn run(&mut self, ids: &[u32], probe: &mut dyn Probe) -> Result<u32> {
         let pass = self.passes;
-        let draws = sequence::draws(self.model, pass, &[&mut self.sequence], probe);
+        let draws = sequence::draws(&self.model, pass, &[&mut self.sequence], probe);
         let drawn = self.read_and_draw(ids, &draws, probe)?;
-        self.sequence.draw(self.model, &self.work, (pass, 0), &drawn, probe)
+        self.sequence.draw(&self.model, &self.work, (pass, 0), &drawn, probe)
     }
 
     /// Shows `probe` the probabilities of `pass`, whose logits were computed last. Draws nothing: the random numbers
@@ -186,7 +220,7 @@ impl<'m, B: Backend> Session<'m, B> {
     /// # Errors
     /// Where the backend fails.
     pub fn show_draw(&self, pass: usize, probe: &mut dyn Probe) -> Result<()> {
-        self.sequence.show_draw(self.model, &self.work, pass, probe)
+        self.sequence.show_draw(&self.model, &self.work, pass, probe)
     }
 
     /// Checks that `ids` can be run now.

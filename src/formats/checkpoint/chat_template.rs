@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::{Checkpoint, Format};
-use crate::files::{Beside, Texts, gguf, printable, read_text};
+use crate::files::{Beside, Texts, exists, gguf, is_folder, printable, read_text};
 use llama_trace_core::error::{Error, Result};
 
 /// The largest template that is read. Templates have a few kilobytes.
@@ -58,8 +58,9 @@ pub fn read(checkpoint: &Checkpoint) -> Result<ChatFiles> {
         Format::Gguf { .. } => in_gguf(&crate::files::map(path)?, &path.display().to_string())?,
         _ => ChatFiles::default(),
     };
-    let own = if path.is_dir() { path.join(OWN_FILE) } else { path.with_file_name(OWN_FILE) };
-    if own.exists() {
+    let own =
+        if is_folder(path).unwrap_or(false) { path.join(OWN_FILE) } else { path.with_file_name(OWN_FILE) };
+    if exists(&own) {
         files.template = Some((read_text(&own, MAX_TEMPLATE)?, own.display().to_string()));
     }
     Ok(files)

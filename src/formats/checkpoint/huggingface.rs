@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::contents::Contents;
 use super::{Checkpoint, Format, Naming, Notes, Weight, hf_config, unread};
-use crate::files::{folder_of as folder_of_file, printable, read_text};
+use crate::files::{exists, folder_of as folder_of_file, full, names, printable, read_text};
 use llama_trace_core::config::ModelConfig;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::tensor::Tensor;
@@ -34,12 +34,12 @@ pub fn is_index(name: &str) -> bool {
 
 /// Whether the directory `path` holds what [`open`] reads.
 pub(super) fn is_here(path: &Path) -> bool {
-    path.join("config.json").exists() && weights(path).is_some()
+    exists(&path.join("config.json")) && weights(path).is_some()
 }
 
 /// The file of [`WEIGHTS`] that a directory's weights are read from.
 fn weights(folder: &Path) -> Option<&'static str> {
-    WEIGHTS.into_iter().find(|name| folder.join(name).exists())
+    WEIGHTS.into_iter().find(|name| exists(&folder.join(name)))
 }
 
 /// The directory that is meant where one of its files is named: the weights' file, the index, a shard that it names,
@@ -62,13 +62,13 @@ pub(super) fn folder_of(path: &Path) -> Option<&Path> {
 /// [`Error::Model`] where a file is missing or damaged, or the model is of a kind not computed here.
 pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     let config_path = path.join("config.json");
-    let weights = weights(path).filter(|_| config_path.exists()).ok_or_else(|| no_model(path))?;
+    let weights = weights(path).filter(|_| exists(&config_path)).ok_or_else(|| no_model(path))?;
     let config_text = read_text(&config_path, MAX_CONFIG)?;
     let config_place = config_path.display().to_string();
     let (config, mut notes) = hf_config::model_config(&config_text, &config_place, ignore)?;
     let generation_path = path.join("generation_config.json");
     let generation_place = generation_path.display().to_string();
-    let generation = match generation_path.exists() {
+    let generation = match exists(&generation_path) {
         true => Some(read_text(&generation_path, MAX_CONFIG)?),
         false => None,
     };
@@ -79,7 +79,7 @@ pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
         false => (index::read_file(&path.join(weights))?, 1),
     };
     // `.` and `..` have no name of their own.
-    let full = path.canonicalize().unwrap_or_else(|_| path.into());
+    let full = full(path).unwrap_or_else(|_| path.into());
     let name = full.file_name().unwrap_or(full.as_os_str()).to_string_lossy().into_owned();
     let format = Format::HuggingFace { files, pickled: weights.starts_with("pytorch") };
     let checkpoint = assemble(name, (config, notes), eos, contents, format, &path.display().to_string())?;
@@ -142,15 +142,11 @@ fn with_base(name: &str) -> String {
 /// The error for a directory without a model, saying what lies there instead.
 fn no_model(path: &Path) -> Error {
     const TELLING: [&str; 8] = ["json", "safetensors", "gguf", "pth", "bin", "pt", "model", "ckpt"];
-    let mut found: Vec<String> = std::fs::read_dir(path)
-        .map(|entries| {
-            entries
-                .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
-                .filter(|name| TELLING.iter().any(|ending| name.ends_with(&format!(".{ending}"))))
-                .take(1000)
-                .collect()
-        })
-        .unwrap_or_default();
+    let mut found: Vec<String> = names(path)
+        .map(|name| name.to_string_lossy().into_owned())
+        .filter(|name| TELLING.iter().any(|ending| name.ends_with(&format!(".{ending}"))))
+        .take(1000)
+        .collect();
     found.sort();
     let more = found.len().saturating_sub(8);
     found.truncate(8);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::contents::Contents;
 use super::{Checkpoint, Format, Naming, Notes, Weight, gather, pth, unread};
-use crate::files::{folder_of, printable, read_text};
+use crate::files::{exists, folder_of, full, names, printable, read_text};
 use llama_trace_core::config::ModelConfig;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::tensor::Tensor;
@@ -25,9 +25,7 @@ const MAX_PARAMS: u64 = 1 << 20;
 /// they are there, in order; empty where it holds none.
 pub(super) fn shards(folder: &Path) -> Vec<PathBuf> {
     let mut numbers = BTreeSet::new();
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        numbers.extend(entry.file_name().to_str().and_then(number));
-    }
+    numbers.extend(names(folder).filter_map(|name| number(name.to_str()?)));
     numbers.into_iter().map(|number| folder.join(format!("consolidated.{number:02}.pth"))).collect()
 }
 
@@ -61,7 +59,7 @@ pub(super) fn open(path: &Path, shards: &[PathBuf], ignore: &[String]) -> Result
                 .next("fetch every file of the model into one directory"));
         }
     }
-    let full = path.canonicalize().unwrap_or_else(|_| path.into());
+    let full = full(path).unwrap_or_else(|_| path.into());
     let name = full.file_name().unwrap_or(full.as_os_str()).to_string_lossy().into_owned();
     load(path, &path.join("params.json"), shards, name, ignore)
 }
@@ -91,7 +89,7 @@ fn load(
         .iter()
         .map(|file| pth::read(&crate::files::map(file)?, &file.display().to_string()))
         .collect::<Result<Vec<Contents>>>()?;
-    if !params_path.exists() {
+    if !exists(params_path) {
         return Err(Error::model("the model's params.json is missing")
             .in_file(params_path)
             .expected(
@@ -160,7 +158,7 @@ fn assemble(
     // What the files hold, and not more, may be built in memory: one slice may have many names.
     let mut room = pth::SPARE;
     for file in files {
-        let size = std::fs::metadata(file).map_or(0, |metadata| metadata.len());
+        let size = crate::files::size(file).unwrap_or(0);
         room = room.saturating_add(usize::try_from(size).unwrap_or(usize::MAX));
     }
     for name in names {

@@ -16,6 +16,8 @@ mod class;
 mod contents;
 mod gather;
 pub mod hf_config;
+#[cfg(feature = "native")]
+mod huge;
 pub mod huggingface;
 mod json;
 pub mod limits;
@@ -27,17 +29,16 @@ pub mod safetensors;
 mod screen;
 mod unread;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use crate::files::gguf::is_gguf;
-use crate::files::{Given, Huge, Vocabulary, folder_of};
+use crate::files::{Vocabulary, folder_of, is_folder};
 use llama_trace_core::config::{DEFAULT_GROUP, ModelConfig};
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::tensor::{Bytes, Dtype, Dtypes, Held, Tensor};
+use llama_trace_core::tensor::{Dtype, Dtypes, Tensor};
 
 pub use ablated::Ablated;
 pub use builtin::BuiltIn;
@@ -133,14 +134,14 @@ pub fn open(path: &Path) -> Result<Checkpoint> {
 /// # Errors
 /// As [`open`]; and [`Error::Usage`] where there is no such field, or no use in ignoring it.
 pub fn open_ignoring(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
-    let metadata = std::fs::metadata(path).map_err(|error| {
+    let folder = is_folder(path).map_err(|error| {
         Error::model("there is no model at this path")
             .in_file(path)
             .expected("a directory in Hugging Face's or Meta's layout, a GGUF file, or a llama2.c .bin file")
             .found(error)
             .next("check the spelling; a model of the Hugging Face hub is org/name; without --model it is the built-in one")
     })?;
-    if metadata.is_dir() {
+    if folder {
         let shards = meta::shards(path);
         // A repository may hold both forms; its own is config.json's.
         match shards.is_empty() || huggingface::is_here(path) {
@@ -280,7 +281,8 @@ impl Checkpoint {
             Format::HuggingFace { .. } => vec![path.join("tokenizer.json"), path.join("tokenizer.model")],
             Format::Meta { .. } => {
                 // The files of Llama 1 and 2 lie in a folder for each size, and the tokenizer above them.
-                let folder = if path.is_dir() { path.to_path_buf() } else { path.with_file_name("") };
+                let is_folder = is_folder(path).unwrap_or(false);
+                let folder = if is_folder { path.to_path_buf() } else { path.with_file_name("") };
                 vec![
                     folder.join("tokenizer.model"),
                     folder.join("tokenizer.json"),
@@ -303,30 +305,6 @@ impl Checkpoint {
             Some(scales) => Some(scales.group),
             None => (tensor.dtype().is_blocks() && tensor.shape().len() == 2).then_some(DEFAULT_GROUP),
         })
-    }
-
-    /// Copies all tensors into huge pages, each part of a file once. What was given.
-    ///
-    /// # Errors
-    /// Where there is not enough memory; [`Error::Interrupted`] where the process was asked to stop;
-    /// [`Error::Usage`] where the system is not Linux.
-    pub fn copy_to_huge_pages(&mut self) -> Result<Given> {
-        let mut parts: Vec<&mut Bytes> = self.tensors.values_mut().flat_map(Tensor::parts_mut).collect();
-        let mut number_of = HashMap::new();
-        let mut distinct: Vec<&[u8]> = Vec::new();
-        for part in &parts {
-            number_of.entry(part.place()).or_insert_with(|| {
-                distinct.push(part);
-                distinct.len() - 1
-            });
-        }
-        let (copy, ranges, given) = Huge::copy(&distinct)?;
-        let copy = Arc::new(copy);
-        for part in &mut parts {
-            let range = ranges[number_of[&part.place()]].clone();
-            **part = Bytes::Held(Arc::clone(&copy) as Arc<dyn Held>, range);
-        }
-        Ok(given)
     }
 
     /// Every tensor of the file with its name there, by name.

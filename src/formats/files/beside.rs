@@ -13,7 +13,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::{printable, read_text};
+use super::{exists, printable, read_text};
 use llama_trace_core::error::{Error, Result};
 
 /// The largest of the files that is read. One that lists every added token has some hundred kilobytes.
@@ -106,7 +106,7 @@ impl Beside {
     pub(crate) fn read(folder: &Path) -> Result<Option<Self>> {
         let text = |name: &str, limit| {
             let path = folder.join(name);
-            if path.exists() { read_text(&path, limit).map(Some) } else { Ok(None) }
+            if exists(&path) { read_text(&path, limit).map(Some) } else { Ok(None) }
         };
         let [config, names, added] =
             ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"];

@@ -1,21 +1,34 @@
 //! Reading files that somebody else wrote, whatever is in them: opened with care, mapped, told by how they begin,
-//! shown in messages. `gguf` is here because checkpoints and vocabularies both lie in such files.
+//! shown in messages. Without `native` the files are those that are given, in memory. `gguf` is here because checkpoints and vocabularies both lie in such files.
 
 pub mod gguf;
 pub mod magic;
 
 mod beside;
-mod huge;
+#[cfg(feature = "native")]
+mod disk;
+#[cfg(any(test, not(feature = "native")))]
+pub mod given;
 mod json;
-mod map;
 mod name;
-mod regular;
 mod vocabulary;
 
+use std::path::Path;
+
 pub(crate) use beside::{Added, Beside, Class, Texts};
-pub use huge::{Given, Huge};
+#[cfg(feature = "native")]
+pub use disk::{File, Given, Huge, at_once, itself, map, open_regular, read_text};
+#[cfg(feature = "native")]
+pub(crate) use disk::{exists, full, is_folder, names, size};
+#[cfg(not(feature = "native"))]
+pub(crate) use given::{exists, full, is_folder, names, size};
+#[cfg(not(feature = "native"))]
+pub use given::{give, map, read_text};
 pub(crate) use json::read_json;
-pub use map::{File, map};
 pub use name::{brief, printable};
-pub use regular::{at_once, folder_of, itself, open_regular, read_text};
 pub use vocabulary::Vocabulary;
+
+/// The directory that the file at `path` lies in.
+pub fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}

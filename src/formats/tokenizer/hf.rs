@@ -13,7 +13,6 @@ mod wrong;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
-use std::thread;
 
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{PreTokenizedString, PreTokenizer};
@@ -24,6 +23,7 @@ use self::merging::Rules;
 use super::{Stretch, TextStream, TokenBytes, Tokenizer, label};
 use crate::files::{Beside, printable};
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::threads;
 
 pub(super) use self::folder::{Model, Type, ranks, sentencepiece};
 
@@ -77,7 +77,7 @@ pub(super) fn parse(text: &str, place: &str, beside: Option<&Beside>) -> Result<
 /// Has the crate compile GPT-2's expression, which it does once, while the file is read: on another thread, for it takes as long
 /// as reading a small one. Without a thread the first text has it compiled.
 fn compile_expression() {
-    let _ = thread::Builder::new().spawn(|| {
+    threads::ahead(|| {
         let _ = ByteLevel::default().pre_tokenize(&mut PreTokenizedString::from("a"));
     });
 }

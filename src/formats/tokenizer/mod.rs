@@ -19,7 +19,7 @@ mod utf8;
 
 use std::path::Path;
 
-use crate::files::{Beside, Vocabulary, folder_of, magic, read_text};
+use crate::files::{Beside, Vocabulary, exists, folder_of, magic, read_text};
 use llama_trace_core::config::{ModelConfig, RopeScaling};
 use llama_trace_core::error::{Error, Result};
 
@@ -217,7 +217,7 @@ pub fn find(
             tokenizer.map(|tokenizer| (tokenizer, place))
         }
         (None, Vocabulary::Beside(files)) => {
-            files.iter().find(|path| path.exists()).map(|path| read(path)).transpose()?
+            files.iter().find(|path| exists(path)).map(|path| read(path)).transpose()?
         }
     };
     Ok(found.map(|(tokenizer, place)| bounded(tokenizer, &place)))

@@ -18,7 +18,6 @@ use std::cmp::Reverse;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use rayon::prelude::*;
 use tokenizers::models::bpe::{Merges, Vocab};
 
 use super::hf::byte_level::{ByteLevel, Cut, spelt};
@@ -26,6 +25,7 @@ use super::hf::{self, HfTokenizer};
 use super::{MAX_VOCAB, bpe};
 use crate::files::{Beside, printable};
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::threads::prelude::*;
 
 /// The longest token, and the most bytes that all have: what one is made of takes its length squared. Llama 3's have
 /// up to 128, and 0.8 MB.

@@ -30,7 +30,9 @@ pub mod layout;
 pub mod plan;
 pub mod read;
 mod tables;
+#[cfg(feature = "native")]
 mod target;
+#[cfg(feature = "native")]
 pub mod writer;
 
 pub use about::{About, Keep};
@@ -38,5 +40,7 @@ pub use branch::Branch;
 pub use kept::Kept;
 pub use plan::Plan;
 pub use read::Trace;
+#[cfg(feature = "native")]
 pub use target::Target;
+#[cfg(feature = "native")]
 pub use writer::Writer;

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytemuck::{AnyBitPattern, NoUninit, cast_slice_mut, try_cast_slice};
 use ndarray::{ArrayD, IxDyn};
-use rayon::prelude::*;
 use ring::digest::{SHA256, digest};
 
 use super::about::{About, Keep};
@@ -18,6 +17,7 @@ use super::tables::{self, BLOCK, COUNTS, DIGESTS, STATS};
 use llama_trace_core::config::ARITHMETIC;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::tensor::Bytes;
+use llama_trace_core::threads::prelude::*;
 use llama_trace_core::trace::{FrameData, PassDims, Run, Site, Stage, Stats, Values};
 
 /// A pass of a sequence.

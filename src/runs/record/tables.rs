@@ -26,21 +26,7 @@ pub(super) const DIGESTS: Table = Table { name: "digests", bytes: 32 };
 /// digests of a stage are made side by side.
 pub(super) const BLOCK: usize = 256 << 10;
 
-/// The rows of `stats` and of `counts`.
-pub(super) fn rows(stats: &Stats) -> ([u8; 16], [u8; 24]) {
-    let (mut figures, mut counts) = ([0; 16], [0; 24]);
-    let four = [stats.min, stats.max, stats.mean, stats.std];
-    for (bytes, value) in figures.as_chunks_mut().0.iter_mut().zip(four) {
-        *bytes = (value as f32).to_le_bytes();
-    }
-    let three = [stats.neg_inf, stats.pos_inf, stats.nan];
-    for (bytes, count) in counts.as_chunks_mut().0.iter_mut().zip(three) {
-        *bytes = (count as i64).to_le_bytes();
-    }
-    (figures, counts)
-}
-
-/// Reads them back.
+/// The statistics of which these are rows of `stats` and of `counts`.
 pub(super) fn stats(figures: &[u8], counts: &[u8]) -> Option<Stats> {
     let [min, max, mean, std] = *figures.as_chunks().0 else { return None };
     let [neg_inf, pos_inf, nan] = *counts.as_chunks().0 else { return None };

@@ -9,7 +9,6 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::ops::Range;
 
 use bytemuck::cast_slice;
-use rayon::prelude::*;
 use ring::digest::{Context, SHA256};
 
 use self::out::Out;
@@ -19,8 +18,10 @@ use super::tables::{self, BLOCK, COUNTS, DIGESTS, STATS, Table};
 use super::target::Target;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
+use llama_trace_core::threads;
+use llama_trace_core::threads::prelude::*;
 use llama_trace_core::trace::frame::Summing;
-use llama_trace_core::trace::{PassDims, Probe, Site, Values};
+use llama_trace_core::trace::{PassDims, Probe, Site, Stats, Values};
 use llama_trace_ending::scratch::Scratch;
 
 /// Texts that are written one after the other.
@@ -139,7 +140,7 @@ impl Writer {
                 let out = &mut self.out;
                 let put = || place.map_or(Ok(()), |(tensor, first)| out.put(tensor, first + start, bytes));
                 let take_in = || pieces.par_iter_mut().for_each(|piece| piece.take_in(is_kept));
-                rayon::join(put, take_in).0?;
+                threads::join(put, take_in).0?;
             }
         }
         for piece in pieces {
@@ -165,7 +166,7 @@ impl Writer {
                 self.digest(site, block, &digest)?;
             }
         }
-        let (figures, counts) = tables::rows(&open.sum.stats());
+        let (figures, counts) = table_rows(&open.sum.stats());
         self.row(&STATS, site, &figures)?;
         self.row(&COUNTS, site, &counts)
     }
@@ -303,6 +304,20 @@ impl Piece<'_> {
 /// Writes whole numbers.
 fn write(out: &mut impl Write, numbers: &[i64]) -> io::Result<()> {
     numbers.iter().try_for_each(|number| out.write_all(&number.to_le_bytes()))
+}
+
+/// The rows of `stats` and of `counts`.
+fn table_rows(stats: &Stats) -> ([u8; 16], [u8; 24]) {
+    let (mut figures, mut counts) = ([0; 16], [0; 24]);
+    let four = [stats.min, stats.max, stats.mean, stats.std];
+    for (bytes, value) in figures.as_chunks_mut().0.iter_mut().zip(four) {
+        *bytes = (value as f32).to_le_bytes();
+    }
+    let three = [stats.neg_inf, stats.pos_inf, stats.nan];
+    for (bytes, count) in counts.as_chunks_mut().0.iter_mut().zip(three) {
+        *bytes = (count as i64).to_le_bytes();
+    }
+    (figures, counts)
 }
 
 impl Probe for Writer {

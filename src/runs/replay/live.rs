@@ -1,18 +1,19 @@
-//! A run that is being watched: a worker thread owns the model and the session; the viewer's side answers
-//! from the store and asks the worker for what is not there.
+//! A run that is being watched: a worker, on a thread of its own where there are threads, owns the model and the session;
+//! the viewer's side answers from the store and asks the worker for what is not there.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use ndarray::{ArrayD, IxDyn};
 
-use super::serve::{Asked, Member, NO_LAYER, Progress, Reply, Request, Serves, lock, serve};
+use super::apart::{self, Apart};
+use super::serve::{Asked, Member, NO_LAYER, Progress, Reply, Request, Serves, Serving, lock};
 use super::store::Store;
 use super::worker::Worker;
 use llama_trace_core::error::{Error, Result};
@@ -23,7 +24,7 @@ use llama_trace_core::trace::{
     Run, Site, Source, Spread, Stage, Status, TokenLabel,
 };
 use llama_trace_engine::backend::Backend;
-use llama_trace_engine::generate::{Ended, Sampler, Session};
+use llama_trace_engine::generate::{Ended, Held, Sampler, Session};
 use llama_trace_engine::model::Model;
 use llama_trace_formats::tokenizer::Tokenizer;
 
@@ -62,8 +63,8 @@ pub struct Live {
     replies: Receiver<Reply>,
     /// Whether a reply was taken in since they were last polled.
     arrived: bool,
-    /// The thread that computes, for this run and its branches.
-    thread: Arc<Worked>,
+    /// Who computes, for this run and its branches.
+    work: Rc<Work>,
     pending: HashSet<Query>,
     failed: HashMap<Query, Error>,
     /// Answers that came and were not fetched yet, so that they are there whatever the store lets go.
@@ -83,23 +84,30 @@ pub struct Live {
     ends: Vec<u32>,
 }
 
-/// A thread that computes. The last of those that look at its runs ends it.
-struct Worked {
+/// Who computes. The last of those that look at its runs ends it.
+struct Work {
     progress: Arc<Progress>,
     stop: Stop,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    apart: RefCell<Option<Apart>>,
 }
 
-impl Drop for Worked {
+impl Work {
+    /// Does a piece of it, where that is done here.
+    fn step(&self) {
+        if let Some(apart) = &mut *self.apart.borrow_mut() {
+            apart.step();
+        }
+    }
+}
+
+impl Drop for Work {
     fn drop(&mut self) {
         // The worker must not go on for nobody, and who else has the model must not be stopped.
         self.progress.over.store(true, Ordering::SeqCst);
         self.progress.stop(&self.stop, None);
-        if let Some(worker) = lock(&self.thread).take() {
-            // Where it panicked that was said, or there is nobody left to tell; the request then meets nobody.
-            if worker.join().is_err() {
-                self.stop.clear();
-            }
+        // Where it panicked that was said, or there is nobody left to tell; the request then meets nobody.
+        if self.apart.take().is_some_and(|apart| !apart.end()) {
+            self.stop.clear();
         }
     }
 }
@@ -187,31 +195,29 @@ impl Live {
             Some(tokenizer) => Rc::new(move |id| tokenizer.label(id)),
             None => Rc::new(|id| format!("#{id}")),
         };
-        let thread = Arc::new(Worked { progress, stop, thread: Mutex::default() });
-        let mut live = Self::of(outline, capacity, (store, label), (requests, replies), thread);
+        let work = Rc::new(Work { progress, stop: stop.clone(), apart: RefCell::default() });
+        let mut live = Self::of(outline, capacity, (store, label), (requests, replies), work);
         (live.draws, live.advancing, live.ends) = (draws, true, eos.clone());
         live.outline.passes.push(live.pass(dims, &ids, None));
-        let worker = thread::Builder::new()
-            .name("model".into())
-            .spawn(move || {
-                let session = Session::with_capacity(&model, sampler, capacity).and_then(|mut session| {
-                    session.begin(ids, &eos, usize::MAX)?;
-                    session.sequence.force(forced);
-                    Ok(session)
-                });
-                match session {
-                    Ok(session) => {
-                        let worker =
-                            Worker::new(session, shared, Arc::clone(&seen), member.clone(), splitter);
-                        let stop = model.backend.stop();
-                        serve(worker, (&member, &seen), stop, true, (&inbox, outbox));
-                    }
-                    // Whoever reads it may be gone.
-                    Err(error) => drop(outbox.send(Reply::Pass(dims, Err(error)))),
+        let make = move || {
+            let session = Session::held(Held::Shared(model), sampler, capacity).and_then(|mut session| {
+                session.begin(ids, &eos, usize::MAX)?;
+                session.sequence.force(forced);
+                Ok(session)
+            });
+            match session {
+                Ok(session) => {
+                    let worker = Worker::new(session, shared, Arc::clone(&seen), member.clone(), splitter);
+                    Some(Serving::new(worker, (member, seen), stop, true, (inbox, outbox)))
                 }
-            })
-            .map_err(|error| Error::no_thread("for the model", &error))?;
-        *lock(&live.thread.thread) = Some(worker);
+                Err(error) => {
+                    // Whoever reads it may be gone.
+                    drop(outbox.send(Reply::Pass(dims, Err(error))));
+                    None
+                }
+            }
+        };
+        live.work.apart.replace(Some(Apart::begin(("model", "for the model"), make)?));
         Ok(live)
     }
 
@@ -225,13 +231,11 @@ impl Live {
         let (outbox, replies) = channel();
         let progress = Arc::new(Progress::default());
         let (seen, asked) = (Arc::clone(&progress), stop.clone());
-        let worker = thread::Builder::new()
-            .name("trace".into())
-            .spawn(move || serve(who, (&member, &seen), &asked, false, (&inbox, outbox)))
-            .map_err(|error| Error::no_thread("for the trace", &error))?;
+        let serving = Serving::new(who, (member, seen), asked, false, (inbox, outbox));
+        let apart = Apart::begin(("trace", "for the trace"), move || Some(serving))?;
         let capacity = outline.passes.last().map_or(0, |pass| pass.dims.keys());
-        let thread = Arc::new(Worked { progress, stop, thread: Mutex::new(Some(worker)) });
-        let mut live = Self::of(outline, capacity, (store, label), (requests, replies), thread);
+        let work = Rc::new(Work { progress, stop, apart: RefCell::new(Some(apart)) });
+        let mut live = Self::of(outline, capacity, (store, label), (requests, replies), work);
         live.stopped = Some(why);
         Ok(live)
     }
@@ -242,7 +246,7 @@ impl Live {
         capacity: usize,
         (store, label): (Arc<Mutex<Store>>, Label),
         (requests, replies): (Sender<Asked>, Receiver<Reply>),
-        thread: Arc<Worked>,
+        work: Rc<Work>,
     ) -> Self {
         Self {
             outline,
@@ -251,7 +255,7 @@ impl Live {
             requests,
             replies,
             arrived: false,
-            thread,
+            work,
             pending: HashSet::new(),
             failed: HashMap::new(),
             fresh: HashMap::new(),
@@ -468,7 +472,7 @@ impl Source for Live {
             drop(self.send(Request::Stop));
         }
         // Nobody may wait any more for what is being computed.
-        self.thread.progress.stop(&self.thread.stop, Some(self.outline.run));
+        self.work.progress.stop(&self.work.stop, Some(self.outline.run));
     }
 
     fn advance(&mut self) -> Result<()> {
@@ -520,7 +524,7 @@ impl Source for Live {
         let (outbox, replies) = channel();
         let shown = (Arc::clone(&self.store), Rc::clone(&self.label));
         let channels = (self.requests.clone(), replies);
-        let mut branch = Self::of(outline, self.capacity, shown, channels, Arc::clone(&self.thread));
+        let mut branch = Self::of(outline, self.capacity, shown, channels, Rc::clone(&self.work));
         (branch.ended, branch.ends) = (ended, self.ends.clone());
         lock(&self.store).part(self.outline.sequence, run, fork);
         branch.send(Request::Branch(fork, outbox))?;
@@ -528,19 +532,16 @@ impl Source for Live {
     }
 
     fn wait(&mut self, most: Duration) {
-        match self.replies.recv_timeout(most) {
-            Ok(reply) => {
-                self.take(reply);
-                self.arrived = true;
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-            // Nothing will come; who asks for it is told.
-            Err(RecvTimeoutError::Disconnected) => thread::sleep(most),
+        self.work.step();
+        if let Some(reply) = apart::next(&self.replies, most) {
+            self.take(reply);
+            self.arrived = true;
         }
     }
 
     fn poll(&mut self) -> Result<bool> {
         let mut news = std::mem::take(&mut self.arrived);
+        self.work.step();
         loop {
             match self.replies.try_recv() {
                 Ok(reply) => self.take(reply),
@@ -572,7 +573,7 @@ impl Source for Live {
         } else {
             return Status::Idle;
         };
-        Status::Working(match self.thread.progress.layer.load(Ordering::Relaxed) {
+        Status::Working(match self.work.progress.layer.load(Ordering::Relaxed) {
             NO_LAYER => doing,
             layer => {
                 let layers = self.outline.card.sizes().layers;

@@ -1,6 +1,8 @@
 //! Where a viewer's frames come from: kept from the run, derived from kept ones, or run again by the live
 //! model a layer at a time; all of them within a budget of memory. The viewer sees only [`llama_trace_core::trace::Source`].
 
+#[cfg_attr(not(feature = "native"), path = "in_place.rs")]
+mod apart;
 pub mod derive;
 mod lens;
 mod live;

@@ -134,29 +134,47 @@ pub(super) trait Serves {
     fn branch(&mut self, run: Run, fork: Fork) -> Result<()>;
 }
 
-/// Answers requests, one after the other, until the viewer is gone; where it is to `begin`, runs a first pass before. What
-/// is asked for comes before further passes. Each run hears its own answers; those of the first go to `outbox`.
-pub(super) fn serve(
-    mut who: impl Serves,
-    (member, progress): (&Member, &Progress),
-    stop: &Stop,
-    begin: bool,
-    (inbox, outbox): (&Receiver<Asked>, Sender<Reply>),
-) {
-    let mut outboxes = HashMap::from([(member.run, outbox)]);
-    let mut advance: VecDeque<Run> = begin.then_some(member.run).into_iter().collect();
-    let mut queries: VecDeque<(Run, Query)> = VecDeque::new();
-    loop {
-        let mut first = None;
-        if advance.is_empty() && queries.is_empty() {
-            let Ok(request) = inbox.recv() else { return };
-            first = Some(request);
-        }
+/// Answers requests, one after the other; where it is to begin, runs a first pass before. What is asked for comes before
+/// further passes. Each run hears its own answers.
+pub(super) struct Serving<W> {
+    who: W,
+    member: Member,
+    progress: Arc<Progress>,
+    stop: Stop,
+    inbox: Receiver<Asked>,
+    outboxes: HashMap<Run, Sender<Reply>>,
+    advance: VecDeque<Run>,
+    queries: VecDeque<(Run, Query)>,
+}
+
+impl<W: Serves> Serving<W> {
+    /// Nothing was asked yet; where it is to `begin`, a first pass waits. The answers of the first run go to `outbox`.
+    pub(super) fn new(
+        who: W,
+        (member, progress): (Member, Arc<Progress>),
+        stop: Stop,
+        begin: bool,
+        (inbox, outbox): (Receiver<Asked>, Sender<Reply>),
+    ) -> Self {
+        let advance = begin.then_some(member.run).into_iter().collect();
+        let outboxes = HashMap::from([(member.run, outbox)]);
+        Self { who, member, progress, stop, inbox, outboxes, advance, queries: VecDeque::new() }
+    }
+
+    /// Where requests come from, if there is no work until one comes.
+    pub(super) fn waits(&self) -> Option<&Receiver<Asked>> {
+        (self.advance.is_empty() && self.queries.is_empty()).then_some(&self.inbox)
+    }
+
+    /// Takes in what was asked, `first` before all else, and does one piece of work. Whether the viewer is still there.
+    pub(super) fn step(&mut self, first: Option<Asked>) -> bool {
+        let Self { who, member, progress, stop, inbox, outboxes, advance, queries } = self;
         let turn = lock(&member.turn);
         // From here on a request to stop meets the work, and what was asked for before it is found in the inbox.
         progress.set_working(Working::Somebodys);
         if progress.over.load(Ordering::SeqCst) {
-            return progress.end(stop);
+            progress.end(stop);
+            return false;
         }
         let mut replies = Vec::new();
         for (run, request) in first.into_iter().chain(inbox.try_iter()) {
@@ -166,8 +184,8 @@ pub(super) fn serve(
                 Request::Cancel(query) => queries.retain(|(of, waiting)| (*of, waiting) != (run, &query)),
                 Request::Stop => {
                     let (stopped, others): (VecDeque<_>, _) =
-                        queries.into_iter().partition(|(of, _)| *of == run);
-                    queries = others;
+                        std::mem::take(queries).into_iter().partition(|(of, _)| *of == run);
+                    *queries = others;
                     let stopped = stopped.into_iter();
                     replies
                         .extend(stopped.map(|(run, query)| (run, Reply::Answer(query, Err(interrupted())))));
@@ -203,9 +221,7 @@ pub(super) fn serve(
                 drop(outbox.send(reply));
             }
         }
-        if progress.over.load(Ordering::SeqCst) {
-            return;
-        }
+        !progress.over.load(Ordering::SeqCst)
     }
 }
 

@@ -4,8 +4,6 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::cache::{Cache, Head};
 use super::kernel::Aligned;
 use super::{Cpu, MIN_PARALLEL, memory};
@@ -13,6 +11,8 @@ use crate::backend::{AttentionPart, AttentionShape, AttentionSink, Span};
 use llama_trace_core::error::Result;
 use llama_trace_core::ops::attention::{kv_head, mask, visible};
 use llama_trace_core::stop::Stop;
+use llama_trace_core::threads;
+use llama_trace_core::threads::prelude::*;
 
 /// Query rows in a block, where their scores do not take too much room.
 const ROWS: usize = 16;
@@ -82,7 +82,7 @@ pub(super) fn attention(
     let round = |values: &mut [f32]| kernel.isa.round(precision, values);
     let group = heads / kv_heads;
     // Every thread has several.
-    let shared_out = (tokens * kv_heads).div_ceil(PARTS * rayon::current_num_threads());
+    let shared_out = (tokens * kv_heads).div_ceil(PARTS * threads::count());
     let block = (SCORES / (group * all_keys)).clamp(1, ROWS).min(shared_out);
 
     // A block of query rows and the heads of one kv head; `out` has a slice (group, C) for each row.

@@ -1,15 +1,16 @@
 //! What this machine can do at most: bytes read and numbers multiplied in a second, on all threads.
 
 use std::hint::black_box;
-use std::time::Instant;
-
-use rayon::prelude::*;
 
 use super::kernel::{Kernel, Multiplied};
-use super::memory::grow;
+use super::system::last_level_cache;
 use crate::backend::Limits;
 use llama_trace_core::error::Result;
+use llama_trace_core::memory::grow;
 use llama_trace_core::stop;
+use llama_trace_core::threads;
+use llama_trace_core::threads::prelude::*;
+use llama_trace_core::time::Instant;
 
 /// Bytes that are read to measure the bandwidth, at least: several times the last-level cache of common machines.
 const READ_BYTES: usize = 512 << 20;
@@ -39,7 +40,7 @@ pub(super) fn measure(
     mapped: &[&[u8]],
     most: usize,
 ) -> Result<Limits> {
-    let threads = rayon::current_num_threads();
+    let threads = threads::count();
     let enough = READ_BYTES.max(READ_FOR_CACHED * last_level_cache().unwrap_or(0));
     let mut ordinary = Vec::new();
     let (memory, name): (&[&[u8]], _) = if mapped.iter().map(|part| part.len()).sum::<usize>() >= enough {
@@ -77,14 +78,16 @@ pub(super) fn measure(
         for ahead in [false, true] {
             for parts in [threads, 4 * threads, 16 * threads] {
                 read_time = read_time.min(best(&|| {
-                    let parts = memory.par_iter().flat_map(|memory| memory.par_chunks(bytes.div_ceil(parts)));
-                    parts.try_for_each(|part| {
-                        for piece in part.chunks(PIECE) {
-                            stop::check()?;
-                            black_box(loops.read_limit(piece, ahead));
-                        }
-                        Ok(())
-                    })
+                    memory
+                        .par_iter()
+                        .flat_map(|memory| memory.par_chunks(bytes.div_ceil(parts)))
+                        .try_for_each(|part| {
+                            for piece in part.chunks(PIECE) {
+                                stop::check()?;
+                                black_box(loops.read_limit(piece, ahead));
+                            }
+                            Ok(())
+                        })
                 })?);
             }
         }
@@ -104,14 +107,4 @@ pub(super) fn measure(
         memory: name,
         multiply_rate: (ROUNDS * threads) as f64 * kernel.multiply_round(multiplied) / multiply_time,
     })
-}
-
-/// Bytes of the first processor's last-level cache, where the system says so.
-fn last_level_cache() -> Option<usize> {
-    let sizes = (0..8).filter_map(|level| {
-        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{level}/size");
-        let size = std::fs::read_to_string(path).ok()?;
-        size.trim().strip_suffix('K')?.parse::<usize>().ok()
-    });
-    sizes.max().map(|kibibytes| kibibytes << 10)
 }

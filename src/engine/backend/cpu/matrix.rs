@@ -3,8 +3,6 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::input::{Group, Input, MIN_PACKED};
 use super::kernel::gemm::Scratch;
 use super::kernel::{GroupScales, Kernel, Rows, Spaced, with_format};
@@ -20,6 +18,8 @@ use llama_trace_core::ops::quantize::Quantized;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::tensor::Bytes;
 use llama_trace_core::tensor::{Dtype, Scales, Tensor};
+use llama_trace_core::threads;
+use llama_trace_core::threads::prelude::*;
 
 /// A matrix (outputs, inputs) where it lies in the file, or quantised from there.
 #[derive(Clone, Debug)]
@@ -212,7 +212,7 @@ pub(super) fn product(
     };
     // Few rows share what is read of the weights, many what is read of the activations: larger parts are for them, and
     // for products so small that handing out a part takes a good deal of their time.
-    let threads = rayon::current_num_threads();
+    let threads = threads::count();
     let columns = match work {
         _ if packed => columns_of_part(outputs, threads, together),
         ..MIN_PARTS => outputs.div_ceil(threads).next_multiple_of(ROWS_AT_ONCE),

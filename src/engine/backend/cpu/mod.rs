@@ -7,29 +7,32 @@
 //! own (`kernel/bf16_gemm.rs`); other sequences in the same pass change nothing (`input.rs`).
 
 mod attention;
+#[cfg_attr(not(feature = "native"), path = "asleep.rs")]
 mod awake;
 mod cache;
 mod input;
 mod kernel;
 mod limits;
 mod matrix;
-mod memory;
 #[cfg(test)]
 mod stopping;
+#[cfg_attr(not(feature = "native"), path = "no_system.rs")]
+mod system;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
-
-use rayon::prelude::*;
+use std::time::Duration;
 
 use super::{AttentionShape, AttentionSink, Backend, Draw, Limits, Operation, PassRows, SeeGroups, Span};
 use llama_trace_core::config::{CacheDtype, Pairing, Precision};
 use llama_trace_core::error::Result;
+use llama_trace_core::memory;
 use llama_trace_core::ops;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::tensor::{Dtype, Tensor};
+use llama_trace_core::threads::prelude::*;
+use llama_trace_core::time::Instant;
 
 pub use cache::Cache;
 pub use input::Input;
@@ -37,7 +40,7 @@ use input::MIN_PACKED;
 pub use kernel::{Kernel, Multiplied};
 pub use matrix::Matrix;
 pub use matrix::dot_of;
-pub use memory::free as free_memory;
+pub use system::free as free_memory;
 
 /// The CPU, with the threads of rayon's global pool.
 #[derive(Clone, Debug)]
@@ -120,8 +123,8 @@ fn each_row(
         rows.for_each(|(row, (x, out))| apply(row, x, out));
         return Ok(());
     }
-    let rows = x.par_chunks(width).zip(out.par_chunks_mut(width)).enumerate();
-    rows.try_for_each(|(row, (x, out))| {
+    let rows = x.par_chunks(width).zip(out.par_chunks_mut(width));
+    rows.enumerate().try_for_each(|(row, (x, out))| {
         stop.check()?;
         apply(row, x, out);
         Ok(())
@@ -188,7 +191,7 @@ impl Backend for Cpu {
     }
 
     fn free_memory(&self) -> Option<usize> {
-        memory::free()
+        system::free()
     }
 
     fn mark(&self) -> Instant {

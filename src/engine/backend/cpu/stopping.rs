@@ -11,7 +11,7 @@ const MOST: usize = 1 << 24;
 
 /// Every thread may look while another one asks, and before it is told of that.
 fn after() -> usize {
-    4 * rayon::current_num_threads()
+    4 * llama_trace_core::threads::count()
 }
 
 fn matrix(dtype: Dtype, outputs: usize, inputs: usize) -> Tensor {

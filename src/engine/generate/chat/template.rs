@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use chrono::{Local, NaiveDateTime};
+use chrono::NaiveDateTime;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind};
 
 use super::bounded::{self, Failure};
-use super::{Message, python, source};
+use super::{Message, now, python, source};
 use llama_trace_core::error::{Error, Result, printable};
 
 /// Llama 3's format, for a checkpoint with its special tokens and no template: a header with the role
@@ -63,7 +63,7 @@ impl Template {
         if let Some(name) = python::UNKNOWN.iter().find(|name| asked.contains(**name)) {
             return Err(refused(place, &format!("`{name}` of a macro")));
         }
-        Ok(Self { environment, tokens, place: place.into() }.at(|| Local::now().naive_local()))
+        Ok(Self { environment, tokens, place: place.into() }.at(now::now))
     }
 
     /// The same template with another clock for `strftime_now`.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::checkpoint::contents::Contents;
 use crate::checkpoint::limits::MAX_FILES;
 use crate::files::gguf::Metadata;
-use crate::files::printable;
+use crate::files::{exists, printable};
 use llama_trace_core::error::{Error, Result};
 
 /// The files of the model that `path`, a file with this metadata, belongs to, in order.
@@ -39,7 +39,7 @@ pub(super) fn parts(path: &Path, metadata: &Metadata<'_>) -> Result<Vec<PathBuf>
     for part in 1..=count {
         let name = format!("{stem}-{part:05}-of-{count:05}.gguf");
         let part = path.with_file_name(&name);
-        if !part.exists() {
+        if !exists(&part) {
             return Err(wrong(
                 format!("a part of the model is missing: {}", printable(&name)),
                 "no such file".into(),

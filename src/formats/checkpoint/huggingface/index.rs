@@ -10,7 +10,7 @@ use super::super::contents::Contents;
 use super::super::limits::{MAX_FILES, MAX_TENSORS};
 use super::super::screen::Notes;
 use super::super::{pth, safetensors};
-use crate::files::{printable, read_json, read_text};
+use crate::files::{exists, full, printable, read_json, read_text};
 use llama_trace_core::error::{Error, Result};
 
 /// The largest index that is read; Llama 3.1 405B's has 97 KB.
@@ -76,7 +76,7 @@ fn inside(name: &str) -> Option<String> {
 /// Whether no link leads from the shard at `path` out of `folder`. The hub's cache is made of links, from snapshots to
 /// blobs.
 fn stays_inside(folder: &Path, path: &Path) -> bool {
-    let (Ok(folder), Ok(path)) = (folder.canonicalize(), path.canonicalize()) else { return true };
+    let (Ok(folder), Ok(path)) = (full(folder), full(path)) else { return true };
     let mut folders = path.ancestors().skip(1).filter_map(|folder| folder.file_name()?.to_str());
     path.starts_with(folder)
         || (folders.next() == Some("blobs")
@@ -116,7 +116,7 @@ pub(super) fn read_shards(folder: &Path, index_path: &Path, notes: &mut Notes) -
     let mut twice = HashSet::new();
     for file in &files {
         let path = folder.join(file);
-        if !path.exists() {
+        if !exists(&path) {
             let what = format!("the shard `{}` is missing", printable(file));
             return Err(wrong(index_path, &what, "every file that the index names", "no such file"));
         }

@@ -79,7 +79,7 @@ impl<B: Backend> Worker<'_, B> {
         if run == here {
             return Ok(());
         }
-        let model = self.session.model;
+        let model = &self.session.model;
         let (config, backend) = (&model.config, &model.backend);
         let there = self.branches.others.get(&run).map(|course| course.text.len());
         let there = there.ok_or_else(|| missing(Site { run, ..Site::once(0, Stage::Sampled) }))?;

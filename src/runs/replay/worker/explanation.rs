@@ -46,7 +46,7 @@ impl<B: Backend> Worker<'_, B> {
 
     /// The rules of what has run so far.
     fn rules(&self) -> Rules {
-        let model = self.session.model;
+        let model = &self.session.model;
         let sampling = self.session.sequence.sampling();
         let mut rules = Rules::new(model.card(), model.backend.cache_dtype(), sampling);
         // A token is drawn after each pass.
@@ -67,11 +67,11 @@ impl<B: Backend> Operands for Worker<'_, B> {
                 let shape = sizes.shape(site.stage.axes(), dims);
                 operands::of_stage(line, &shape, |region| self.block(site, region))
             }
-            Place::Weight(..) => operands::of_weight(self.session.model, line),
+            Place::Weight(..) => operands::of_weight(&self.session.model, line),
         }
     }
 
     fn whole(&mut self, row: Line, x: &[i8], scales: &[f32], group: usize) -> Result<(Vec<f32>, f32)> {
-        operands::whole(self.session.model, row, x, scales, group)
+        operands::whole(&self.session.model, row, x, scales, group)
     }
 }

@@ -2,14 +2,13 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::bf16_tiles::{BLOCK, SIDE, STEP, TWO_TILES};
 use super::bf16_unit::Unit;
 use crate::backend::cpu::{MIN_PARALLEL, memory};
 use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
 use llama_trace_core::stop::Stop;
+use llama_trace_core::threads::prelude::*;
 
 /// Inputs that are summed before they are added to the inputs before them.
 pub(super) const STRETCH: usize = 512;

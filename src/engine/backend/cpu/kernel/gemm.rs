@@ -15,7 +15,6 @@
 use std::ops::Range;
 
 use bytemuck::Zeroable;
-use rayon::prelude::*;
 
 use super::{Aligned, Rows};
 use crate::backend::cpu::{MIN_PARALLEL, memory};
@@ -23,6 +22,7 @@ use llama_trace_core::error::Result;
 use llama_trace_core::ops;
 use llama_trace_core::ops::matmul::{LANES, STRETCH};
 use llama_trace_core::stop::Stop;
+use llama_trace_core::threads::prelude::*;
 
 /// Tokens in a block, at most.
 const BLOCK_TOKENS: usize = 128;

@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use bytemuck::Zeroable;
-use rayon::prelude::*;
 
 use super::Aligned;
 use crate::backend::cpu::{MIN_PARALLEL, memory};
 use llama_trace_core::error::Result;
 use llama_trace_core::ops::matmul::LANES;
 use llama_trace_core::stop::Stop;
+use llama_trace_core::threads::prelude::*;
 
 /// How a kernel reads many rows of activations.
 #[derive(Clone, Copy, Debug)]
@@ -276,8 +276,7 @@ impl Tiles {
         let sums = self.sums.par_chunks_exact_mut(of_tile);
         let halves = self.half_offsets.par_chunks_exact_mut(2 * of_tile);
         let sums = sums.zip(halves.zip(self.half_sums.par_chunks_exact_mut(2 * of_tile)));
-        let tiles = numbers.zip(sums).enumerate();
-        tiles.try_for_each(|(tile, ((offsets, all_scales), (sums, halves)))| {
+        numbers.zip(sums).enumerate().try_for_each(|(tile, ((offsets, all_scales), (sums, halves)))| {
             stop.check()?;
             let (half_offsets, half_sums) = halves;
             for row in tile * width..x.rows.min((tile + 1) * width) {
@@ -298,8 +297,8 @@ impl Tiles {
             Ok(())
         })?;
         if lines.is_some() {
-            let lines = self.lines.par_chunks_exact_mut(GROUP * of_tile).enumerate();
-            return lines.try_for_each(|(tile, lines)| {
+            let lines = self.lines.par_chunks_exact_mut(GROUP * of_tile);
+            return lines.enumerate().try_for_each(|(tile, lines)| {
                 stop.check()?;
                 for row in tile * width..x.rows.min((tile + 1) * width) {
                     let values = x.row(row).0.as_chunks::<GROUP>().0.iter().enumerate();
@@ -309,8 +308,8 @@ impl Tiles {
                 Ok(())
             });
         }
-        let quads = self.quads.par_chunks_exact_mut(of_tile * QUADS).enumerate();
-        quads.try_for_each(|(tile, quads)| {
+        let quads = self.quads.par_chunks_exact_mut(of_tile * QUADS);
+        quads.enumerate().try_for_each(|(tile, quads)| {
             stop.check()?;
             for row in tile * width..x.rows.min((tile + 1) * width) {
                 for (quad, values) in x.row(row).0.as_chunks::<4>().0.iter().enumerate() {

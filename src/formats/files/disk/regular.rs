@@ -6,11 +6,6 @@ use std::path::Path;
 
 use llama_trace_core::error::{Error, Result};
 
-/// The directory that the file at `path` lies in.
-pub fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 /// Opens the regular file at `path` and returns it with its size in bytes. Anything else is refused
 /// before it is opened: a FIFO would block, a device could have no end. Where it is exchanged for one in between,
 /// opening does not wait, and it is refused then.

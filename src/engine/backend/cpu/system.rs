@@ -1,8 +1,6 @@
-//! Memory that may not be there: what is made returns an error instead of ending the process.
+//! What the system says of the machine.
 
 use std::fs;
-
-pub(super) use llama_trace_core::memory::{filled, grow, reserved};
 
 /// Bytes that programs may still take, by the whole system's count and by that of the container.
 pub fn free() -> Option<usize> {
@@ -22,6 +20,16 @@ pub fn free() -> Option<usize> {
 fn field(path: &str, name: &str) -> Option<usize> {
     let text = fs::read_to_string(path).ok()?;
     text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
+}
+
+/// Bytes of the first processor's last-level cache, where the system says so.
+pub(super) fn last_level_cache() -> Option<usize> {
+    let sizes = (0..8).filter_map(|level| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{level}/size");
+        let size = fs::read_to_string(path).ok()?;
+        size.trim().strip_suffix('K')?.parse::<usize>().ok()
+    });
+    sizes.max().map(|kibibytes| kibibytes << 10)
 }
 
 #[cfg(test)]

@@ -1,0 +1,71 @@
+//! Moments of a clock that is given.
+
+use std::ops::{Add, Sub};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+static CLOCK: OnceLock<fn() -> Duration> = OnceLock::new();
+
+/// Has moments be what `now` returns: the time since the year 1970 began in UTC, which must not go back. A second clock is
+/// not taken; before the first all moments are that beginning.
+pub fn set_clock(now: fn() -> Duration) {
+    let _ = CLOCK.set(now);
+}
+
+/// The time since the year 1970 began in UTC.
+pub fn since_1970() -> Duration {
+    CLOCK.get().map_or(Duration::ZERO, |now| now())
+}
+
+/// A moment, with what is used of `std::time::Instant`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Instant(Duration);
+
+impl Instant {
+    /// This moment.
+    pub fn now() -> Self {
+        Self(since_1970())
+    }
+
+    /// How long it is since then.
+    pub fn elapsed(&self) -> Duration {
+        Self::now() - *self
+    }
+
+    /// How long it is since `earlier`; nothing where that is later.
+    pub fn saturating_duration_since(&self, earlier: Self) -> Duration {
+        *self - earlier
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    fn add(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(time))
+    }
+}
+
+impl Sub for Instant {
+    type Output = Duration;
+
+    fn sub(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_those_of_the_clock_that_is_given() {
+        let before = Instant::now();
+        assert_eq!(before.elapsed(), Duration::ZERO);
+        set_clock(|| Duration::from_secs(5));
+        set_clock(|| Duration::from_secs(9));
+        assert_eq!(before.elapsed(), Duration::from_secs(5));
+        assert_eq!(before.saturating_duration_since(Instant::now()), Duration::ZERO);
+        assert!(before + Duration::from_secs(6) > Instant::now());
+    }
+}

@@ -1,0 +1,50 @@
+//! Work without a thread: a piece of it is done whenever a viewer looks for replies.
+
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use super::serve::{Reply, Serves, Serving};
+use llama_trace_core::error::Result;
+
+/// Who computes.
+pub(super) struct Apart(Box<dyn FnMut()>);
+
+impl Apart {
+    /// Answers as what `make` makes, which is done with the first piece of work.
+    ///
+    /// # Errors
+    /// None.
+    pub(super) fn begin<W: Serves + 'static>(
+        _: (&str, &str),
+        make: impl FnOnce() -> Option<Serving<W>> + Send + 'static,
+    ) -> Result<Self> {
+        // The viewer is there as long as this is called.
+        let (mut make, mut serving) = (Some(make), None);
+        Ok(Self(Box::new(move || {
+            if let Some(make) = make.take() {
+                serving = make();
+            }
+            let Some(serving) = &mut serving else { return };
+            match serving.waits().map(Receiver::try_recv) {
+                None => drop(serving.step(None)),
+                Some(Ok(request)) => drop(serving.step(Some(request))),
+                Some(Err(_)) => {}
+            }
+        })))
+    }
+
+    /// Does one piece of work, if there is any.
+    pub(super) fn step(&mut self) {
+        (self.0)();
+    }
+
+    /// Nothing is under way.
+    pub(super) fn end(self) -> bool {
+        true
+    }
+}
+
+/// The next reply, if there is one: none comes while somebody waits.
+pub(super) fn next(replies: &Receiver<Reply>, _: Duration) -> Option<Reply> {
+    replies.try_recv().ok()
+}
