@@ -1,11 +1,11 @@
-//! Asking work to stop: a flag that every long loop looks at between its blocks.
+//! Cancellation: a flag that every long loop checks between its blocks.
 //!
-//! There are two kinds. A [`Stop`] belongs to one piece of work, as a backend's passes, and stops nothing else.
-//! [`process`] belongs to the whole process: Ctrl-C sets it, every [`Stop`] looks at it too, and loops that have no
-//! `Stop` of their own (files, the network) look at it alone.
+//! There are two kinds. A [`Stop`] cancels one piece of work, such as a backend's passes. [`process`] cancels the whole
+//! process: Ctrl-C sets it, and every [`Stop`] checks it too. Loops without a `Stop` of their own (files, the network)
+//! check only [`process`].
 //!
-//! Who stops work leaves nothing half done in sight: an operation that skipped a block returns
-//! [`Error::Interrupted`], and what it was to write is not looked at.
+//! Cancelled work leaves no partial result in use. An operation that skipped a block returns [`Error::Interrupted`],
+//! and its output is not read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
-/// A request to stop, which all clones share.
+/// A request to stop, shared by all clones.
 ///
-/// Who asks may be on any thread. Who clears must know that the work is over: work that looks at a request only
-/// after it was cleared goes on.
+/// Any thread may set it. Clear it only after the work has ended: work that checks the flag after it was cleared
+/// continues.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     asked: Arc<AtomicBool>,
@@ -33,13 +33,13 @@ pub fn process() -> &'static Stop {
     &PROCESS
 }
 
-/// How soon who waits sees that it was asked to stop.
+/// How often waiting code checks for a request.
 pub const LOOK: Duration = Duration::from_millis(50);
 
-/// Waits for so long, or until the process is asked to stop.
+/// Waits for `time`, or until the process is asked to stop.
 ///
 /// # Errors
-/// [`Error::Interrupted`] where it was.
+/// [`Error::Interrupted`] if the process was asked to stop.
 pub fn sleep(time: Duration) -> Result<()> {
     let started = Instant::now();
     loop {
@@ -52,10 +52,10 @@ pub fn sleep(time: Duration) -> Result<()> {
     }
 }
 
-/// [`Stop::check`] of [`process`], for work that has no [`Stop`] of its own.
+/// [`Stop::check`] of [`process`], for work without its own [`Stop`].
 ///
 /// # Errors
-/// [`Error::Interrupted`] where the process was asked to stop.
+/// [`Error::Interrupted`] if the process was asked to stop.
 pub fn check() -> Result<()> {
     process().check()
 }
@@ -74,26 +74,26 @@ impl Stop {
         self.asked.load(Ordering::Relaxed) || PROCESS.asked.load(Ordering::Relaxed)
     }
 
-    /// Takes the request back, once the work is over; not the one to the whole process.
+    /// Clears the request after the work has ended. A request to the whole process stays.
     pub fn clear(&self) {
         self.asked.store(false, Ordering::Relaxed);
     }
 
-    /// Ends the work by `?` where it was asked to stop.
+    /// Returns an error if the work was asked to stop.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] where it was.
+    /// [`Error::Interrupted`] if it was.
     #[inline]
     pub fn check(&self) -> Result<()> {
         if self.asked() { Err(interrupted()) } else { Ok(()) }
     }
 
-    /// Runs `work`, which cannot look at a request by itself, on a thread of its own, and waits for it until it is
-    /// asked to stop. What was begun then goes on by itself, and nobody sees its result. Where the system gives no
-    /// thread, this one does the work.
+    /// Runs `work`, which cannot check a request itself, on its own thread, and waits until it ends or is asked to
+    /// stop. After a request the thread continues, and its result is dropped. If the system gives no thread, the
+    /// calling thread does the work.
     ///
     /// # Errors
-    /// Those of `work`, and [`Error::Interrupted`] where it was asked to stop.
+    /// Those of `work`, and [`Error::Interrupted`] if it was asked to stop.
     pub fn unless_asked<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T> + Send + 'static,
@@ -101,10 +101,10 @@ impl Stop {
         self.within(Duration::MAX, interrupted, work)
     }
 
-    /// As [`Self::unless_asked`], and for so long at most.
+    /// [`Self::unless_asked`] with a time limit.
     ///
     /// # Errors
-    /// As [`Self::unless_asked`], and what `late` makes where the time is over.
+    /// Those of [`Self::unless_asked`], and the error of `late` after the time limit.
     pub fn within<T: Send + 'static>(
         &self,
         time: Duration,
@@ -118,7 +118,7 @@ impl Stop {
         let theirs = Arc::clone(&work);
         let thread = thread::Builder::new().spawn(move || {
             let result = take(&theirs).map(|work| work());
-            // Nobody may wait for it any more.
+            // The receiver may be gone.
             drop(sender.send(result));
         });
         let result = match thread {

@@ -1,16 +1,16 @@
-//! The address of a place in a trace, or of one number there: `p0/L1/softmax[h=2,t=5,k=1]`. The go-to line, `--at`, the
-//! chapters, manifests and messages read and print one grammar:
+//! The address of a tensor in a trace, or of one number in it: `p0/L1/softmax[h=2,t=5,k=1]`. The go-to line, `--at`,
+//! the chapters, manifests and messages share one grammar:
 //!
 //! ```text
 //! address = [RUN ':'] ['s' N '/'] ['p' N '/'] ['L' N '/'] step ['[' letter '=' N {',' letter '=' N} ']']
 //! ```
 //!
 //! RUN is letters, digits, `-` and `_`; `r0` is the run itself. `s` is the sequence of a batch, `p` the pass, `L` the
-//! layer. A step is a stage, a view or a weight ([`Weight`]), a letter that of one of its axes ([`Axis::index`],
-//! [`Weight::letters`]); `q`, for query, may stand for `t`.
+//! layer. A step is a stage, a view or a weight ([`Weight`]). A letter names one of its axes ([`Axis::index`],
+//! [`Weight::letters`]); `q`, for query, is an alias of `t`.
 //!
-//! In the viewer a part that is left out means "here", elsewhere the first: r0, s0, p0, L0. Printed addresses are
-//! complete but for `r0:` and `s0/`.
+//! An omitted part means "here" in the viewer, and the first (r0, s0, p0, L0) elsewhere. Printed addresses are complete
+//! except for `r0:` and `s0/`.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ use super::stage::Section;
 use super::step::Step;
 use super::weight::Weight;
 
-/// What an address names: a step of the pass, or a weight.
+/// The target of an address: a step of the pass, or a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// A stage or a view.
@@ -30,7 +30,7 @@ pub enum Subject {
     Weight(Weight),
 }
 
-/// An address as it was written.
+/// A parsed address; omitted parts are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Address {
     /// Name of the run.
@@ -48,7 +48,7 @@ pub struct Address {
 }
 
 impl Subject {
-    /// The subject of this name, a step where both have it.
+    /// The subject with this name. A step takes precedence over a weight.
     pub fn from_name(name: &str) -> Option<Self> {
         let weight = || Weight::from_name(name).map(Self::Weight);
         Step::from_name(name).map(Self::Step).or_else(weight)
@@ -73,7 +73,7 @@ impl fmt::Display for Subject {
 }
 
 impl Address {
-    /// The complete address of one value of `step`, or of all of it where `index` is empty.
+    /// The complete address of one value of `step`, or of all its values if `index` is empty.
     pub fn of(site: Site, step: Step, index: &[usize]) -> Self {
         let letters = step.axes().iter().map(|axis| axis.index());
         Self {
@@ -86,10 +86,10 @@ impl Address {
         }
     }
 
-    /// Reads an address. A layer may be a number alone, and the order of the letters does not matter.
+    /// Parses an address. A layer may be a plain number. The letters may have any order.
     ///
     /// # Errors
-    /// Which part is wrong, and what there is instead.
+    /// A text that names the wrong part and the text found there.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (path, index) = match text.split_once('[') {
             Some((path, rest)) => {
@@ -115,7 +115,7 @@ impl Address {
         Ok(address)
     }
 
-    /// Takes one part of the path: the sequence, the pass, the layer, the step, in this order.
+    /// Parses one part of the path: the sequence, the pass, the layer or the step, in this order.
     fn part(&mut self, part: &str) -> Result<(), String> {
         let number = |prefixes: &[char]| part.strip_prefix(prefixes)?.parse::<usize>().ok();
         if let Some(subject) = self.subject {
@@ -145,8 +145,8 @@ impl Address {
         Ok(())
     }
 
-    /// The number of its run; that of `here` where it names none. None where the name is of another form: then whoever
-    /// has opened a run under that name knows.
+    /// The number of its run, or `here` if it names none. `None` if the name is not `r` and a number; the caller may
+    /// have opened a run under it.
     pub fn run_number(&self, here: Run) -> Option<Run> {
         match &self.run {
             None => Some(here),
@@ -154,10 +154,10 @@ impl Address {
         }
     }
 
-    /// The axes of `subject` that the letters name, by position, with the index on each.
+    /// The axes of `subject` that the letters name, as positions, with the index on each.
     ///
     /// # Errors
-    /// Which letter is none of the subject's, or stands twice.
+    /// A text that names a letter that is unknown or given twice.
     pub fn axes(&self, subject: Subject) -> Result<Vec<(usize, usize)>, String> {
         let letters = subject.letters();
         let mut named: Vec<(usize, usize)> = Vec::new();
@@ -177,7 +177,7 @@ impl Address {
     }
 }
 
-/// That a layer, a pass or a sequence has no such number, where the part is one's letter and a number of another kind.
+/// A message for a layer, pass or sequence whose number is not a whole number.
 fn no_number(part: &str) -> Option<String> {
     let letter = part.chars().next()?.to_ascii_lowercase();
     part[letter.len_utf8()..].parse::<f64>().ok()?;
@@ -190,7 +190,7 @@ fn no_number(part: &str) -> Option<String> {
     Some(format!("`{part}` is no {what}: these have whole numbers from 0, as in {shown}0"))
 }
 
-/// That nothing has this name, and what has one like it.
+/// A message for an unknown name, with similar names.
 fn no_stage(name: &str) -> String {
     let sections = [Section::Start, Section::Layer, Section::End, Section::Sampler];
     let mut names: Vec<_> = sections.into_iter().flat_map(Step::in_section).map(Step::name).collect();
@@ -201,7 +201,7 @@ fn no_stage(name: &str) -> String {
     }
 }
 
-/// The name of a run.
+/// Checks the name of a run.
 fn run_name(name: &str) -> Result<String, String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if name.is_empty() || !name.chars().all(fits) {
@@ -210,7 +210,7 @@ fn run_name(name: &str) -> Result<String, String> {
     Ok(name.to_owned())
 }
 
-/// A letter and its index: `t=5`.
+/// Parses a letter and its index: `t=5`.
 fn indexed(part: &str) -> Result<(char, usize), String> {
     let (name, number) = part
         .split_once('=')

@@ -1,7 +1,7 @@
-//! What a recorded forward pass is: the table of stages, the probe that observes them, the frames that
-//! hold their values, and the ways out (`.npy` files, a log, a viewer's [`source::Source`]).
+//! A recorded forward pass: the table of stages, the probe that observes them, the frames that hold their values, and
+//! the outputs (`.npy` files, a log, a viewer's [`source::Source`]).
 //!
-//! Nothing here computes a model; it imports [`crate::config`] and [`crate::error`] only.
+//! Nothing here runs a model; it imports [`crate::config`] and [`crate::error`] only.
 
 pub mod address;
 pub mod axis;

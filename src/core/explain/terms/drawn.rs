@@ -1,4 +1,4 @@
-//! How a token was drawn: which stay, and into whose share the random number fell.
+//! The draw of a token: the tokens that are kept, and the one whose interval contains the random number.
 
 use super::{Operands, Taking, constant, single};
 use crate::error::Result;
@@ -6,7 +6,7 @@ use crate::explain::fold::{kept, likeliest};
 use crate::explain::rule::{Cell, Line, Place};
 use crate::trace::Site;
 
-/// How far a random number may be beyond the share that it fell into: shares are rounded to float32.
+/// Tolerance of a random number at the ends of an interval: probabilities are rounded to float32.
 const ROUNDING: f64 = 1e-6;
 
 impl<O: Operands> Taking<'_, O> {
@@ -70,7 +70,7 @@ impl<O: Operands> Taking<'_, O> {
             let place = format!(
                 "Laid side by side, the likeliest first, its share reaches from {before:.6} to {end:.6}"
             );
-            // A branch goes on with a token that was picked, whatever is drawn there.
+            // A branch begins with a chosen token instead of the drawn one.
             let drawn_here = match random {
                 Some(random) => share > 0.0 && (before - ROUNDING..end + ROUNDING).contains(&random),
                 None => before == 0.0,

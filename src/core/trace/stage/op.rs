@@ -1,11 +1,11 @@
-//! The operations that stages are made by.
+//! The operations that compute stages.
 
 use std::sync::LazyLock;
 
 use super::Stage;
 
 /// The operation that computes a stage from its inputs and weights. `explain` has the rule of each, `replay` runs those
-/// that need no weights, `diff` knows by it which stages a mistake touches.
+/// without weights, and `diff` uses it to find the stages that a mistake affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// The pass's input: nothing is computed.
@@ -14,7 +14,7 @@ pub enum Op {
     Lookup,
     /// Cosines or sines of position · frequency.
     RopeTable,
-    /// 0 for a key that is seen, −∞ for a hidden one.
+    /// 0 for a visible key, −∞ for a hidden one.
     Mask,
     /// x / √(mean x² + ε) · weight, along the last axis.
     RmsNorm,
@@ -53,7 +53,8 @@ pub enum Op {
 }
 
 impl Op {
-    /// The operation in one word, as in the log and on the screen. Products have one word, so have sums and softmaxes.
+    /// The operation in one word, for the log and the screen. All products share one word, and so do sums and
+    /// softmaxes.
     pub fn name(self) -> &'static str {
         match self {
             Self::Input => "input",
@@ -79,7 +80,7 @@ impl Op {
 
     /// The stages that this operation computes, in the order of the pass.
     pub fn stages(self) -> &'static [Stage] {
-        // Stable by operation, so each operation's stages stand side by side.
+        // A stable sort by operation, so each operation's stages are adjacent.
         static BY_OP: LazyLock<Vec<Stage>> = LazyLock::new(|| {
             let mut stages = Stage::ALL.to_vec();
             stages.sort_by_key(|stage| stage.info().op as usize);

@@ -1,10 +1,10 @@
-//! The table itself: a row for each stage, in the order of the pass. What its columns mean is said at [`StageInfo`].
+//! The table: a row for each stage, in the order of the pass. Its columns are explained at [`StageInfo`].
 
 use super::super::axis::Axis as A;
 use super::Input::{self, LayerInput, Positions};
 use super::{Aliases, Exists, Op, Rounded, Runs, Section, StageInfo, Unit, WeightUse, When};
 
-/// A column that a row may leave out: its first value, where it has one.
+/// An optional column: its first value, if it has one.
 const fn first<T: Copy>(column: &[T]) -> Option<T> {
     match column {
         [value, ..] => Some(*value),
@@ -12,7 +12,7 @@ const fn first<T: Copy>(column: &[T]) -> Option<T> {
     }
 }
 
-/// Where a stage exists: as its row says, everywhere where it says nothing.
+/// The condition of a stage; always if the row gives none.
 const fn exists(only: &[Exists]) -> Exists {
     match only {
         [exists, ..] => *exists,
