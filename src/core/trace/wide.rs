@@ -74,7 +74,7 @@ widest!(
 );
 widest!(
     /// The index at which the first group of lanes with a difference of `most` begins. The value itself is at most
-    /// [`LANES`] further.
+    /// `LANES` further.
     near, plain::near, (expected: &[f32], found: &[f32], most: f64) -> usize
 );
 

@@ -1,11 +1,11 @@
-//! What tokens are made of, by the tokenizer.
+//! The pieces of tokens, from the tokenizer.
 
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::foretold::{Joined, Made};
 use llama_trace_formats::tokenizer::{Priority, Stretch, Tokenizer};
 
-/// Of each of `ids`, which are all tokens of a pass, its bytes; and how merging comes to it, where it comes to exactly
-/// these ids from their text.
+/// The bytes of each of `ids`, which are all tokens of a pass. If merging their text gives exactly these ids, the
+/// merges too.
 pub(super) fn made(tokenizer: Option<&dyn Tokenizer>, ids: &[u32]) -> Result<Vec<Made>> {
     let tokenizer = tokenizer.ok_or_else(|| {
         Error::usage("there is no tokenizer: of its tokens only the ids are known")
@@ -23,13 +23,13 @@ pub(super) fn made(tokenizer: Option<&dyn Tokenizer>, ids: &[u32]) -> Result<Vec
 
 type Parts = (Vec<String>, Vec<Joined>);
 
-/// Of each token the parts that it was merged from, and the merges; none where merging their text gives other tokens.
+/// The parts and merges of each token; `None` if merging their text gives other tokens.
 fn merged(tokenizer: &dyn Tokenizer, ids: &[u32], made: &[Made]) -> Option<Vec<Parts>> {
     let begins = usize::from(tokenizer.bos().is_some() && ids.first().copied() == tokenizer.bos());
     let mut text = Vec::new();
     for (id, token) in ids.iter().zip(made).skip(begins) {
         match token.bytes.is_empty() {
-            // A special token is written by its name.
+            // A special token is represented by its name.
             true => text.extend(tokenizer.label(*id).into_bytes()),
             false => text.extend(&token.bytes),
         }
@@ -58,7 +58,7 @@ fn of_stretch(stretch: &Stretch) -> Vec<Parts> {
         trees[merge.left] = Some((merge.text.clone(), parts));
     }
     let trees: Vec<Parts> = trees.into_iter().flatten().map(|(_, parts)| parts).collect();
-    // One that falls apart into bytes is several tokens: then nobody knows which part is whose.
+    // A token that falls back to bytes becomes several tokens. Its parts can then not be assigned.
     if trees.len() == stretch.ids.len() { trees } else { vec![Parts::default(); stretch.ids.len()] }
 }
 

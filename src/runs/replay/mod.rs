@@ -1,5 +1,5 @@
-//! Where a viewer's frames come from: kept from the run, derived from kept ones, or run again by the live
-//! model a layer at a time; all of them within a budget of memory. The viewer sees only [`llama_trace_core::trace::Source`].
+//! The sources of a viewer's frames: kept from the run, derived from kept ones, or recomputed by the live model layer
+//! by layer, all within a memory budget. The viewer sees only [`llama_trace_core::trace::Source`].
 
 pub mod derive;
 mod lens;

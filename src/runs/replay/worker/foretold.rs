@@ -1,4 +1,4 @@
-//! What the model thought of tokens before it read them: the logits at the position before each.
+//! The model's probabilities of tokens before they were read, from the logits at the previous position.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use llama_trace_engine::generate::Session;
 use llama_trace_engine::model::pass;
 
 impl<B: Backend> Worker<'_, B> {
-    /// How likely each token of `at` was; none for the first of all, before which there is nothing.
+    /// The probability of each token of `at`; `None` for the first token of the text.
     pub(super) fn foretold(&mut self, at: &ForetoldAt) -> Result<Vec<Option<Foretold>>> {
         let (dims, sizes) = self.dims(at.site)?;
         let tokens = at.tokens.start..at.tokens.end.min(dims.tokens);
@@ -20,7 +20,7 @@ impl<B: Backend> Worker<'_, B> {
         if tokens.start == 0
             && let Some(pass) = dims.pass.checked_sub(1)
         {
-            // It was drawn from the last logits of the pass before.
+            // It was drawn from the last logits of the previous pass.
             let last = self.passes[pass].dims.tokens - 1;
             let site = Site { pass, ..at.site };
             let block = self.block(site, &Region(vec![last..last + 1, 0..sizes.vocab]))?;
@@ -29,7 +29,7 @@ impl<B: Backend> Worker<'_, B> {
                 told[0] = Foretold::of(logits, *id);
             }
         }
-        // The row before each; the first of them may be that of another pass.
+        // The row before each token. The row before the first may belong to another pass.
         let rows = tokens.start.max(1) - 1..tokens.end.max(1) - 1;
         if !rows.is_empty() {
             self.enter(dims.pass, sizes.layers)?;
@@ -44,7 +44,7 @@ impl<B: Backend> Worker<'_, B> {
     }
 }
 
-/// Reads rows of logits as they come, and holds none of them.
+/// Reads rows of logits as they arrive, without keeping them.
 struct Foretelling<'a> {
     /// The first row.
     first: usize,
@@ -52,7 +52,7 @@ struct Foretelling<'a> {
     vocab: usize,
     /// The token that follows each row.
     ids: &'a [u32],
-    /// What the rows say of them.
+    /// The results of the rows.
     told: &'a mut [Option<Foretold>],
 }
 
