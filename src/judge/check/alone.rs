@@ -1,4 +1,4 @@
-//! Sequences in one pass, and each alone.
+//! Batch invariance: sequences in one pass, and each in a pass of its own.
 
 use super::prints::{Printing, Prints};
 use super::{Check, Runs};
@@ -6,19 +6,19 @@ use llama_trace_core::error::Result;
 use llama_trace_engine::backend::{Backend, Span};
 use llama_trace_engine::model::{Activations, KvCache, pass};
 
-/// Tokens that the second sequence reads in the second pass: as many as a unit takes.
+/// Tokens that the second sequence reads in the second pass: as many as one matrix unit handles.
 const MANY: usize = 16;
 
-/// Runs three ragged sequences together and each by itself: all of the ids, one of them, and half of them; then one
-/// token more, many, and one.
+/// Runs three sequences of different lengths together, and each by itself. The first pass reads all of the ids, one of
+/// them, and half of them; the second reads one more token, [`MANY`], and one.
 ///
 /// # Errors
-/// Where the backend fails or was asked to stop.
+/// The errors of the backend, and a stop request.
 pub(super) fn check<B: Backend>(runs: &Runs<'_, B>) -> Result<Check> {
     let (ids, context) = (runs.ids, runs.model.config.context);
     let all = ids.len();
     let lengths = [[all, 1], [1, MANY], [all.div_ceil(2), 1]];
-    // What does not fit into the context any more stays away from the second pass.
+    // Tokens beyond the context are left out of the second pass.
     let lengths = lengths.map(|[first, second]| [first, second.min(context - first)]);
     let together = run(runs, &lengths, &[0, 1, 2])?;
     let mut check = Check::new("batch", 0.0);
@@ -31,7 +31,7 @@ pub(super) fn check<B: Backend>(runs: &Runs<'_, B>) -> Result<Check> {
     Ok(check)
 }
 
-/// Both passes over `sequences`: what each has in every row.
+/// The row hashes of both passes over `sequences`.
 fn run<B: Backend>(runs: &Runs<'_, B>, lengths: &[[usize; 2]], sequences: &[usize]) -> Result<Vec<Prints>> {
     let model = runs.model;
     let cache = |&sequence: &usize| {
@@ -48,7 +48,7 @@ fn run<B: Backend>(runs: &Runs<'_, B>, lengths: &[[usize; 2]], sequences: &[usiz
         if spans.is_empty() {
             break;
         }
-        // Each sequence begins at another of the ids.
+        // Each sequence starts at a different id.
         let ids: Vec<u32> = (spans.iter())
             .flat_map(|span| {
                 (span.start..span.keys()).map(|at| runs.ids[(at + 7 * span.sequence) % runs.ids.len()])

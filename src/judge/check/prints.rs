@@ -1,4 +1,4 @@
-//! A number for every row of every stage, to compare two runs by of which not both are held.
+//! A hash of every row of every stage. It compares two runs without keeping both in memory.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,11 +9,11 @@ use llama_trace_core::trace::{Address, Axis, PassDims, Probe, Site, Stage, Step,
 use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::Model;
 
-/// A number for each row of each site. Other bits in a row make it another number, but for one case in 2⁶⁴.
+/// A hash of each row of each site. Rows with different bits have different hashes, except for one case in 2⁶⁴.
 #[derive(Debug, Default)]
 pub(super) struct Prints(BTreeMap<Site, Vec<u64>>);
 
-/// The probe that makes them.
+/// The probe that computes the hashes.
 pub(super) struct Printing<F> {
     pub(super) prints: Prints,
     layer_done: F,
@@ -43,7 +43,7 @@ impl<F: Fn()> Probe for Printing<F> {
     }
 }
 
-/// A number for `bits` that depends on each of them and on their order.
+/// A hash of `bits` that depends on each of them and on their order.
 fn print(bits: impl Iterator<Item = u64>) -> u64 {
     /// An odd number without a pattern: 2⁶⁴ / φ.
     const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -51,7 +51,7 @@ fn print(bits: impl Iterator<Item = u64>) -> u64 {
 }
 
 impl Prints {
-    /// Takes in rows of `site`, which may come in any order.
+    /// Adds rows of `site`, in any order.
     pub(super) fn add(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
         let width = values.len() / rows.len().max(1);
         let prints = self.0.entry(site).or_default();
@@ -71,13 +71,13 @@ impl Prints {
         self.0.extend(other.0);
     }
 
-    /// Those of one sequence.
+    /// The hashes of one sequence.
     pub(super) fn of(&self, sequence: usize) -> Self {
         let own = self.0.iter().filter(|(site, _)| site.sequence == sequence);
         Self(own.map(|(site, rows)| (*site, rows.clone())).collect())
     }
 
-    /// Tells `check` in how many rows `other` differs, and where first.
+    /// Adds to `check` the number of rows that differ in `other`, and the first address.
     pub(super) fn compare<B: Backend>(&self, other: &Self, model: &Model<B>, check: &mut Check) {
         let missing = Vec::new();
         let mut sites: Vec<_> = self.0.iter().collect();
@@ -91,7 +91,7 @@ impl Prints {
     }
 }
 
-/// Where a site stands in its pass.
+/// The position of a site in its pass.
 fn order(site: Site) -> (usize, Stage) {
     let part = match site.stage.info().section {
         Section::Start => 0,
@@ -101,11 +101,12 @@ fn order(site: Site) -> (usize, Stage) {
     (part, site.stage)
 }
 
-/// The address of row `row` of the `rows` of `site`: an index on each axis but the last.
+/// The address of row `row` of the `rows` of `site`: an index on each axis except the last.
 fn address<B: Backend>(model: &Model<B>, site: Site, rows: usize, row: usize) -> Address {
     let axes = site.stage.axes();
     let sizes = model.sizes();
-    // Tokens or keys are what differs from pass to pass, and what is left when the others are divided out.
+    // Only the token and key axes vary between passes. Their length follows from the number of rows divided by the
+    // other axes.
     let nothing = PassDims { pass: 0, start: 0, tokens: 1 };
     let fixed = |axis: &Axis| !matches!(axis, Axis::Token | Axis::Key);
     let outer = &axes[..axes.len() - 1];
