@@ -341,7 +341,7 @@ impl ModelConfig {
         }
         let found = match self.rope_scaling {
             RopeScaling::Divisors(_) => "a file that has a factor for each frequency",
-            _ => "a model without",
+            _ => "a model without RoPE scaling",
         };
         match &mut self.rope_scaling {
             RopeScaling::Linear { factor } | RopeScaling::Llama3 { factor, .. } => *factor = new,

@@ -32,7 +32,7 @@ pub fn attribute(rules: &Rules, at: &AttributionAt, operands: &mut impl Operands
         }
     }
     if at.id.is_some() && at.id == at.against {
-        return Err(Error::usage("a token is compared with another")
+        return Err(Error::usage("a token cannot be compared with itself")
             .expected("two different ids")
             .found(format!("{} twice", at.id.unwrap_or_default())));
     }

@@ -183,7 +183,7 @@ impl<O: Operands> Taking<'_, O> {
     fn fold(&mut self, site: Site, of: &SiteRules<'_>, at: usize) -> Result<()> {
         match of.cell(at).fold {
             Fold::Given => {
-                self.note("It is given, not computed: the prompt's, or drawn after the pass before.");
+                self.note("It is an input, not computed: a token of the prompt, or the one drawn after the previous pass.");
             }
             Fold::Lookup { id, table, width, at } => {
                 let (row, id) = self.read(id)?;
@@ -254,7 +254,7 @@ impl<O: Operands> Taking<'_, O> {
                     ops::attention::kv_head(head, sizes.heads, sizes.kv_heads),
                 );
                 self.note(format!(
-                    "Query head {head} reads kv head {kv}: {head} divided by {each}, the heads that share one, without the rest."
+                    "Query head {head} reads kv head {kv}: {each} query heads share one, and {head} / {each} is rounded down."
                 ));
                 self.result(value);
             }

@@ -119,16 +119,16 @@ impl Address {
     fn part(&mut self, part: &str) -> Result<(), String> {
         let number = |prefixes: &[char]| part.strip_prefix(prefixes)?.parse::<usize>().ok();
         if let Some(subject) = self.subject {
-            return Err(format!("after {subject} comes nothing but an index in brackets, and not `{part}`"));
+            return Err(format!("only an index in brackets can follow {subject}, not `{part}`"));
         }
         if let Some(sequence) = number(&['s', 'S']) {
             if self.sequence.is_some() || self.pass.is_some() || self.layer.is_some() {
-                return Err(format!("`{part}` comes first, as in s0/p0/L1/softmax, and once"));
+                return Err(format!("`{part}` must come first, and only once, as in s0/p0/L1/softmax"));
             }
             self.sequence = Some(sequence);
         } else if let Some(pass) = number(&['p', 'P']) {
             if self.pass.is_some() || self.layer.is_some() {
-                return Err(format!("`{part}` comes first, as in p0/L1/softmax, and once"));
+                return Err(format!("`{part}` must come first, and only once, as in p0/L1/softmax"));
             }
             self.pass = Some(pass);
         } else if let Some(layer) = number(&['l', 'L']).or_else(|| part.parse().ok()) {
@@ -169,7 +169,7 @@ impl Address {
                 return Err(format!("{subject} has no axis `{letter}`: its letters are {letters}"));
             };
             if named.iter().any(|(other, _)| *other == at) {
-                return Err(format!("`{letter}={index}`: this axis stands there twice"));
+                return Err(format!("`{letter}={index}`: this axis has an index already"));
             }
             named.push((at, index));
         }
@@ -205,7 +205,7 @@ fn no_stage(name: &str) -> String {
 fn run_name(name: &str) -> Result<String, String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if name.is_empty() || !name.chars().all(fits) {
-        return Err(format!("`{name}:` names no run: one is letters, digits, `-` and `_`, as in r0:"));
+        return Err(format!("`{name}:` is no name of a run: use letters, digits, `-` and `_`, as in r0:"));
     }
     Ok(name.to_owned())
 }
@@ -214,7 +214,7 @@ fn run_name(name: &str) -> Result<String, String> {
 fn indexed(part: &str) -> Result<(char, usize), String> {
     let (name, number) = part
         .split_once('=')
-        .ok_or_else(|| format!("`{part}` is no index: one is a letter, `=` and a number, as in t=5"))?;
+        .ok_or_else(|| format!("`{part}` is no index: write a letter, `=` and a number, as in t=5"))?;
     let (name, number) = (name.trim(), number.trim());
     let mut letters = name.chars();
     match (letters.next(), letters.next()) {
@@ -307,26 +307,29 @@ mod tests {
         let wrong = |text: &str| Address::parse(text).unwrap_err();
         assert_eq!(wrong("p0/L0/nothing[t=0]"), "there is no stage `nothing`");
         assert_eq!(wrong("softmax[h=2"), "`[h=2` has no `]` at its end");
-        assert_eq!(wrong("softmax[h2]"), "`h2` is no index: one is a letter, `=` and a number, as in t=5");
+        assert_eq!(wrong("softmax[h2]"), "`h2` is no index: write a letter, `=` and a number, as in t=5");
         assert_eq!(wrong("softmax[h=-1]"), "`h=-1`: `-1` is no number from 0 on");
         assert_eq!(wrong("softmax[head=1]"), "`head=1`: an axis is named by one letter, as in t=5");
-        assert_eq!(wrong("L0/p1/xq"), "`p1` comes first, as in p0/L1/softmax, and once");
+        assert_eq!(wrong("L0/p1/xq"), "`p1` must come first, and only once, as in p0/L1/softmax");
         assert_eq!(
             wrong("L0/L1/xq"),
             "`L1` is a second layer; one stands before the stage, as in L1/softmax"
         );
-        assert_eq!(wrong("p0/s1/xq"), "`s1` comes first, as in s0/p0/L1/softmax, and once");
-        assert_eq!(wrong("a b:xq"), "`a b:` names no run: one is letters, digits, `-` and `_`, as in r0:");
+        assert_eq!(wrong("p0/s1/xq"), "`s1` must come first, and only once, as in s0/p0/L1/softmax");
+        assert_eq!(
+            wrong("a b:xq"),
+            "`a b:` is no name of a run: use letters, digits, `-` and `_`, as in r0:"
+        );
         assert_eq!(wrong("L0/x/xq"), "there is no stage `x`");
         assert_eq!(wrong("L-1/xq"), "`L-1` is no layer: these have whole numbers from 0, as in L0");
         assert_eq!(wrong("p1.5/xq"), "`p1.5` is no pass: these have whole numbers from 0, as in p0");
         assert_eq!(wrong("s-0/xq"), "`s-0` is no sequence: these have whole numbers from 0, as in s0");
-        assert_eq!(wrong("xq/L0"), "after xq comes nothing but an index in brackets, and not `L0`");
+        assert_eq!(wrong("xq/L0"), "only an index in brackets can follow xq, not `L0`");
         let axes = |text: &str| Address::parse(text).unwrap().axes(XQ_ROPE).unwrap_err();
         assert_eq!(
             axes("[k=1]"),
             "xq_rope has no axis `k`: its letters are t (token), h (head), c (head_dim)"
         );
-        assert_eq!(axes("[t=1,q=2]"), "`q=2`: this axis stands there twice");
+        assert_eq!(axes("[t=1,q=2]"), "`q=2`: this axis has an index already");
     }
 }

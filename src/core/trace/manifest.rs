@@ -208,7 +208,7 @@ impl Manifest {
         let Self { prompt, prompts, cache, sampling, passes, files, card, .. } =
             serde_json::from_slice(text).map_err(|_| foreign())?;
         if card.as_ref().is_some_and(|card| card.check().is_err()) {
-            return Err("a manifest whose model cannot be".to_owned());
+            return Err("a manifest with an impossible model".to_owned());
         }
         Ok(Self { cache, ..Self::complete(card, (prompt, prompts), sampling, passes, files) })
     }

@@ -169,7 +169,7 @@ pub fn numbers(
         let (Some(from), Some(to)) = (number(from), number(to)) else {
             let next =
                 format!("give numbers or ranges with commas between them, or leave --{what} out for all");
-            return wrong(format!("this is no list of numbers of a {what}"), part, next);
+            return wrong(format!("this is no list of {what} numbers"), part, next);
         };
         if from > to {
             let next = format!("write the smaller number first: {to}-{from}");

@@ -299,7 +299,7 @@ impl Stage {
             Exists::Hiding => Absence {
                 what: format!("pass {} has no {name}", dims.pass),
                 why: format!("it reads {} token, and nothing is hidden from it", dims.tokens),
-                expected: "a pass that reads several tokens: from one alone nothing is hidden",
+                expected: "a pass that reads several tokens: nothing is hidden from a single one",
                 found: format!("{} token", dims.tokens),
                 next: "choose softmax",
             },
@@ -313,7 +313,7 @@ impl Stage {
             Exists::Int8 => Absence {
                 what: format!("this run has no {name}"),
                 why: format!(
-                    "it computes in {}; where products are in int8 there is one",
+                    "it computes in {}; only runs with int8 products have one",
                     card.precision.name()
                 ),
                 expected: "a run whose products are in int8",

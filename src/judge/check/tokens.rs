@@ -50,7 +50,7 @@ pub(super) fn check<B: Backend>(plan: &Plan<'_>, model: &Model<B>) -> Result<Che
         });
     }
     if !tried {
-        return Ok(Check::skipped("tokenizer", "no id of it has a text of its own"));
+        return Ok(Check::skipped("tokenizer", "none of its ids has a text of its own"));
     }
     Ok(check)
 }

@@ -78,9 +78,7 @@ pub(super) fn check_passes(a: &About, b: &About) -> Result<()> {
         format!("{}: {} {tokens} in p{}", about.name, pass.dims.tokens, pass.dims.pass)
     };
     let (ours, theirs) = (format!("as in {}", tokens(a, of_a)), tokens(b, of_b));
-    let other = Error::usage(
-        "the same ids were read in other passes, so that no stage of the one is one of the other",
-    );
+    let other = Error::usage("the two read the same ids in different passes: their stages do not correspond");
     // A port cannot rerun `export`.
     let anew = match (a.is_foreign(), b.is_foreign()) {
         (false, true) => Some(("A", chunk(&a.passes, &b.passes))),

@@ -156,12 +156,12 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 Some(_) => "B has no logits, or no probs, of its own there",
                 None => "neither run says how it drew",
             };
-            self.report.notes.push(format!("of {passes} what was drawn is not judged: {why}"));
+            self.report.notes.push(format!("the draw of {passes} is not judged: {why}"));
         }
         if self.report.lines.is_empty() && self.report.first.is_none() {
             if let Some(missing) = self.report.damaged().next() {
                 return Err(Error::model(
-                    "there is nothing to compare: what B has of A's stages cannot be read",
+                    "there is nothing to compare: B's files of A's stages cannot be read",
                 )
                 .at(missing.site)
                 .expected("values that can be compared")
@@ -170,7 +170,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             }
             let what = match not_told {
                 0 => "the two have no stage in common",
-                _ => "of what B drew nobody can tell whether it is right",
+                _ => "it cannot be decided whether B's draw is right",
             };
             return Err(Error::usage(format!("there is nothing to compare: {what}"))
                 .at(&self.b.about().name)
@@ -178,7 +178,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 .found(
                     self.report.missing.iter().find_map(|missing| missing.why.as_deref()).unwrap_or("none"),
                 )
-                .next("look which files each of them has"));
+                .next("check which files each of them has"));
         }
         Ok(self.report)
     }
@@ -293,7 +293,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                         .next("mend `layers` in capture.toml, or leave it out where all of them ran"));
                 }
                 Some(ran) if ran < all => self.report.notes.push(format!(
-                    "of {letter} the first {ran} of {all} layers ran: what comes after them is not compared"
+                    "in {letter} only the first {ran} of {all} layers ran: later stages are not compared"
                 )),
                 _ => {}
             }

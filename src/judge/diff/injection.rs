@@ -428,7 +428,7 @@ impl<B: Backend> Judge for Injection<'_, B> {
         if bad_a && bad_b {
             // Neither matches the model: B is compared with A.
             let Judged { line, at, .. } = self.table.see(pair)?;
-            let note = Some(format!("neither A nor B has what the model gives at {site}"));
+            let note = Some(format!("neither A nor B is what the model gives at {site}"));
             if line.differs() {
                 self.bad.insert(site, self.of_bad(false, may_b, rows, pair.first));
             }
@@ -437,7 +437,7 @@ impl<B: Backend> Judge for Injection<'_, B> {
         if bad_a {
             let line = Line { site, apart: whole, error: off_a.error(), tolerance: may_a, inherited };
             self.bad.insert(site, self.of_bad(true, may_a, rows, pair.first));
-            let note = Some(format!("it is A that does not have what the model gives at {site}; B does"));
+            let note = Some(format!("A is not what the model gives at {site}; B is"));
             return Ok(Judged { line, at: off_a.cell(), note });
         }
         if bad_b {

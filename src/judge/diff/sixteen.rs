@@ -48,6 +48,6 @@ impl Bits {
 pub(super) fn note(site: Site, dtype: CacheDtype) -> String {
     let name = dtype.name();
     format!(
-        "B's {site} has {name} values alone: where a cache of {name} is meant, capture.toml says cache = \"{name}\""
+        "B's {site} has only {name} values: if its cache is {name}, capture.toml should say cache = \"{name}\""
     )
 }

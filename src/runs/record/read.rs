@@ -274,8 +274,8 @@ impl Trace {
         }
         Err(Error::model(format!("the values of {site} are not those that were recorded"))
             .at(&self.place)
-            .expected("values with the digests that the trace has of them")
-            .found("others: the file was changed or is damaged")
+            .expected("values that match the digests in the trace")
+            .found("other values: the file was changed or is damaged")
             .next("record it again"))
     }
 

@@ -310,7 +310,7 @@ impl Live {
                 Error::prompt(format!("the text has ended: the model drew its end-of-text token {last}"))
                     .next("b on a line of probs goes on with that token")
             }
-            Ended::Full if tokens < context => Error::prompt("the context that was reserved is full")
+            Ended::Full if tokens < context => Error::prompt("the reserved context is full")
                 .expected(format!("at most {tokens} tokens"))
                 .next("start again with a larger --context"),
             Ended::Full | Ended::Limit => {
@@ -496,7 +496,7 @@ impl Source for Live {
         }
         let passes = self.outline.passes.get(..=fork.pass).unwrap_or_default();
         let Some(last) = passes.last().filter(|pass| pass.sampled.is_some()) else {
-            return Err(Error::usage(format!("pass {} is not there to go on from", fork.pass)));
+            return Err(Error::usage(format!("there is no finished pass {} to branch from", fork.pass)));
         };
         if fork.token as usize >= self.outline.card.config.vocab {
             return Err(Error::usage(format!("there is no token {}", fork.token)));

@@ -8,7 +8,7 @@ use llama_trace_formats::tokenizer::{Priority, Stretch, Tokenizer};
 /// merges too.
 pub(super) fn made(tokenizer: Option<&dyn Tokenizer>, ids: &[u32]) -> Result<Vec<Made>> {
     let tokenizer = tokenizer.ok_or_else(|| {
-        Error::usage("there is no tokenizer: of its tokens only the ids are known")
+        Error::usage("there is no tokenizer: only the ids of its tokens are known")
             .next("give --tokenizer, or a model with one")
     })?;
     let mut stream = tokenizer.stream();

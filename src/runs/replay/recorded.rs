@@ -46,8 +46,8 @@ const NEEDS_MODEL: &str = "open the trace with --model and the model that it was
 
 /// The same for run B, which is compared with run A. Computing B's values from a model would give the expected ones,
 /// not B's.
-const WRITE_IT: &str = "have B write it too: of B nothing is computed here";
-const OTHER_SIDE: &str = "B is shown with what it wrote alone; A's number is taken apart with --model";
+const WRITE_IT: &str = "let B write it too: nothing of B is computed here";
+const OTHER_SIDE: &str = "B is shown only as it was written; --model explains A's number";
 
 /// An open trace, with its model if that is available.
 pub struct Recorded<B: Backend> {
@@ -86,7 +86,7 @@ impl<B: Backend + 'static> Recorded<B> {
     pub fn open(&self, run: Run, sequence: usize) -> Result<Box<dyn Source>> {
         let sequences = self.trace.sequences();
         if sequence >= sequences {
-            let there = if sequences == 1 { "s0 alone".into() } else { format!("s0 to s{}", sequences - 1) };
+            let there = if sequences == 1 { "only s0".into() } else { format!("s0 to s{}", sequences - 1) };
             return Err(Error::usage(format!("there is no sequence {sequence}")).found(there));
         }
         let fork = self.fork(run, sequence)?;
@@ -145,7 +145,7 @@ impl<B: Backend + 'static> Recorded<B> {
         let Some(number) = usize::from(run.0).checked_sub(1) else { return Ok(None) };
         let branch = self.trace.branches().get(number).filter(|branch| branch.sequence == sequence);
         branch.map(|branch| Some(branch.fork())).ok_or_else(|| match self.trace.branches().len() {
-            0 => Error::usage(format!("there is no run {run}")).found("r0 alone"),
+            0 => Error::usage(format!("there is no run {run}")).found("only r0"),
             count => {
                 const TOLD: usize = 8;
                 let branches = (1..).zip(self.trace.branches()).take(TOLD);
@@ -203,7 +203,7 @@ fn sampler(trace: &dyn Kept, sequence: usize) -> Result<Option<Sampler>> {
     let sampler = Sampler::new(drawing.sampling);
     // A wrong value comes from the file, not from an option.
     let sampler = sampler.map_err(|_| {
-        Error::model("the trace says that its tokens were drawn as none can be")
+        Error::model("the sampler settings in the trace are impossible")
             .at(trace.place())
             .expected("a temperature of 0 or more, and top-p over 0 and up to 1")
             .found(format!("temperature {temperature}, top-p {top_p}"))

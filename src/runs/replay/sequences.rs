@@ -74,7 +74,7 @@ impl<B: Backend + 'static> Sequences<B> {
     /// Those of [`Live::start`], and [`Error::Usage`] if there are too many runs.
     pub fn another(&self, run: Run, ids: Vec<u32>, model: Option<Arc<Model<B>>>) -> Result<Live> {
         let Some(start) = self.starts.first() else {
-            return Err(Error::usage("there is no run whose prompt could be another"));
+            return Err(Error::usage("there is no run to give another prompt to"));
         };
         let others = self.others.fetch_add(1, Ordering::Relaxed);
         if others >= MOST {

@@ -209,5 +209,5 @@ pub(super) fn serve(
 }
 
 fn interrupted() -> Error {
-    Error::interrupted("stopped before it was begun")
+    Error::interrupted("stopped before it started")
 }

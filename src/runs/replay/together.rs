@@ -115,7 +115,7 @@ impl Together {
                 explanation.recorded = kept;
                 if let Some(recorded) = recorded.filter(|value| value.to_bits() != explanation.value.to_bits()) {
                     explanation.notes.push(format!(
-                        "The model's own run has {} here: its numbers are those told, for the trace does not have all of them.",
+                        "The model's own run has {} here. Its operands are shown, because the trace does not have all of them.",
                         explanation.value as f32
                     ));
                     explanation.value = recorded;

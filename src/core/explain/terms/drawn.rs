@@ -81,7 +81,7 @@ impl<O: Operands> Taking<'_, O> {
                         random.map_or(String::new(), |random| format!(" by the random number {random:.6}"));
                     self.applied(constant("picked in place of what is drawn", drawn.into()), drawn);
                     self.note(format!(
-                        "It was picked: a branch begins here. What is drawn{luck} is another token."
+                        "It was picked: a branch begins here. The draw{luck} gives another token."
                     ));
                 }
                 Some(random) => {

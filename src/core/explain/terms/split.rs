@@ -40,7 +40,7 @@ impl<O: Operands> Taking<'_, O> {
             }
             Err(Error::Usage(_)) if self.operands.is_all() => {
                 self.note(
-                    "How much of it is content and how much position is told with queries and keys before RoPE, which are not all there.",
+                    "The split into content and position needs the queries and keys before RoPE, and some of them are missing.",
                 );
             }
             Err(error) => return Err(error),

@@ -34,7 +34,7 @@ impl Trace {
             // The user named one file of an export or capture, which is opened as a folder.
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let of_folder = ["manifest.json", "capture.toml"].contains(&name) || name.ends_with(".npy");
-            if of_folder { error.next("give the folder that it lies in") } else { error }
+            if of_folder { error.next("give the folder that contains it") } else { error }
         })
     }
 
@@ -55,7 +55,7 @@ impl Trace {
             Some(VERSION) => {}
             Some(version) => {
                 let age = if version > VERSION { "newer" } else { "older" };
-                return Err(Error::model(format!("the trace is of {age} form than this program reads"))
+                return Err(Error::model(format!("the trace has a format {age} than this program reads"))
                     .at(place)
                     .expected(format!("format version {VERSION}"))
                     .found(format!("format version {version}"))
@@ -179,9 +179,9 @@ fn word<'a>(header: &'a Metadata, key: &str) -> Option<&'a str> {
 
 /// The stages with statistics, after a check of the whole description.
 fn checked(about: &About) -> std::result::Result<Vec<Stage>, String> {
-    about.card.check().map_err(|_| "a model that cannot be".to_owned())?;
+    about.card.check().map_err(|_| "an impossible model".to_owned())?;
     about.cache().ok_or("an unknown number type of the cache")?;
-    let named = about.stages().ok_or("the name of a stage that there is not")?;
+    let named = about.stages().ok_or("an unknown name of a stage")?;
     let possible = stages(&about.card.sizes(), Keep::All, |_| false);
     // In the order of the pass, each at most once.
     let mut rest = possible.into_iter();
