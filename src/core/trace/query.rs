@@ -8,12 +8,12 @@ use std::sync::Arc;
 use super::block::{Block, Region};
 use super::draw::{Draw, DrawAt};
 use super::explanation::{Explanation, ExplanationAt};
-use super::foretold::{Foretold, ForetoldAt, Made};
 use super::lens::{Attribution, AttributionAt, LensAt, Reading};
 use super::pattern::Pattern;
 use super::site::{Run, Site};
 use super::spread::{Order, Part, Spread};
 use super::stream::{Addition, StreamAt};
+use super::token_logprobs::{TokenLogprob, TokenLogprobsAt, TokenPieces};
 use super::units::{UnitsAt, WritesAt, Writing};
 use super::weight::Weight;
 
@@ -45,9 +45,9 @@ pub enum Query {
     /// The contribution of some units to the logits.
     Writes(WritesAt),
     /// The probabilities of tokens before they were read.
-    Foretold(ForetoldAt),
+    TokenLogprobs(TokenLogprobsAt),
     /// The pieces of the tokens of a pass; the site is that of `tokens`.
-    Made(Site),
+    TokenPieces(Site),
 }
 
 impl Query {
@@ -64,8 +64,8 @@ impl Query {
             Self::Stream(at) => Some(at.site),
             Self::Units(at) => Some(at.site),
             Self::Writes(at) => Some(at.site),
-            Self::Foretold(at) => Some(at.site),
-            Self::Made(site) | Self::Patterns(site) => Some(*site),
+            Self::TokenLogprobs(at) => Some(at.site),
+            Self::TokenPieces(site) | Self::Patterns(site) => Some(*site),
         }
     }
 
@@ -84,8 +84,8 @@ impl Query {
             Self::Stream(at) => at.site.run = run,
             Self::Units(at) => at.site.run = run,
             Self::Writes(at) => at.site.run = run,
-            Self::Foretold(at) => at.site.run = run,
-            Self::Made(site) | Self::Patterns(site) => site.run = run,
+            Self::TokenLogprobs(at) => at.site.run = run,
+            Self::TokenPieces(site) | Self::Patterns(site) => site.run = run,
         }
         query
     }
@@ -131,10 +131,10 @@ pub enum Answer {
     Units(Arc<[u32]>),
     /// To [`Query::Writes`]: one per unit.
     Writes(Vec<Writing>),
-    /// To [`Query::Foretold`]: one per token; `None` for the first token of a text.
-    Foretold(Vec<Option<Foretold>>),
-    /// To [`Query::Made`]: one per token of the pass.
-    Made(Arc<[Made]>),
+    /// To [`Query::TokenLogprobs`]: one per token; `None` for the first token of a text.
+    TokenLogprobs(Vec<Option<TokenLogprob>>),
+    /// To [`Query::TokenPieces`]: one per token of the pass.
+    TokenPieces(Arc<[TokenPieces]>),
 }
 
 /// A query that knows the type of its answer.
@@ -159,9 +159,9 @@ pub struct BlockAt(pub Site, pub Region);
 #[derive(Clone, Copy, Debug)]
 pub struct PatternsAt(pub Site);
 
-/// The pieces of the tokens of a pass: [`Query::Made`].
+/// The pieces of the tokens of a pass: [`Query::TokenPieces`].
 #[derive(Clone, Copy, Debug)]
-pub struct MadeAt(pub Site);
+pub struct TokenPiecesAt(pub Site);
 
 impl From<BlockAt> for Query {
     fn from(BlockAt(site, region): BlockAt) -> Self {
@@ -175,9 +175,9 @@ impl From<PatternsAt> for Query {
     }
 }
 
-impl From<MadeAt> for Query {
-    fn from(MadeAt(site): MadeAt) -> Self {
-        Self::Made(site)
+impl From<TokenPiecesAt> for Query {
+    fn from(TokenPiecesAt(site): TokenPiecesAt) -> Self {
+        Self::TokenPieces(site)
     }
 }
 
@@ -217,7 +217,7 @@ queries! {
     StreamAt, Stream;
     UnitsAt, Units;
     WritesAt, Writes;
-    ForetoldAt, Foretold;
+    TokenLogprobsAt, TokenLogprobs;
 }
 
 questions! {
@@ -231,8 +231,8 @@ questions! {
     StreamAt, Stream: [[Addition; 2]], Vec<[Addition; 2]>;
     UnitsAt, Units: [u32], Arc<[u32]>;
     WritesAt, Writes: [Writing], Vec<Writing>;
-    ForetoldAt, Foretold: [Option<Foretold>], Vec<Option<Foretold>>;
-    MadeAt, Made: [Made], Arc<[Made]>;
+    TokenLogprobsAt, TokenLogprobs: [Option<TokenLogprob>], Vec<Option<TokenLogprob>>;
+    TokenPiecesAt, TokenPieces: [TokenPieces], Arc<[TokenPieces]>;
 }
 
 impl fmt::Display for Query {
@@ -250,8 +250,8 @@ impl fmt::Display for Query {
             Self::Stream(at) => write!(f, "measuring {}", at.site),
             Self::Units(at) => write!(f, "sorting {}", at.site),
             Self::Writes(at) => write!(f, "reading what the units of {} write", at.site),
-            Self::Foretold(at) => write!(f, "reading the tokens' probabilities of {}", at.site),
-            Self::Made(site) => write!(f, "splitting the text of {site}"),
+            Self::TokenLogprobs(at) => write!(f, "reading the tokens' probabilities of {}", at.site),
+            Self::TokenPieces(site) => write!(f, "splitting the text of {site}"),
         }
     }
 }

@@ -4,13 +4,13 @@
 pub mod derive;
 mod lens;
 mod live;
-mod made;
 mod operands;
 pub mod recorded;
 mod sequences;
 mod serve;
 mod store;
 mod together;
+mod token_pieces;
 mod worker;
 
 pub use live::{DEFAULT_MEMORY, LEAST_MEMORY, Live, Start};

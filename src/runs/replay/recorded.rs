@@ -1,9 +1,9 @@
 //! A run from a file. Kept values are read; others are derived by the functions that derive frames of a live run.
 //! Nothing is run again. A worker thread does the work, as for a live run.
 
+mod derived;
 mod follows;
 mod lens;
-mod made;
 
 pub use follows::Follows;
 
@@ -27,11 +27,11 @@ use llama_trace_core::ops::round;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::trace::block::{Cutting, index_of};
 use llama_trace_core::trace::draw::{Draw, DrawAt};
-use llama_trace_core::trace::foretold::{Foretold, ForetoldAt};
 use llama_trace_core::trace::pattern::Measuring;
 use llama_trace_core::trace::source::all_recorded;
 use llama_trace_core::trace::spread::Counting;
 use llama_trace_core::trace::stage::Section;
+use llama_trace_core::trace::token_logprobs::{TokenLogprob, TokenLogprobsAt};
 use llama_trace_core::trace::{
     Answer, Block, Cached, Fork, Order, Outline, Part, PassDims, PassOutline, Pattern, Probe, Query, Region,
     Run, Site, Sizes, Source, Spread, Stage, TokenLabel, WeightRows,
@@ -312,12 +312,14 @@ impl<B: Backend> Serves for Reader<B> {
                 self.dims(at.site)?;
                 writings(&self.rules(), at, self).map(Answer::Writes)
             }
-            Query::Foretold(at) => self.foretold(at).map(Answer::Foretold),
-            Query::Made(site) => {
+            Query::TokenLogprobs(at) => self.token_logprobs(at).map(Answer::TokenLogprobs),
+            Query::TokenPieces(site) => {
                 let ids =
                     self.trace.passes(self.run, self.sequence).get(site.pass).map(|pass| pass.tokens.clone());
                 let ids = ids.ok_or_else(|| self.no(*site))?;
-                Ok(Answer::Made(super::made::made(self.tokenizer.as_deref(), &ids)?.into()))
+                Ok(Answer::TokenPieces(
+                    super::token_pieces::token_pieces(self.tokenizer.as_deref(), &ids)?.into(),
+                ))
             }
             Query::Lens(at) => self.lens(at).map(Answer::Lens),
         }
@@ -450,7 +452,7 @@ impl<B: Backend> Reader<B> {
     }
 
     /// The probability of each token of `at`, from the logits at the previous position.
-    fn foretold(&mut self, at: &ForetoldAt) -> Result<Vec<Option<Foretold>>> {
+    fn token_logprobs(&mut self, at: &TokenLogprobsAt) -> Result<Vec<Option<TokenLogprob>>> {
         let dims = self.dims(at.site)?;
         let ids = self.trace.passes(self.run, self.sequence)[at.site.pass].tokens.clone();
         let mut told = Vec::new();
@@ -466,7 +468,7 @@ impl<B: Backend> Reader<B> {
             told.push(match before {
                 Some((site, row)) => {
                     let logits = self.rows(site, row..row + 1)?;
-                    Foretold::of(logits.floats(row..row + 1), ids[token])
+                    TokenLogprob::of(logits.floats(row..row + 1), ids[token])
                 }
                 None => None,
             });

@@ -6,8 +6,8 @@
 
 mod branches;
 mod explanation;
-mod foretold;
 mod lens;
+mod token_logprobs;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -16,10 +16,10 @@ use ndarray::{ArrayD, IxDyn};
 
 use super::derive::{derive, is_derived, values};
 use super::lens::Answers;
-use super::made::made;
 use super::operands;
 use super::serve::{Member, Progress, Reply, Serves, lock};
 use super::store::Store;
+use super::token_pieces::token_pieces;
 use branches::Branches;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::block::Cutting;
@@ -108,11 +108,11 @@ impl<B: Backend> Serves for Worker<'_, B> {
             Query::Stream(at) => self.stream(at).map(Answer::Stream),
             Query::Units(at) => self.units(at).map(Answer::Units),
             Query::Writes(at) => self.writes(at).map(Answer::Writes),
-            Query::Foretold(at) => self.foretold(at).map(Answer::Foretold),
-            Query::Made(site) => {
+            Query::TokenLogprobs(at) => self.token_logprobs(at).map(Answer::TokenLogprobs),
+            Query::TokenPieces(site) => {
                 self.dims(*site)?;
-                made(self.tokenizer.as_deref(), &self.passes[site.pass].ids)
-                    .map(|made| Answer::Made(made.into()))
+                token_pieces(self.tokenizer.as_deref(), &self.passes[site.pass].ids)
+                    .map(|pieces| Answer::TokenPieces(pieces.into()))
             }
         }
     }

@@ -6,7 +6,7 @@ use super::site::Site;
 
 /// Asks for the probabilities of tokens of a pass before they were read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ForetoldAt {
+pub struct TokenLogprobsAt {
     /// `logits` of the pass that reads the tokens.
     pub site: Site,
     /// The tokens of the pass.
@@ -15,7 +15,7 @@ pub struct ForetoldAt {
 
 /// The model's probability of a token, from the logits at the previous position.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Foretold {
+pub struct TokenLogprob {
     /// log_softmax(logits)\[id\], at temperature 1: 0 means certain.
     pub log_prob: f32,
     /// Its rank among all tokens, from 1, the most likely; equal ones are ordered by id.
@@ -29,7 +29,7 @@ pub const LIKELIEST: usize = 8;
 
 /// The pieces of a token of a pass.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Made {
+pub struct TokenPieces {
     /// The bytes that it adds to the text; empty for a special token.
     pub bytes: Vec<u8>,
     /// The pieces it was merged from: characters or bytes, as labels; empty if they are unknown.
@@ -49,7 +49,7 @@ pub struct Joined {
     pub by: String,
 }
 
-impl Foretold {
+impl TokenLogprob {
     /// The entry of the token `id` in `logits` (V); `None` if there is no such id.
     pub fn of(logits: &[f32], id: u32) -> Option<Self> {
         let own = *logits.get(id as usize)?;
@@ -79,18 +79,18 @@ mod tests {
     fn a_log_probability_is_that_of_the_softmax() {
         let logits: Vec<f32> = [0.5_f32, 0.25, 0.125, 0.125].iter().map(|p| p.ln() + 7.0).collect();
         for (id, prob, rank) in [(0, 0.5_f32, 1), (1, 0.25, 2), (2, 0.125, 3), (3, 0.125, 4)] {
-            let found = Foretold::of(&logits, id).unwrap();
+            let found = TokenLogprob::of(&logits, id).unwrap();
             assert!((found.log_prob - prob.ln()).abs() < 1e-6, "{id}: {found:?}");
             assert_eq!(found.rank, rank, "of equals the lower id comes first");
             assert_eq!(found.likeliest.iter().map(|likely| likely.0).collect::<Vec<_>>(), [0, 1, 2, 3]);
             assert_eq!(found.likeliest[id as usize].1, found.log_prob);
         }
         // Also if the probability itself is too small for float32.
-        assert_eq!(Foretold::of(&[0.0, -500.0], 1).unwrap().log_prob, -500.0);
-        assert_eq!(Foretold::of(&logits, 4), None);
+        assert_eq!(TokenLogprob::of(&[0.0, -500.0], 1).unwrap().log_prob, -500.0);
+        assert_eq!(TokenLogprob::of(&logits, 4), None);
         let rising: Vec<f32> = (0..20).map(|id| id as f32).collect();
         let ids: Vec<u32> =
-            Foretold::of(&rising, 3).unwrap().likeliest.iter().map(|likely| likely.0).collect();
+            TokenLogprob::of(&rising, 3).unwrap().likeliest.iter().map(|likely| likely.0).collect();
         assert_eq!(ids, [19, 18, 17, 16, 15, 14, 13, 12]);
     }
 }

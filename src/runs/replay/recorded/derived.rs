@@ -45,8 +45,8 @@ impl<B: Backend> Reader<B> {
         }
         let (dims, sizes) = (self.dims(site)?, self.sizes());
         let rows = 0..sizes.rows(site.stage.axes(), dims);
-        let made = self.made(site, rows)?;
-        let frame = shaped(made, &sizes.shape(site.stage.axes(), dims));
+        let rows = self.read_or_derive(site, rows)?;
+        let frame = shaped(rows, &sizes.shape(site.stage.axes(), dims));
         let block = Block::whole(Arc::new(frame));
         lock(&self.store).cache(block.clone());
         Ok(block.frame)
@@ -59,11 +59,11 @@ impl<B: Backend> Reader<B> {
             return self.frame(site).map(Rows::whole);
         }
         let first = rows.start;
-        Ok(Rows::part(Arc::new(self.made(site, rows)?), first))
+        Ok(Rows::part(Arc::new(self.read_or_derive(site, rows)?), first))
     }
 
     /// Rows of `site` as a frame (rows, width), read or derived.
-    fn made(&mut self, site: Site, rows: Range<usize>) -> Result<Frame> {
+    fn read_or_derive(&mut self, site: Site, rows: Range<usize>) -> Result<Frame> {
         self.stop.check()?;
         if let Some(data) = self.trace.rows(site, rows.clone())? {
             return Ok(Frame { site, axes: site.stage.axes(), data });
