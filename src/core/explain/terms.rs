@@ -82,18 +82,19 @@ pub fn explain(
         Err(Error::Usage(why)) => Err(Error::Usage(why)),
         Err(error) => return Err(error),
     };
-    let mut taking =
-        Taking { rules, operands, precision: rules.card().precision, most, folded: Folded::default() };
-    match (taking.fold(site, &of, at), &value) {
+    let mut explainer =
+        Explainer { rules, operands, precision: rules.card().precision, most, folded: Folded::default() };
+    match (explainer.fold(site, &of, at), &value) {
         // Of two errors, the one about the requested value itself is reported.
         (Err(Error::Usage(_)), Err(_)) => {}
         (folded, _) => folded?,
     }
-    let value = match (value, taking.folded.result) {
+    let value = match (value, explainer.folded.result) {
         (Ok(value), _) | (Err(_), Some(value)) => f64::from(value),
         (Err(error), None) => return Err(error),
     };
-    let Folded { result, is_sum, own, is_largest, mut terms, notes, splits, figure, small } = taking.folded;
+    let Folded { result, is_sum, own, is_largest, mut terms, notes, splits, figure, small } =
+        explainer.folded;
     // Operands of a rule that is no sum stay in the order of their use.
     if is_sum {
         terms.sort_by(|a, b| b.product.abs().total_cmp(&a.product.abs()));
@@ -133,7 +134,7 @@ fn single(operands: &mut impl Operands, cell: Cell) -> Result<f32> {
 }
 
 /// A cell that is being explained.
-struct Taking<'a, O> {
+struct Explainer<'a, O> {
     rules: &'a Rules,
     operands: &'a mut O,
     precision: Precision,
@@ -142,7 +143,7 @@ struct Taking<'a, O> {
     folded: Folded,
 }
 
-impl<O: Operands> Taking<'_, O> {
+impl<O: Operands> Explainer<'_, O> {
     fn operand(&self, cell: Cell, value: f32) -> Operand {
         let address = self.rules.address(cell);
         let from = match cell.place {

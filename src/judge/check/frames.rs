@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::cells::number;
 use super::distance::Verdict;
 use super::kernels::Kernels;
-use super::prints::Prints;
+use super::row_hashes::RowHashes;
 use super::sample::Sample;
 use super::stages::{self, Frames};
 use super::{AGAIN, Check, Runs, SAMPLING};
@@ -22,7 +22,7 @@ use llama_trace_runs::replay::derive::{derive, is_derived};
 pub(super) struct Found {
     /// The bits of the last logits of each pass.
     pub(super) logits: Vec<Vec<u32>>,
-    pub(super) prints: Prints,
+    pub(super) hashes: RowHashes,
     pub(super) derived: Check,
     pub(super) float64: Check,
     pub(super) kernels: Vec<Check>,
@@ -32,12 +32,12 @@ pub(super) struct Found {
 }
 
 /// Receives the frames as they arrive.
-struct Taking<'a, 'm, B: Backend> {
+struct FrameChecker<'a, 'm, B: Backend> {
     runs: &'a Runs<'m, B>,
     rules: Rules,
     dims: PassDims,
     frames: Frames,
-    prints: Prints,
+    hashes: RowHashes,
     derived: Check,
     float64: Verdict,
     kernels: Kernels<'m, B>,
@@ -50,12 +50,12 @@ struct Taking<'a, 'm, B: Backend> {
 /// Runs the passes with a recorder, and recomputes every stage.
 pub(super) fn record<'m, B: Backend>(runs: &Runs<'m, B>, sample: &Sample) -> Result<Found> {
     let model: &'m Model<B> = runs.model;
-    let taking = RefCell::new(Taking {
+    let checker = RefCell::new(FrameChecker {
         runs,
         rules: Rules::new(model.card(), model.backend.cache_dtype(), SAMPLING),
         dims: PassDims { pass: 0, start: 0, tokens: 0 },
         frames: Frames::new(),
-        prints: Prints::default(),
+        hashes: RowHashes::default(),
         derived: Check::new("derived", 0.0),
         float64: Verdict::new("float64", &model.backend),
         kernels: Kernels::new(model, *sample),
@@ -67,20 +67,20 @@ pub(super) fn record<'m, B: Backend>(runs: &Runs<'m, B>, sample: &Sample) -> Res
     runs.passes(
         |dims, random| {
             passes.push(dims);
-            taking.borrow_mut().begin(dims, random);
-            Recorder::new(model.sizes(), dims, &select, |frame| taking.borrow_mut().take(frame))
+            checker.borrow_mut().begin(dims, random);
+            Recorder::new(model.sizes(), dims, &select, |frame| checker.borrow_mut().take(frame))
         },
         |_, last| {
             logits.push(last);
-            taking.borrow_mut().failed.take().map_or(Ok(()), Err)
+            checker.borrow_mut().failed.take().map_or(Ok(()), Err)
         },
     )?;
-    let Taking { rules, prints, derived, float64, kernels, rows, .. } = taking.into_inner();
+    let FrameChecker { rules, hashes, derived, float64, kernels, rows, .. } = checker.into_inner();
     let float64 = float64.finish(&rules);
-    Ok(Found { logits, prints, derived, float64, kernels: kernels.finish(&rules), rows, passes })
+    Ok(Found { logits, hashes, derived, float64, kernels: kernels.finish(&rules), rows, passes })
 }
 
-impl<B: Backend> Taking<'_, '_, B> {
+impl<B: Backend> FrameChecker<'_, '_, B> {
     fn begin(&mut self, dims: PassDims, random: Option<f64>) {
         self.dims = dims;
         self.rules.push(dims, random);
@@ -91,7 +91,7 @@ impl<B: Backend> Taking<'_, '_, B> {
         let site = frame.site;
         // Rows as the probe got them: everything along the last axis.
         let rows = self.rules.sizes().rows(site.stage.axes(), self.dims);
-        self.prints.add(site, 0..rows, frame.values());
+        self.hashes.add(site, 0..rows, frame.values());
         self.frames.insert(site, Arc::new(frame));
         let whole = match (site.stage, site.layer) {
             // All stages before the layers are complete.

@@ -15,14 +15,14 @@
 //! There is no second forward pass. A stage is recomputed from the earlier stages of the recorded run, and its frames
 //! are dropped after their layer.
 
-mod alone;
+mod batch_invariance;
 mod cells;
 mod distance;
 mod float32;
 mod frames;
 mod kernels;
 mod plain;
-mod prints;
+mod row_hashes;
 mod sample;
 mod stages;
 mod tokens;
@@ -172,9 +172,9 @@ fn all<B: Backend, C: Backend>(
     let plain = run.plain()?;
     let found = frames::record(&run, &plan.sample)?;
     let recorded = recorded(&run, &plain, &found.logits);
-    let threads = run.threads(&found.prints)?;
+    let threads = run.threads(&found.hashes)?;
     let float32 = processor.map(|processor| float32::check(&run, processor)).transpose()?;
-    let batch = alone::check(&run)?;
+    let batch = batch_invariance::check(&run)?;
     let tokenizer = tokens::check(plan, model)?;
     let mut checks = vec![recorded, found.derived, threads];
     checks.extend(found.kernels);
@@ -271,19 +271,19 @@ impl<B: Backend> Runs<'_, B> {
     }
 
     /// Checks that one thread gives the results of all threads.
-    fn threads(&self, all: &prints::Prints) -> Result<Check> {
+    fn threads(&self, all: &row_hashes::RowHashes) -> Result<Check> {
         let threads = rayon::current_num_threads();
         // With only one, it is compared with two.
         let other = if threads == 1 { 2 } else { 1 };
         let Ok(pool) = ThreadPoolBuilder::new().num_threads(other).build() else {
             return Ok(Check::skipped("threads", "the system gives no other threads"));
         };
-        let mut seen = prints::Prints::default();
+        let mut seen = row_hashes::RowHashes::default();
         let ran = pool.install(|| {
             self.passes(
-                |_, _| prints::Printing::new(|| self.tick("running on another number of threads")),
+                |_, _| row_hashes::RowHasher::new(|| self.tick("running on another number of threads")),
                 |probe, _| {
-                    seen.extend(probe.prints);
+                    seen.extend(probe.hashes);
                     Ok(())
                 },
             )

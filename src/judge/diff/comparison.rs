@@ -376,7 +376,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 let (why, damaged) = theirs.err().or_else(named).unzip();
                 let why = why.map(|why| format!("B: {why}"));
                 self.report.missing.push(missing(why, damaged.unwrap_or(false)));
-                a.into_iter().for_each(|frame| self.judge.alone(Arc::unwrap_or_clone(frame)));
+                a.into_iter().for_each(|frame| self.judge.only_a(Arc::unwrap_or_clone(frame)));
                 return Ok(());
             }
         };
@@ -620,7 +620,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         self.report.differences.push(misshapen.difference());
         self.report.misshapen.push(misshapen);
         if let Ok((a, 0)) = fits(&a) {
-            self.judge.alone(a);
+            self.judge.only_a(a);
         }
     }
 

@@ -384,7 +384,7 @@ impl<B: Backend> Judge for Injection<'_, B> {
         }
     }
 
-    fn alone(&mut self, frame: Frame) {
+    fn only_a(&mut self, frame: Frame) {
         self.a.insert(frame.site, Arc::new(frame));
     }
 
@@ -450,7 +450,7 @@ impl<B: Backend> Judge for Injection<'_, B> {
     }
 
     fn diagnose(&mut self, site: Site, tried: Tried<'_>) -> Result<Vec<Diagnosis>> {
-        self.bad.get(&site).map_or_else(|| Ok(Vec::new()), |bad| self.explaining(site, bad, tried))
+        self.bad.get(&site).map_or_else(|| Ok(Vec::new()), |bad| self.search_mistakes(site, bad, tried))
     }
 
     fn part_done(&mut self, last: Site) -> Result<()> {

@@ -30,7 +30,7 @@ pub(super) trait Judge {
     }
 
     /// Stores a stage that only A has.
-    fn alone(&mut self, _frame: Frame) {}
+    fn only_a(&mut self, _frame: Frame) {}
 
     /// The mistakes that would give B's values of a stage in the last part of the pass.
     fn diagnose(&mut self, _site: Site, _tried: Tried<'_>) -> Result<Vec<Diagnosis>> {

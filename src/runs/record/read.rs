@@ -226,8 +226,8 @@ impl Trace {
     /// Those of [`Trace::rows`].
     pub fn values(&self, site: Site, rows: Range<usize>) -> Result<Option<Values<'_>>> {
         // The token at the start of a branch is in a table.
-        let lies = self.chosen(site).is_none();
-        let Some((all, range)) = self.part(site, rows).filter(|_| lies) else { return Ok(None) };
+        let is_stored = self.chosen(site).is_none();
+        let Some((all, range)) = self.part(site, rows).filter(|_| is_stored) else { return Ok(None) };
         let Some(bytes) = all.get(range.clone()) else { return Ok(None) };
         self.check(site, all, range)?;
         Ok(match site.stage {

@@ -63,7 +63,7 @@ pub struct Live {
     /// Whether a reply was received since the last poll.
     arrived: bool,
     /// The worker thread of this run and its branches.
-    thread: Arc<Worked>,
+    thread: Arc<WorkerThread>,
     pending: HashSet<Query>,
     failed: HashMap<Query, Error>,
     /// Answers that arrived and were not fetched yet. They stay available even if the store evicts them.
@@ -84,13 +84,13 @@ pub struct Live {
 }
 
 /// A worker thread. It ends when the last viewer of its runs is dropped.
-struct Worked {
+struct WorkerThread {
     progress: Arc<Progress>,
     stop: Stop,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Drop for Worked {
+impl Drop for WorkerThread {
     fn drop(&mut self) {
         // Stops the worker only if it is computing: the stop flag belongs to the model, which others may use too.
         self.progress.over.store(true, Ordering::SeqCst);
@@ -187,7 +187,7 @@ impl Live {
             Some(tokenizer) => Rc::new(move |id| tokenizer.label(id)),
             None => Rc::new(|id| format!("#{id}")),
         };
-        let thread = Arc::new(Worked { progress, stop, thread: Mutex::default() });
+        let thread = Arc::new(WorkerThread { progress, stop, thread: Mutex::default() });
         let mut live = Self::of(outline, capacity, (store, label), (requests, replies), thread);
         (live.draws, live.advancing, live.ends) = (draws, true, eos.clone());
         live.outline.passes.push(live.pass(dims, &ids, None));
@@ -230,7 +230,7 @@ impl Live {
             .spawn(move || serve(who, (&member, &seen), &asked, false, (&inbox, outbox)))
             .map_err(|error| Error::no_thread("for the trace", &error))?;
         let capacity = outline.passes.last().map_or(0, |pass| pass.dims.keys());
-        let thread = Arc::new(Worked { progress, stop, thread: Mutex::new(Some(worker)) });
+        let thread = Arc::new(WorkerThread { progress, stop, thread: Mutex::new(Some(worker)) });
         let mut live = Self::of(outline, capacity, (store, label), (requests, replies), thread);
         live.stopped = Some(why);
         Ok(live)
@@ -242,7 +242,7 @@ impl Live {
         capacity: usize,
         (store, label): (Arc<Mutex<Store>>, Label),
         (requests, replies): (Sender<Asked>, Receiver<Reply>),
-        thread: Arc<Worked>,
+        thread: Arc<WorkerThread>,
     ) -> Self {
         Self {
             outline,

@@ -225,16 +225,16 @@ struct OfModel<B: Backend> {
 
 impl<B: Backend> OfModel<B> {
     fn get(&self, what: impl Display) -> Result<&Model<B>> {
-        self.model.as_deref().ok_or_else(|| self.lacking(&what))
+        self.model.as_deref().ok_or_else(|| self.no_model(&what))
     }
 
     /// The error for needing weights without a model.
-    fn lacking(&self, what: &dyn Display) -> Error {
+    fn no_model(&self, what: &dyn Display) -> Error {
         Error::usage(format!("{what} needs the model: a trace has no weights")).next(self.next)
     }
 
     /// Whether there is no model.
-    fn are_lacking(&self) -> bool {
+    fn are_missing(&self) -> bool {
         self.model.is_none()
     }
 
@@ -528,6 +528,6 @@ impl<B: Backend> Operands for Reader<B> {
     }
 
     fn is_all(&self) -> bool {
-        self.weights.are_lacking()
+        self.weights.are_missing()
     }
 }

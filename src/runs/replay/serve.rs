@@ -48,15 +48,15 @@ pub(super) struct Progress {
 /// The owner of the current work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Working {
-    Nobodys,
+    Idle,
     /// The owner is not known yet.
-    Somebodys,
+    Unknown,
     Of(Run),
 }
 
 impl Default for Progress {
     fn default() -> Self {
-        let working = Mutex::new(Working::Nobodys);
+        let working = Mutex::new(Working::Idle);
         Self { layer: AtomicUsize::new(NO_LAYER), over: AtomicBool::new(false), working }
     }
 }
@@ -69,8 +69,8 @@ impl Progress {
     /// Stops the current work, if there is any. If `run` is given, only the work of that run.
     pub(super) fn stop(&self, stop: &Stop, run: Option<Run>) {
         let meets = match *lock(&self.working) {
-            Working::Nobodys => false,
-            Working::Somebodys => true,
+            Working::Idle => false,
+            Working::Unknown => true,
             Working::Of(other) => run.is_none_or(|run| run == other),
         };
         if meets {
@@ -84,7 +84,7 @@ impl Progress {
 
     fn end(&self, stop: &Stop) {
         let mut working = lock(&self.working);
-        *working = Working::Nobodys;
+        *working = Working::Idle;
         stop.clear();
         self.set(None);
     }
@@ -153,7 +153,7 @@ pub(super) fn serve(
         }
         let turn = lock(&member.turn);
         // From here on a stop request reaches the work. Earlier requests are found in the inbox.
-        progress.set_working(Working::Somebodys);
+        progress.set_working(Working::Unknown);
         if progress.over.load(Ordering::SeqCst) {
             return progress.end(stop);
         }

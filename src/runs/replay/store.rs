@@ -13,7 +13,7 @@ const FRAME: usize = 16;
 /// layer.
 const INPUTS: usize = 2;
 /// Divisor of the budget for additional frames of one layer run.
-const BY_THE_WAY: usize = 4;
+const EXTRA: usize = 4;
 /// Divisor of the budget for KV cache rows of other branches, which are stored outside the cache.
 const BRANCHES: usize = 4;
 
@@ -26,7 +26,7 @@ pub(super) struct Store {
     /// The start of the branches of each sequence; shared passes are stored once.
     forks: HashMap<(usize, Run), Fork>,
     /// Evicted frames that are still in use, with their size.
-    abroad: Vec<(Weak<Frame>, usize)>,
+    evicted: Vec<(Weak<Frame>, usize)>,
     /// Bytes of frames under construction.
     reserved: usize,
     /// Bytes in `kept` and `cached`.
@@ -49,7 +49,7 @@ impl Store {
             kept: HashMap::new(),
             cached: HashMap::new(),
             forks: HashMap::new(),
-            abroad: Vec::new(),
+            evicted: Vec::new(),
             reserved: 0,
             here: 0,
             most: 0,
@@ -68,8 +68,8 @@ impl Store {
     }
 
     /// The limit of additional frames of a layer run, in bytes.
-    pub(super) fn by_the_way(&self) -> usize {
-        self.budget / BY_THE_WAY
+    pub(super) fn extra(&self) -> usize {
+        self.budget / EXTRA
     }
 
     /// The limit of KV cache rows outside the cache, in bytes.
@@ -123,7 +123,7 @@ impl Store {
     /// meanwhile should be released from them.
     pub(super) fn reserve(&mut self, bytes: usize) {
         self.reserved += bytes;
-        self.abroad.retain(|(frame, _)| frame.strong_count() > 0);
+        self.evicted.retain(|(frame, _)| frame.strong_count() > 0);
         while self.held() > self.budget {
             // Evicting a frame that is in use frees nothing.
             let all = self.cached.iter().flat_map(|(site, all)| all.iter().map(move |one| (site, one)));
@@ -167,7 +167,7 @@ impl Store {
             let bytes = gone.block.frame.bytes();
             self.here -= bytes;
             if Arc::strong_count(&gone.block.frame) > 1 {
-                self.abroad.push((Arc::downgrade(&gone.block.frame), bytes));
+                self.evicted.push((Arc::downgrade(&gone.block.frame), bytes));
             }
         }
         if all.is_empty() {
@@ -176,8 +176,8 @@ impl Store {
     }
 
     fn held(&self) -> usize {
-        let abroad = self.abroad.iter().filter(|(frame, _)| frame.strong_count() > 0);
-        self.here + self.reserved + abroad.map(|(_, bytes)| bytes).sum::<usize>()
+        let evicted = self.evicted.iter().filter(|(frame, _)| frame.strong_count() > 0);
+        self.here + self.reserved + evicted.map(|(_, bytes)| bytes).sum::<usize>()
     }
 }
 

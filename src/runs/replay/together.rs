@@ -38,7 +38,7 @@ pub(super) struct Together {
     begin: Begin,
     /// Queries that the trace could not answer, by kind and site. A value may be in the trace while some of its
     /// operands are not.
-    lacking: HashSet<(Discriminant<Query>, Site)>,
+    unanswered: HashSet<(Discriminant<Query>, Site)>,
 }
 
 /// The model's run: the model, the sequence, the sampler and the tokenizer.
@@ -67,7 +67,7 @@ impl Together {
             let store = Arc::new(Mutex::new(Store::new(memory)));
             Live::start_as(member.clone(), store, Arc::clone(&model), start.clone(), forced.clone())
         };
-        Self { trace, kept, model: None, begin: Box::new(begin), lacking: HashSet::new() }
+        Self { trace, kept, model: None, begin: Box::new(begin), unanswered: HashSet::new() }
     }
 
     /// The model's answer.
@@ -242,13 +242,13 @@ impl Source for Together {
 
     fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
         let asked = query.site().map(|site| (discriminant(query), site));
-        if asked.is_some_and(|asked| self.lacking.contains(&asked)) {
+        if asked.is_some_and(|asked| self.unanswered.contains(&asked)) {
             return self.instead(query);
         }
         match self.trace.ask(query) {
             // The trace lacks a part of the answer.
             Poll::Ready(Err(Error::Usage(_))) => {
-                self.lacking.extend(asked);
+                self.unanswered.extend(asked);
                 self.instead(query)
             }
             other => other,

@@ -314,7 +314,7 @@ impl<'m, B: Backend> Worker<'m, B> {
             return Ok(block.frame);
         }
         // Other stages that cannot be derived later are recorded in the same run.
-        let mut room = lock(&self.store).by_the_way();
+        let mut room = lock(&self.store).extra();
         let others = stages.iter().copied().filter(|&stage| {
             let bytes = bytes(stage, &sizes, dims);
             let worth =

@@ -1,6 +1,6 @@
 //! The draw of a token: the tokens that are kept, and the one whose interval contains the random number.
 
-use super::{Operands, Taking, constant, single};
+use super::{Explainer, Operands, constant, single};
 use crate::error::Result;
 use crate::explain::fold::{kept, likeliest};
 use crate::explain::rule::{Cell, Line, Place};
@@ -9,7 +9,7 @@ use crate::trace::Site;
 /// Tolerance of a random number at the ends of an interval: probabilities are rounded to float32.
 const ROUNDING: f64 = 1e-6;
 
-impl<O: Operands> Taking<'_, O> {
+impl<O: Operands> Explainer<'_, O> {
     pub(super) fn nucleus(&mut self, probs: Line, at: usize, top_k: usize, top_p: f32) -> Result<()> {
         let values = self.operands.numbers(probs)?;
         let possible = values.iter().filter(|&&prob| prob > 0.0).count();

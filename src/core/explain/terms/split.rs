@@ -1,12 +1,12 @@
 //! An attention score, query · key, split by RoPE's pairs, and into content and position.
 
-use super::{Operands, Taking, single};
+use super::{Explainer, Operands, single};
 use crate::config::Pairing;
 use crate::error::{Error, Result};
 use crate::explain::rule::{Cell, Fold, Line, Place};
 use crate::trace::explanation::Split;
 
-impl<O: Operands> Taking<'_, O> {
+impl<O: Operands> Explainer<'_, O> {
     /// Splits query · key by RoPE's pairs, and into content and position. Content is the product with both tokens at
     /// one position. Position is the change by their rotation, and needs the values before RoPE.
     pub(super) fn content_and_position(&mut self, query: Line, key: Line) -> Result<()> {

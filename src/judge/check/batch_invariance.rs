@@ -1,6 +1,6 @@
 //! Batch invariance: sequences in one pass, and each in a pass of its own.
 
-use super::prints::{Printing, Prints};
+use super::row_hashes::{RowHasher, RowHashes};
 use super::{Check, Runs};
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::{Backend, Span};
@@ -32,14 +32,18 @@ pub(super) fn check<B: Backend>(runs: &Runs<'_, B>) -> Result<Check> {
 }
 
 /// The row hashes of both passes over `sequences`.
-fn run<B: Backend>(runs: &Runs<'_, B>, lengths: &[[usize; 2]], sequences: &[usize]) -> Result<Vec<Prints>> {
+fn run<B: Backend>(
+    runs: &Runs<'_, B>,
+    lengths: &[[usize; 2]],
+    sequences: &[usize],
+) -> Result<Vec<RowHashes>> {
     let model = runs.model;
     let cache = |&sequence: &usize| {
         KvCache::with_capacity(&model.config, &model.backend, lengths[sequence].iter().sum())
     };
     let mut caches: Vec<KvCache<B>> = sequences.iter().map(cache).collect::<Result<_>>()?;
     let mut work = Activations::new(model)?;
-    let mut prints = Vec::new();
+    let mut hashes = Vec::new();
     for pass in 0..2 {
         let spans: Vec<Span> = (sequences.iter().zip(&caches))
             .map(|(&sequence, cache)| Span { sequence, start: cache.len(), tokens: lengths[sequence][pass] })
@@ -54,12 +58,12 @@ fn run<B: Backend>(runs: &Runs<'_, B>, lengths: &[[usize; 2]], sequences: &[usiz
                 (span.start..span.keys()).map(|at| runs.ids[(at + 7 * span.sequence) % runs.ids.len()])
             })
             .collect();
-        let mut probe = Printing::new(|| runs.tick("running sequences together and alone"));
+        let mut probe = RowHasher::new(|| runs.tick("running sequences together and alone"));
         let reads = |sequence: usize| spans.iter().any(|span| span.sequence == sequence);
         let now = sequences.iter().zip(&mut caches).filter(|(sequence, _)| reads(**sequence));
         let mut now: Vec<_> = now.map(|(_, cache)| cache).collect();
         pass::forward(model, &mut now, &mut work, pass, &spans, &ids, &mut probe)?;
-        prints.push(probe.prints);
+        hashes.push(probe.hashes);
     }
-    Ok(prints)
+    Ok(hashes)
 }

@@ -29,7 +29,7 @@ struct Case<'a> {
 
 impl<B: Backend> Injection<'_, B> {
     /// The mistakes that would give the run's values at `site`, most likely first.
-    pub(super) fn explaining(&self, site: Site, bad: &Bad, tried: Tried<'_>) -> Result<Vec<Diagnosis>> {
+    pub(super) fn search_mistakes(&self, site: Site, bad: &Bad, tried: Tried<'_>) -> Result<Vec<Diagnosis>> {
         let mut bench = self.bench(&self.rules, bad.of_a);
         let all = Given::all(&bench, &self.begun);
         let Some(frame) = all.found(site) else { return Ok(Vec::new()) };
