@@ -1,5 +1,5 @@
 //! Large allocations that may fail. The functions of this module return an error, to which the caller adds its purpose.
-//! Every other failed allocation ends the process in order, if the program uses the allocator of `llama-trace-ending`.
+//! Every other failed allocation ends the process cleanly, if the program uses the allocator of `llama-trace-ending`.
 
 use std::cell::Cell;
 use std::thread::LocalKey;

@@ -1,5 +1,5 @@
-//! The draw of a token from a pass's logits, and the draw with other settings: data of a source's answer. The logits
-//! are those of the run; the model is not run again.
+//! The draw of a token from a pass's logits, and the draw with other settings. A source answers queries with these
+//! types. The logits are those of the run; the model is not run again.
 
 use std::hash::{Hash, Hasher};
 
@@ -82,8 +82,8 @@ impl Draw {
     /// The largest number of tokens in an answer.
     pub const MOST: usize = 1024;
 
-    /// The number of tokens whose probability is above 0 in float32, if top-k would keep more. In that case it is not
-    /// top-k that removes the others.
+    /// The number of tokens with a probability above 0 in float32, if top-k would keep more than these; otherwise
+    /// `None`. The remaining tokens are then not removed by top-k.
     pub fn above_0(&self) -> Option<usize> {
         let most = if self.setting.top_k == 0 { self.vocab } else { self.setting.top_k.min(self.vocab) };
         (self.setting.temperature > 0.0 && self.after_k.count < most).then_some(self.after_k.count)

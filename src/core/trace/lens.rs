@@ -1,7 +1,7 @@
-//! The model's prediction after each layer, and the contribution of each part to it: data of a source's answer. The
-//! logit lens applies the head to an unfinished residual (nostalgebraist, "interpreting GPT: the logit lens", 2020).
-//! Direct logit attribution splits a difference of logits into the writes of each head and each FFN to the residual
-//! stream (Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021).
+//! The model's prediction after each layer, and the contribution of each part to it. A source answers queries with
+//! these types. The logit lens applies the head to an unfinished residual (nostalgebraist, "interpreting GPT: the logit
+//! lens", 2020). Direct logit attribution splits a difference of logits into the writes of each head and each FFN to
+//! the residual stream (Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021).
 
 use std::fmt;
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! The pieces of a token, and the model's probability of it before it was read: data of a source's answer.
+//! The pieces of a token, and the model's probability of it before it was read. A source answers queries with these
+//! types.
 
 use std::ops::Range;
 

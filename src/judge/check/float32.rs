@@ -19,8 +19,7 @@ use llama_trace_engine::model::Model;
 /// - float32: 10⁻⁵, the effect of a different order of sums. With a cache that rounds, a value may round to the other
 ///   neighbour: one step of bfloat16.
 /// - bfloat16: ¼. Each stored value is rounded by at most 1/512, and the error propagates through all layers and the
-///   exponents of softmax. This is the distance of two runs, not of two kernels, which have stricter limits on equal
-///   inputs.
+///   exponents of softmax. This limit is for two runs; two kernels have stricter limits on equal inputs.
 /// - int8: ½. Both factors of every product are rounded to 255 steps of their group's largest value.
 fn bound(precision: Precision, cache: CacheDtype) -> f64 {
     match (precision, cache) {

@@ -81,8 +81,8 @@ impl<B: Backend> Injection<'_, B> {
             }
         }
         let after = off.error();
-        // An infinite error is never explained: half of it is as large. Under a large tolerance, a mistake that hardly
-        // changes the error explains nothing.
+        // If `before` is infinite, so is its half, and an infinite `after` would pass: it must be finite. Under a large
+        // tolerance, a mistake that hardly changes the error explains nothing.
         let explains = after.is_finite() && after <= most && (after <= before / 2.0 || before.is_nan());
         Ok(explains.then_some(after))
     }

@@ -169,8 +169,8 @@ impl Plan {
         ends.last().copied().unwrap_or(0)
     }
 
-    /// The file of a run that is recorded according to `about`. `passes` are the most that its sequences and then its
-    /// branches can have. If there is a budget, the file stays within it.
+    /// The file of a run that is recorded according to `about`. `passes` are the maximum for its sequences, then for
+    /// its branches. If there is a budget, the file stays within it.
     ///
     /// # Errors
     /// [`Error::Usage`] if even the tokens and the statistics exceed the budget.

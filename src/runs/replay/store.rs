@@ -119,8 +119,8 @@ impl Store {
         Some(Arc::clone(&cached.block.frame))
     }
 
-    /// Makes room for `bytes` of frames under construction. They count until [`Store::release`]; frames that are stored
-    /// meanwhile should be released from them.
+    /// Makes room for `bytes` of frames under construction. They count until [`Store::release`]. Release the bytes of
+    /// each frame that is stored meanwhile.
     pub(super) fn reserve(&mut self, bytes: usize) {
         self.reserved += bytes;
         self.evicted.retain(|(frame, _)| frame.strong_count() > 0);
