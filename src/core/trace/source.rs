@@ -3,7 +3,6 @@
 //! A viewer knows nothing of models. It asks a [`Source`] for an outline, and sends a [`Query`] for each thing that a
 //! view needs. A source may have the answer, derive it from others, or let a model compute it on another thread. Until
 //! then the answer is pending, and the screen is drawn without it.
-//! then it is pending and the screen is drawn without it.
 
 use std::task::Poll;
 use std::time::Duration;

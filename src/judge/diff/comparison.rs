@@ -204,7 +204,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         let Some(first) = first.site else { return Vec::new() };
         let mut others: BTreeSet<Stage> = unsure.get(&first.stage).into_iter().flatten().copied().collect();
         let own = !others.is_empty();
-        // The file differs as a stage of another kind, whether it matches this one or not.
+        // A file of another stage counts as different, whether it matches this one or not.
         let place = |site: Site| (site.pass, site.layer);
         let compared = |stage: Stage| self.report.lines.iter().find(|line| line.site.stage == stage);
         let mut earlier = Vec::new();
@@ -503,7 +503,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         if let Some(print) = print {
             self.seen.entry(print).or_insert(judged.line.site);
         }
-        // Of equal stages, only the first note is kept.
+        // While all stages are equal, only the first note is kept.
         if !judged.line.differs() && self.report.first.is_none() && self.report.notes.is_empty() {
             self.report.notes.extend(judged.note);
         }

@@ -94,8 +94,8 @@ impl Apart {
         }
     }
 
-    /// Whether ‖found − expected‖ / ‖expected‖ exceeds `most` over these cells and any others, where ‖found‖² over all
-    /// of them is `norm`. It uses ‖expected‖ ≤ ‖found‖ + `most` · ‖expected‖, which holds if it does not.
+    /// Whether ‖found − expected‖ / ‖expected‖ exceeds `most` over these cells and any others. ‖found‖² over all of
+    /// them is `norm`. If it did not, ‖expected‖ ≤ ‖found‖ + `most` · ‖expected‖ would hold, which bounds the error.
     pub(super) fn is_above(&self, most: f64, norm: f64) -> bool {
         self.broken.is_some() || most < 1.0 && self.error > norm * (most / (1.0 - most)).powi(2)
     }

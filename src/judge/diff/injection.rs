@@ -40,9 +40,9 @@ const EXPLAINED: f64 = PLACES / 2.0;
 /// The smallest tolerance of a bfloat16 stage.
 const LEAST_ROUNDED: f64 = 1e-2;
 
-/// Growth of the tolerance of a bfloat16 layer for the rounding of earlier layers: this factor times the root of their
-/// number, in units of its own rounding. Its inputs are inexact, and products and norms amplify the error. Measured on
-/// the built-in model and the golden ones in transformers: the worst is 0.8 of the tolerance.
+/// Factor for the rounding of earlier layers in bfloat16: the tolerance of a layer grows by this factor times the root
+/// of their number. A layer's inputs are inexact, and products and norms amplify the error. Measured on the built-in
+/// model and the golden ones in transformers: the worst case uses 0.8 of the tolerance.
 const PASSED_ON: f64 = 2.0;
 
 /// Tolerance of an int8 product.
@@ -54,8 +54,8 @@ const CACHED: f64 = 4e-3;
 /// A unit in the last place of an angle in float32, relative to the angle.
 const ANGLE: f64 = 1.2e-7;
 
-/// Factor for rows outside the sample: those farther from A than this multiple of the farthest sampled row are computed
-/// too.
+/// Factor for rows outside the sample. A row is computed too if it is farther from A than the farthest sampled row
+/// times this factor.
 const STANDS_OUT: f64 = 2.0;
 
 /// The judge.
@@ -160,7 +160,7 @@ impl<'m, B: Backend> Injection<'m, B> {
     }
 
     /// The rows of a matrix outside `looked` in which B is farther from A than in any of those, and farther than the
-    /// tolerance. They are computed as well, so that a difference cannot hide outside the sample.
+    /// tolerance. They are computed as well: a difference must not hide outside the sample.
     fn standing_out(&self, pair: &Pair, looked: &[Range<usize>], tolerance: f64) -> Vec<Range<usize>> {
         let Some(outputs) =
             self.rules.of(pair.site).filter(|of| of.matrix().is_some()).map(|of| of.shape().0)
@@ -317,7 +317,7 @@ impl<'m, B: Backend> Injection<'m, B> {
         Ok(may(precision)?.max(least) * growth)
     }
 
-    /// The tolerance of a stage of a run in `precision`, on A's own inputs. `alone` is A's own error.
+    /// The tolerance of a stage of a run in `precision`, on A's own inputs. `alone` is the error of A itself.
     fn tolerance(&self, site: Site, precision: Precision, alone: f64, exact: &Exactly) -> Result<f64> {
         let chain = self.bench(&self.rules, true).chain(site);
         let products = |site: &Site| {

@@ -235,7 +235,8 @@ impl Report {
         self
     }
 
-    /// Adds the result of the next sequence. The first difference is that of the earliest sequence.
+    /// Adds the result of the next sequence. The first difference is that of the earliest sequence; a difference of
+    /// values precedes one of shapes.
     pub fn join(&mut self, next: Self) {
         let has_value = |first: &Option<First>| first.as_ref().is_some_and(|first| !first.is_shape());
         if self.first.is_none() || has_value(&next.first) && !has_value(&self.first) {

@@ -244,7 +244,8 @@ impl Layout {
         shape
     }
 
-    /// The quantity of a pass that a stage's number of values is proportional to, and the values per unit of it.
+    /// The factor of a stage's number of values that depends on the pass (tokens, keys, both, or neither), and the
+    /// product of the other factors.
     fn unit(&self, stage: Stage) -> (Weight, usize) {
         let axes = stage.axes();
         let weight = match (axes.contains(&Axis::Token), axes.contains(&Axis::Key)) {

@@ -18,7 +18,7 @@
 //! (`course − sequences + 1` is the run). With several courses, each has its `s1/`, `r1/` or `r1/s1/` before the name;
 //! if that gave too many names, all courses share `s*/`. A stage whose row length differs between passes is stored in
 //! `decode` as one flat run of values.
-//! values.
+//!
 //! The position of each value follows from `passes` and the names alone ([`layout`]). All sizes are known before the
 //! first pass runs. Values are therefore written to their places as they arrive ([`writer`]), and what exceeds the
 //! budget is excluded beforehand ([`plan`]).
