@@ -367,7 +367,7 @@ fn a_context_that_was_reserved_is_used_up_and_then_full() {
         assert_eq!(live.outline().passes.len(), passes);
     }
     let full = live.advance().unwrap_err();
-    assert!(full.to_string().contains("the context that was reserved is full"), "{full}");
+    assert!(full.to_string().contains("the reserved context is full"), "{full}");
     assert_eq!(live.status(), Status::Idle, "nothing was begun");
     let long = Live::start(Arc::new(model("gqa")), start(&[1; 6], 5)).err().unwrap();
     assert!(long.to_string().contains("the KV cache is full"), "{long}");

@@ -1,21 +1,21 @@
-//! The notes under `chapters/`: one for each stage and for the ideas around them. A program brings them along.
+//! The notes in `chapters/`: one for each stage and for the ideas around them. A program embeds them.
 //!
-//! A note is Markdown. Its first line is its title; below it stand comments of one line each, hidden when
-//! the note is shown:
+//! A note is Markdown. Its first line is its title. Comments of one line each follow; they are hidden when the note is
+//! shown:
 //!
 //! | comment | meaning |
 //! |---|---|
 //! | `<!-- steps: xq_rope, xk_rope -->` | the stages and views it explains; a step may have several notes |
 //! | `<!-- prompt: Once upon a time -->` | the prompt that its numbers belong to |
-//! | `<!-- passes: 3 -->` | how many passes were run, as with `-n`; one where this is missing |
-//! | `<!-- sampling: --temperature 1 --seed 7 -->` | options of the sampler; greedy where this is missing |
-//! | `<!-- precision: q8 -->` | the arithmetic, as with `--precision`; f32 where this is missing |
+//! | `<!-- passes: 3 -->` | the number of passes, as with `-n`; default one |
+//! | `<!-- sampling: --temperature 1 --seed 7 -->` | options of the sampler; default greedy |
+//! | `<!-- precision: q8 -->` | the arithmetic, as with `--precision`; default f32 |
 //!
-//! Then come the sections `What`, `Why`, `Formula`, `Shapes`, `Look` and `Exercise`, the last with its
-//! answer in a `<details>` block.
+//! Then come the sections `What`, `Why`, `Formula`, `Shapes`, `Look` and `Exercise`. The exercise has its answer in a
+//! `<details>` block.
 //!
-//! **Numbers.** A numeral that comes from the built-in model is directly followed by a comment with the
-//! address that it was read from: `0.31<!-- p0/L1/softmax[h=2,t=5,k=1] -->`.
+//! **Numbers.** A number of the built-in model is directly followed by a comment with its address: `0.31<!--
+//! p0/L1/softmax[h=2,t=5,k=1] -->`.
 //!
 //! | address | what it gives |
 //! |---|---|
@@ -28,21 +28,20 @@
 //! | `heads.json/induction/score` | a number in `fixtures/builtin/heads.json` |
 //! | `p0/L0/qk[h=0,t=4,k=1] ÷ sqrt(config/C)` | addresses and numbers joined by ` + `, ` − `, ` · `, ` ÷ `, with parentheses, `sqrt`, `exp`, `ln` and `pi` |
 //!
-//! A decimal without an address is an error, and so is a size of the model (128, 1024, …) without one; in
-//! code and formulas numbers are free. A number may move with the weights, so the words around it must stay
-//! true if it does.
+//! A decimal without an address is an error, and so is a size of the model (128, 1024, …). Code and formulas may
+//! contain any numbers. A number may change with the weights; the words around it must stay true if it does.
 //!
 //! An index may be `last`, and `{induction}` or `{previous_token}` stands for the layer or the head of
 //! `heads.json`: `p0/L{induction}/softmax[h={induction},t=last].max`. An index in braces may be an address itself.
 //!
-//! **Commands.** Every line that begins with `$ ` in a block marked `console` is run; it must end with exit
-//! code 0, or with 2 in a block marked `console exit=2`. `console heads=induction` says that `--layer` and
-//! `--head` are those of `heads.json`. Lines below a command are its output: a line `…` stands for any lines, and one
-//! that ends in `…` for every line that begins so. Where they run, `fixtures` has the built-in model and the
-//! port's stages, as in the repository.
+//! **Commands.** Every line that begins with `$ ` in a block marked `console` is run. It must end with exit code 0, or
+//! with 2 in a block marked `console exit=2`. `console heads=induction` means that `--layer` and `--head` are those of
+//! `heads.json`. The lines below a command are its output. A line `…` matches any lines, and a line that ends in `…`
+//! matches every line with that beginning. In the working directory, `fixtures` has the built-in model and the port's
+//! stages, as in the repository.
 //!
-//! `tests/chapters.rs` holds all this against the trace; with `LLAMA_TRACE_BLESS=1` it writes the numbers
-//! instead, and nothing else.
+//! `tests/chapters.rs` checks all this against the trace. With `LLAMA_TRACE_BLESS=1` it writes the numbers instead, and
+//! nothing else.
 
 use std::ops::Deref;
 
@@ -57,7 +56,7 @@ pub struct Chapter {
     pub text: &'static str,
 }
 
-/// The notes that a program has, in reading order.
+/// The notes of a program, in reading order.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Chapters(pub &'static [Chapter]);
 
@@ -70,8 +69,8 @@ impl Deref for Chapters {
 }
 
 impl Chapters {
-    /// The notes on `step`, the one about the step itself before those on ideas around it. A view without
-    /// any shares its source's.
+    /// The notes on `step`: the one about the step itself, then those on ideas around it. A view without notes has
+    /// those of its source.
     pub fn about(self, step: Step) -> impl Iterator<Item = &'static Chapter> {
         let has = |step: Step| move |chapter: &&Chapter| chapter.steps().any(|other| other == step);
         let own = self.iter().any(|chapter| has(step)(&chapter));
@@ -80,12 +79,12 @@ impl Chapters {
 }
 
 impl Chapter {
-    /// Its title: its first line.
+    /// The title: the first line.
     pub fn title(&self) -> &'static str {
         self.text.lines().next().unwrap_or(self.slug).trim_start_matches('#').trim()
     }
 
-    /// Its text with the answers of its exercises folded: `key` shows them.
+    /// The text with the answers of its exercises folded. `key` is the key that shows them.
     pub fn folded(&self, key: &str) -> String {
         let (begins, named, ends) = ("<details><summary>", "</summary>", "</details>");
         let mut parts = self.text.split(begins);
@@ -98,7 +97,7 @@ impl Chapter {
         text
     }
 
-    /// The arithmetic that its numbers were computed in, where that is not float32: "bf16", "q8".
+    /// The arithmetic of its numbers, if it is not float32: "bf16", "q8".
     pub fn precision(&self) -> Option<&'static str> {
         let (_, rest) = self.text.split_once("<!-- precision:")?;
         Some(rest.split_once("-->")?.0.trim())

@@ -4,8 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Everything about a model that is not a weight. One letter a size, as in the table of stages:
-/// D, H, G, C, F, V.
+/// All hyperparameters of a model. The letters D, H, G, C, F and V are those of the table of stages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelConfig {
     /// D: width of the residual stream (`hidden_size`, `dim`).
@@ -17,7 +16,7 @@ pub struct ModelConfig {
     /// G: key/value heads (`num_key_value_heads`, `n_kv_heads`); H for multi-head attention, less for
     /// grouped-query attention (Ainslie et al., 2023). Divides H.
     pub kv_heads: usize,
-    /// C: width of one head (`head_dim`); usually D/H, but a checkpoint may say otherwise. Even.
+    /// C: width of one head (`head_dim`), an even number. Usually D/H; a checkpoint may give another.
     pub head_dim: usize,
     /// F: width of the feed-forward hidden layer (`intermediate_size`, `hidden_dim`).
     pub ffn_dim: usize,
@@ -29,9 +28,9 @@ pub struct ModelConfig {
     pub norm_eps: f32,
     /// θ of RoPE: pair i turns by position · θ^(−2i/C).
     pub rope_theta: f32,
-    /// How the RoPE frequencies are stretched for contexts longer than the trained one.
+    /// Scaling of the RoPE frequencies for contexts longer than the trained one.
     pub rope_scaling: RopeScaling,
-    /// Which two components of a head form a pair for RoPE; the checkpoint's weights decide.
+    /// The two components of a head that form a pair for RoPE. It follows from how the checkpoint stores wq and wk.
     pub pairing: Pairing,
     /// Whether the query, key and value projections add a bias.
     pub qkv_bias: bool,
@@ -39,23 +38,22 @@ pub struct ModelConfig {
     pub output_bias: bool,
     /// Whether the three feed-forward projections add a bias.
     pub mlp_bias: bool,
-    /// Whether every head's query and key pass an RMSNorm over C before RoPE (Qwen3; after Dehghani et
-    /// al., 2023).
+    /// Whether an RMSNorm over C is applied to every head's query and key before RoPE (Qwen3; after Dehghani et al.,
+    /// 2023).
     pub qk_norm: bool,
-    /// W: how many keys a token sees in the layers that have a sliding window, its own among them (Mistral
-    /// 7B, Jiang et al., 2023; Beltagy et al., 2020); none where every layer sees all keys.
+    /// W: the number of keys that a token sees in layers with a sliding window, its own included (Mistral 7B, Jiang et
+    /// al., 2023; Beltagy et al., 2020). `None` if every layer sees all keys.
     pub window: Option<usize>,
-    /// The first layer with the window: 0 in Mistral, where all have it; `max_window_layers` in Qwen, whose
-    /// layers before that see all keys. No matter where there is no window.
+    /// The first layer with the window: 0 in Mistral, whose layers all have it; `max_window_layers` in Qwen, whose
+    /// earlier layers see all keys. Unused without a window.
     pub window_from: usize,
     /// Whether the output head is the embedding table (`tie_word_embeddings`).
     pub tied: bool,
 }
 
 impl ModelConfig {
-    /// A Llama of one layer with `heads` query heads, `kv_heads` key/value heads and heads of `head_dim`, and nothing of what
-    /// only some models have: D = H·C, F = 4·D, V = 32,000, θ = 10,000, ε = 10⁻⁵ and
-    /// a context of 2,048.
+    /// A one-layer Llama with `heads` query heads, `kv_heads` key/value heads of width `head_dim`, and no optional
+    /// features. D = H·C, F = 4·D, V = 32,000, θ = 10,000, ε = 10⁻⁵ and a context of 2,048.
     pub fn of_heads(heads: usize, kv_heads: usize, head_dim: usize) -> Self {
         let dim = heads * head_dim;
         Self {
@@ -82,8 +80,8 @@ impl ModelConfig {
     }
 }
 
-/// The version of the arithmetic: it grows where a stage gets other bits than before from the same weights, tokens,
-/// precision and kernel. What a trace keeps was computed with the version that it names.
+/// Version of the arithmetic. It is increased when a stage's bits change for the same weights, tokens, precision and
+/// kernel. A trace stores the version that computed it.
 pub const ARITHMETIC: u32 = 1;
 
 /// The arithmetic that a model runs in.
@@ -92,17 +90,17 @@ pub const ARITHMETIC: u32 = 1;
 pub enum Precision {
     /// Every stage in float32, the weights exactly as they are stored.
     F32,
-    /// As PyTorch runs a bfloat16 model: sums in float32, every stage's result rounded to bfloat16.
+    /// As PyTorch runs a bfloat16 model: sums in float32, the result of every stage rounded to bfloat16.
     Bf16,
-    /// Weights and the activations of every matrix product in int8, with one float32 scale a group; the rest
-    /// in float32 (llama2.c's version 2).
+    /// Weights and the inputs of every matrix product in int8, with one float32 scale per group. The rest is float32
+    /// (llama2.c's version 2).
     Q8 {
         /// Activations that share a scale.
         group: usize,
     },
 }
 
-/// The number type that cached keys and values are kept in.
+/// Number type of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheDtype {
     /// float32: exactly what was computed.
@@ -114,7 +112,7 @@ pub enum CacheDtype {
 }
 
 impl CacheDtype {
-    /// Bytes that a value takes.
+    /// Bytes per value.
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -122,7 +120,7 @@ impl CacheDtype {
         }
     }
 
-    /// The one of this name.
+    /// The type with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::F32, Self::F16, Self::Bf16].into_iter().find(|dtype| dtype.name() == name)
     }
@@ -137,11 +135,11 @@ impl CacheDtype {
     }
 }
 
-/// Values that share a scale where a checkpoint does not say how many: as in llama2.c and in ggml's Q8_0.
+/// Default group size: values per scale if the checkpoint does not give it, as in llama2.c and ggml's Q8_0.
 pub const DEFAULT_GROUP: usize = 32;
 
 impl Precision {
-    /// Its name, as `--precision` takes it and manifests have it.
+    /// The name that `--precision` takes and manifests store.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -150,7 +148,7 @@ impl Precision {
         }
     }
 
-    /// The number type that keeps keys and values of this precision as they are.
+    /// The number type that stores keys and values of this precision without rounding.
     pub fn cache_dtype(self) -> CacheDtype {
         match self {
             Self::F32 | Self::Q8 { .. } => CacheDtype::F32,
@@ -158,7 +156,7 @@ impl Precision {
         }
     }
 
-    /// How many activations share a scale, where products run in int8.
+    /// Activations per scale, if products run in int8.
     pub fn group(self) -> Option<usize> {
         match self {
             Self::Q8 { group } => Some(group),
@@ -190,13 +188,13 @@ pub enum RopeScaling {
         /// The context length that the model was trained on first.
         original_context: usize,
     },
-    /// A divisor for each frequency (C/2), as GGUF files have in `rope_freqs.weight`: how they keep Llama
-    /// 3.1's rule.
+    /// A divisor for each frequency (C/2), as in a GGUF file's `rope_freqs.weight`. GGUF files store Llama 3.1's rule
+    /// this way.
     Divisors(Vec<f32>),
 }
 
-/// The two ways to pair the C components of a head for RoPE. They differ by a permutation of the rows of
-/// wq and wk, which a checkpoint has applied or has not.
+/// The two ways to pair the C components of a head for RoPE. They differ by a permutation of the rows of wq and wk. A
+/// checkpoint stores those rows either permuted or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pairing {
@@ -223,7 +221,7 @@ impl Pairing {
         }
     }
 
-    /// The pair that a component of such a head is in.
+    /// The pair that contains a component of a head of `width` components.
     pub fn pair_of(self, component: usize, width: usize) -> usize {
         match self {
             Self::Halves => component % (width / 2).max(1),
@@ -255,10 +253,10 @@ impl std::fmt::Display for RopeScaling {
 const MAX_SIZE: usize = 1 << 20;
 
 impl ModelConfig {
-    /// Checks that the sizes can belong to a Llama, so that nothing later divides by zero or overflows.
+    /// Checks that the sizes are possible for a Llama. Later code relies on it: no division by zero, no overflow.
     ///
     /// # Errors
-    /// [`Error::Model`] naming the first hyperparameter that cannot be.
+    /// [`Error::Model`] naming the first hyperparameter that is out of range.
     pub fn check(&self) -> Result<()> {
         let wrong = |what: &str, found: String, expected: &str| {
             Err(Error::model(format!("the configuration's {what} cannot be right"))
@@ -331,10 +329,10 @@ impl ModelConfig {
         Ok(())
     }
 
-    /// Sets the factor by which RoPE's frequencies are stretched, where the model's are.
+    /// Sets the factor that scales the RoPE frequencies.
     ///
     /// # Errors
-    /// [`Error::Usage`] where they are not, or the factor is no positive number.
+    /// [`Error::Usage`] if the model does not scale RoPE by a factor, or `new` is not a positive number.
     pub fn set_rope_factor(&mut self, new: f32) -> Result<()> {
         if !(new.is_finite() && new > 0.0) {
             return Err(Error::usage("--rope-factor is not a factor")
@@ -343,7 +341,7 @@ impl ModelConfig {
         }
         let found = match self.rope_scaling {
             RopeScaling::Divisors(_) => "a file that has a factor for each frequency",
-            _ => "a model without",
+            _ => "a model without RoPE scaling",
         };
         match &mut self.rope_scaling {
             RopeScaling::Linear { factor } | RopeScaling::Llama3 { factor, .. } => *factor = new,
@@ -357,17 +355,17 @@ impl ModelConfig {
         Ok(())
     }
 
-    /// H/G: how many query heads read one key/value head.
+    /// H/G: the number of query heads that share one key/value head.
     pub fn group_size(&self) -> usize {
         self.heads / self.kv_heads
     }
 
-    /// H·C: the width of the queries, all heads side by side.
+    /// H·C: the width of the queries, all heads concatenated.
     pub fn q_dim(&self) -> usize {
         self.heads * self.head_dim
     }
 
-    /// G·C: the width of the keys (and of the values), all heads side by side.
+    /// G·C: the width of the keys (and of the values), all heads concatenated.
     pub fn kv_dim(&self) -> usize {
         self.kv_heads * self.head_dim
     }

@@ -1,5 +1,5 @@
-//! One error type. Every message says what is wrong, where, what was expected, what was found and what
-//! to do next; the variant decides the process's exit code.
+//! The error type. Every message says what is wrong, where, what was expected, what was found and what to do next. The
+//! variant decides the exit code of the process.
 
 mod printable;
 
@@ -11,19 +11,19 @@ use serde::{Deserialize, Serialize};
 
 pub use printable::{printable, printable_json, printable_text};
 
-/// The result of anything in this crate that can fail.
+/// The result of every function of this crate that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong, by whose input it was; each kind has an exit code of its own ([`Error::exit_code`]).
+/// An error, by the kind of input that caused it. Each kind has its own exit code ([`Error::exit_code`]).
 #[derive(Clone, Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum Error {
-    /// Something that must hold does not: a line of `llama-trace check`.
+    /// A check failed: a line of `llama-trace check`.
     #[error("{0}")]
     Failed(Box<Report>),
     /// The command line asks for something that does not exist: an unknown stage, a layer past the last.
     #[error("{0}")]
     Usage(Box<Report>),
-    /// A model or tokenizer file is missing, damaged, or of a kind that is not read here.
+    /// A model or tokenizer file is missing, damaged, or of an unsupported kind.
     #[error("{0}")]
     Model(Box<Report>),
     /// The prompt cannot be run: too long, empty without a beginning-of-text token, ids out of range.
@@ -40,8 +40,8 @@ pub enum Error {
     Interrupted(Box<Report>),
 }
 
-/// The text of an error, in parts, so that every message has the same form. Each part is one line, and names files
-/// and quotes what is in them: it is printed through [`printable`].
+/// The text of an error, in parts: every message has the same form. Each part is one line. It may contain file names
+/// and file contents, so it is printed through [`printable`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     what: String,
@@ -69,10 +69,11 @@ impl fmt::Display for Report {
     }
 }
 
-/// Characters of a part of a message: more than any list of ours has. A longer one repeats what somebody typed.
+/// The maximum length of a part of a message, in characters. No list in a message reaches it; longer parts repeat user
+/// input.
 const LONGEST: usize = 2000;
 
-/// `text`, or where it is very long its beginning and its length.
+/// Returns `text`, or its beginning and its length if it is longer than `LONGEST`.
 pub fn shortened(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(LONGEST) {
         None => text.into(),
@@ -113,16 +114,16 @@ impl Error {
         interrupted => Interrupted: "Starts an [`Error::Interrupted`].",
     }
 
-    /// Whether it says what to do next. Of memory that is not there only those know that who wanted it; a device that is
-    /// lost says so itself.
+    /// Whether the error says what to do next. A lost device sets it itself; an out-of-memory error leaves it to the
+    /// caller, which knows the purpose.
     pub fn says_next(&self) -> bool {
         self.report().next.is_some()
     }
 
-    /// For a thread that the system does not let start; `what` ends the sentence "no thread can be started …".
+    /// The error of a thread that cannot be started. `what` ends the sentence "no thread can be started …".
     pub fn no_thread(what: &str, error: &std::io::Error) -> Self {
-        // The system does not say what is missing. Where it is memory for the stack, asking for as much ends the process
-        // as it does everywhere.
+        // The system does not say which resource is missing. If it is memory for the stack, this allocation fails too
+        // and ends the process like any other failed allocation.
         drop(std::hint::black_box(Vec::<u8>::with_capacity(4 << 20)));
         Self::usage(format!("no thread can be started {what}"))
             .expected("room for one more thread, at least")
@@ -130,42 +131,42 @@ impl Error {
             .next("raise the limits on processes and memory (ulimit -u, ulimit -v), or end other programs")
     }
 
-    /// Adds where it happened: a path, a tensor, a byte offset.
+    /// Adds the place: a path, a tensor, a byte offset.
     #[must_use]
     pub fn at(mut self, place: impl fmt::Display) -> Self {
         self.report_mut().place = Some(place.to_string());
         self
     }
 
-    /// Adds the file that it happened in.
+    /// Adds the path of the file.
     #[must_use]
     pub fn in_file(self, path: &Path) -> Self {
         self.at(path.display())
     }
 
-    /// Adds what would have been right.
+    /// Adds the expected value.
     #[must_use]
     pub fn expected(mut self, expected: impl fmt::Display) -> Self {
         self.report_mut().expected = Some(expected.to_string());
         self
     }
 
-    /// Adds what was there instead.
+    /// Adds the value found instead.
     #[must_use]
     pub fn found(mut self, found: impl fmt::Display) -> Self {
         self.report_mut().found = Some(found.to_string());
         self
     }
 
-    /// Adds what to do now.
+    /// Adds what to do next.
     #[must_use]
     pub fn next(mut self, next: impl fmt::Display) -> Self {
         self.report_mut().next = Some(next.to_string());
         self
     }
 
-    /// The exit code of a process that ends with this error. 0 is success and 101 a Rust panic, which
-    /// would be a defect here; 2 is also what the command-line parser uses.
+    /// The exit code of a process that ends with this error. 0 is success and 101 a Rust panic, which is always a bug;
+    /// 2 is also the command-line parser's code.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Failed(_) => 1,

@@ -1,6 +1,5 @@
-//! The ground that all of llama-trace stands on: what an error says, what a model's sizes are, the operations of its
-//! forward pass as plain functions, the stages and their addresses, and the rules by which each number follows from
-//! others.
+//! The base crate of llama-trace: the error type, a model's sizes, the operations of the forward pass as plain
+//! functions, the stages and their addresses, and the rules by which each number is computed.
 //!
 //! It knows no file, no device and no terminal.
 //!

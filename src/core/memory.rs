@@ -1,5 +1,5 @@
-//! Memory that may not be there. Who asks for much of it here gets an error, which it tells with its purpose; every
-//! other allocation that fails ends the process, in order, where the program has the allocator of `llama-trace-ending`.
+//! Large allocations that may fail. The functions of this module return an error, to which the caller adds its purpose.
+//! Every other failed allocation ends the process cleanly, if the program uses the allocator of `llama-trace-ending`.
 
 use std::cell::Cell;
 use std::thread::LocalKey;
@@ -11,27 +11,27 @@ thread_local! {
     static PURPOSE: Cell<&'static str> = const { Cell::new("") };
 }
 
-/// Whether an allocation of this thread that fails is answered by who asked for it.
+/// Whether this thread handles a failed allocation itself.
 pub fn answered() -> bool {
     ANSWERED.get()
 }
 
-/// What this thread needs memory for, where that was said.
+/// The purpose of this thread's allocations, if it was given.
 pub fn purpose() -> &'static str {
     PURPOSE.get()
 }
 
-/// Runs `ask`, which answers for its allocations that fail, as `try_reserve` does.
+/// Runs `ask`, which handles its failed allocations itself, as `try_reserve` does.
 pub fn answering<T>(ask: impl FnOnce() -> T) -> T {
     with(&ANSWERED, true, ask)
 }
 
-/// Runs `work`, for whose allocations a message about memory gives `purpose` as the place.
+/// Runs `work`. If it runs out of memory, the message names `purpose` as the place.
 pub fn naming<T>(purpose: &'static str, work: impl FnOnce() -> T) -> T {
     with(&PURPOSE, purpose, work)
 }
 
-/// Runs `work` while `cell` has `value`, also where it panics.
+/// Runs `work` while `cell` has `value`; the old value is restored even after a panic.
 fn with<V: Copy, T>(cell: &'static LocalKey<Cell<V>>, value: V, work: impl FnOnce() -> T) -> T {
     struct Before<V: Copy + 'static>(&'static LocalKey<Cell<V>>, V);
     impl<V: Copy> Drop for Before<V> {
@@ -43,37 +43,37 @@ fn with<V: Copy, T>(cell: &'static LocalKey<Cell<V>>, value: V, work: impl FnOnc
     work()
 }
 
-/// `count` times `value`.
+/// A vector of `count` copies of `value`.
 ///
 /// # Errors
-/// [`no_memory`].
+/// [`no_memory`] if the allocation fails.
 pub fn filled<T: Copy>(value: T, count: usize) -> Result<Vec<T>> {
     let mut values = reserved(count)?;
     values.resize(count, value);
     Ok(values)
 }
 
-/// Nothing yet, with room for `count` values. The system gives the memory as it is written.
+/// An empty vector with room for `count` values. The system supplies the pages as they are written.
 ///
 /// # Errors
-/// [`no_memory`].
+/// [`no_memory`] if the allocation fails.
 pub fn reserved<T>(count: usize) -> Result<Vec<T>> {
     let mut values = Vec::new();
     grow(&mut values, count)?;
     Ok(values)
 }
 
-/// Makes room in `values` for `count` in all.
+/// Reserves room in `values` for `count` values in all.
 ///
 /// # Errors
-/// [`no_memory`].
+/// [`no_memory`] if the allocation fails.
 pub fn grow<T>(values: &mut Vec<T>, count: usize) -> Result<()> {
     let bytes = count.saturating_mul(size_of::<T>());
     let more = count.saturating_sub(values.len());
     answering(|| values.try_reserve_exact(more)).map_err(|_| no_memory(bytes))
 }
 
-/// There is no memory for so many bytes: an error to which the caller adds what they were for.
+/// The error of a failed allocation of so many bytes. The caller adds their purpose.
 pub fn no_memory(bytes: usize) -> Error {
     Error::prompt("there is not enough memory").expected(format!("room for {bytes} bytes more"))
 }

@@ -1,11 +1,11 @@
-//! Asking work to stop: a flag that every long loop looks at between its blocks.
+//! Cancellation: a flag that every long loop checks between its blocks.
 //!
-//! There are two kinds. A [`Stop`] belongs to one piece of work, as a backend's passes, and stops nothing else.
-//! [`process`] belongs to the whole process: Ctrl-C sets it, every [`Stop`] looks at it too, and loops that have no
-//! `Stop` of their own (files, the network) look at it alone.
+//! There are two kinds. A [`Stop`] cancels one piece of work, such as a backend's passes. [`process`] cancels the whole
+//! process: Ctrl-C sets it, and every [`Stop`] checks it too. Loops without a `Stop` of their own (files, the network)
+//! check only [`process`].
 //!
-//! Who stops work leaves nothing half done in sight: an operation that skipped a block returns
-//! [`Error::Interrupted`], and what it was to write is not looked at.
+//! Cancelled work leaves no partial result in use. An operation that skipped a block returns [`Error::Interrupted`],
+//! and its output is not read.
 
 #[cfg_attr(not(feature = "native"), path = "stop/in_place.rs")]
 mod apart;
@@ -18,10 +18,10 @@ use crate::error::{Error, Result};
 #[cfg(feature = "native")]
 pub use apart::sleep;
 
-/// A request to stop, which all clones share.
+/// A request to stop, shared by all clones.
 ///
-/// Who asks may be on any thread. Who clears must know that the work is over: work that looks at a request only
-/// after it was cleared goes on.
+/// Any thread may set it. Clear it only after the work has ended: work that checks the flag after it was cleared
+/// continues.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     asked: Arc<AtomicBool>,
@@ -36,13 +36,13 @@ pub fn process() -> &'static Stop {
     &PROCESS
 }
 
-/// How soon who waits sees that it was asked to stop.
+/// How often waiting code checks for a request.
 pub const LOOK: Duration = Duration::from_millis(50);
 
 /// [`Stop::check`] of [`process`], for work that has no [`Stop`] of its own.
 ///
 /// # Errors
-/// [`Error::Interrupted`] where the process was asked to stop.
+/// [`Error::Interrupted`] if the process was asked to stop.
 pub fn check() -> Result<()> {
     process().check()
 }
@@ -61,15 +61,15 @@ impl Stop {
         self.asked.load(Ordering::Relaxed) || PROCESS.asked.load(Ordering::Relaxed)
     }
 
-    /// Takes the request back, once the work is over; not the one to the whole process.
+    /// Clears the request after the work has ended. A request to the whole process stays.
     pub fn clear(&self) {
         self.asked.store(false, Ordering::Relaxed);
     }
 
-    /// Ends the work by `?` where it was asked to stop.
+    /// Returns an error if the work was asked to stop.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] where it was.
+    /// [`Error::Interrupted`] if it was.
     #[inline]
     pub fn check(&self) -> Result<()> {
         if self.asked() { Err(interrupted()) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! A tensor as it lies in a file: dtype, shape, bytes. Whose the bytes are is not its business ([`Held`]).
+//! A tensor as a file stores it: dtype, shape, bytes. The bytes may be mapped, shared or owned ([`Bytes`]).
 
 mod bytes;
 mod noise;
@@ -9,8 +9,8 @@ use std::ops::Range;
 pub use bytes::{Built, Bytes, Held};
 pub use noise::Noise;
 
-/// The number types that weights are stored in. Those from `Q8_0` on are ggml's: some values in a row
-/// share a block, which `ops/blocks.rs` takes apart.
+/// The number types of weights. Those from `Q8_0` on are ggml's block formats: a block holds several neighbouring
+/// values of a row, and `ops/blocks.rs` decodes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dtype {
     /// IEEE float32.
@@ -19,9 +19,9 @@ pub enum Dtype {
     F16,
     /// bfloat16: float32's exponent, 8 significant bits.
     BF16,
-    /// int8 whose scales lie beside the values: llama2.c's version 2.
+    /// int8 with separate scales: llama2.c's version 2.
     I8,
-    /// 8 bits a value, one scale for 32 of them.
+    /// 8 bits per value, one scale per 32 values.
     Q8_0,
     /// 4 bits, one scale.
     Q4_0,
@@ -31,21 +31,21 @@ pub enum Dtype {
     Q5_0,
     /// 5 bits, a scale and a minimum.
     Q5_1,
-    /// 4 bits, a scale and a minimum for 32 values, those in 6 bits for 256.
+    /// 4 bits, a scale and a minimum per 32 values, stored in 6 bits per 256.
     Q4K,
     /// 5 bits, as `Q4K`.
     Q5K,
-    /// 6 bits, a scale for 16 values, those in 8 bits for 256.
+    /// 6 bits, a scale per 16 values, stored in 8 bits per 256.
     Q6K,
-    /// 2 bits, a scale and a minimum for 16 values, those in 4 bits for 256.
+    /// 2 bits, a scale and a minimum per 16 values, stored in 4 bits per 256.
     Q2K,
-    /// 3 bits, a scale for 16 values, those in 6 bits for 256.
+    /// 3 bits, a scale per 16 values, stored in 6 bits per 256.
     Q3K,
-    /// 4 bits that choose from a table, one scale.
+    /// 4-bit indices into a table, one scale.
     Iq4Nl,
-    /// 4 bits that choose from a table, a scale for 32 values, those in 6 bits for 256.
+    /// 4-bit indices into a table, a scale per 32 values, stored in 6 bits per 256.
     Iq4Xs,
-    /// Floats of 4 bits, one power of two for 32 values.
+    /// 4-bit floats, one power of two per 32 values.
     Mxfp4,
 }
 
@@ -71,17 +71,17 @@ impl Dtype {
         Self::Mxfp4,
     ];
 
-    /// Whether values are stored in blocks of small whole numbers.
+    /// Whether values are stored in blocks of small integers.
     pub fn is_blocks(self) -> bool {
         self.block() > 1
     }
 
-    /// Whether each value is stored as a float of its own.
+    /// Whether each value is stored as a separate float.
     pub fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::BF16)
     }
 
-    /// How many values are stored together; 1 where each stands for itself.
+    /// Values per block; 1 for types without blocks.
     pub fn block(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 | Self::I8 => 1,
@@ -90,7 +90,7 @@ impl Dtype {
         }
     }
 
-    /// Bytes that a block takes.
+    /// Bytes per block.
     pub fn block_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -112,7 +112,7 @@ impl Dtype {
         }
     }
 
-    /// Bytes that `count` values in a row take; none where they do not fill their last block.
+    /// Bytes of a row of `count` values; `None` if they do not fill the last block.
     pub fn bytes(self, count: usize) -> Option<usize> {
         if count.is_multiple_of(self.block()) {
             (count / self.block()).checked_mul(self.block_bytes())
@@ -157,7 +157,7 @@ impl FromIterator<Dtype> for Dtypes {
 }
 
 impl fmt::Display for Dtypes {
-    /// `Q4_K and Q6_K`.
+    /// A list in words: `Q4_K and Q6_K`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<String> = Dtype::ALL
             .iter()
@@ -172,8 +172,7 @@ impl fmt::Display for Dtypes {
     }
 }
 
-/// One tensor: row-major, little-endian, in place. `bytes` has exactly the length that the shape and
-/// the dtype ask for.
+/// One tensor: row-major, little-endian, in place. The length of `bytes` always matches the shape and the dtype.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     dtype: Dtype,
@@ -182,31 +181,31 @@ pub struct Tensor {
     scales: Option<Scales>,
 }
 
-/// The scales of int8 values: value i of the tensor stands for bytes\[i\] · scales\[i / group\], wherever its
-/// rows end.
+/// The scales of int8 values: value i of the tensor is bytes\[i\] · scales\[i / group\]. Groups ignore the ends of
+/// rows.
 #[derive(Clone, Debug)]
 pub struct Scales {
-    /// float32, little-endian, one a group.
+    /// float32, little-endian, one per group.
     pub bytes: Bytes,
-    /// Values that share a scale.
+    /// Values per scale.
     pub group: usize,
 }
 
 impl Tensor {
-    /// A tensor over `bytes`; none where their length is not what `shape` and `dtype` ask for, or the
-    /// rows are not made of whole blocks. int8 values need scales: [`Tensor::int8`].
+    /// A tensor over `bytes`. `None` if the length does not match `shape` and `dtype`, or a row is not made of whole
+    /// blocks. int8 values need scales: [`Tensor::int8`].
     pub fn new(dtype: Dtype, shape: Vec<usize>, bytes: Bytes) -> Option<Self> {
         if dtype == Dtype::I8 {
             return None;
         }
-        // A single number is a row of one.
+        // A scalar counts as a row of one value.
         let (row, outer) = shape.split_last().unwrap_or((&1, &[]));
         let length = outer.iter().try_fold(dtype.bytes(*row)?, |product, &size| product.checked_mul(size))?;
         (length == bytes.len()).then_some(Self { dtype, shape, bytes, scales: None })
     }
 
-    /// A tensor of int8 values with a scale for each `scales.group` of them; none where there are not as many
-    /// values as the shape asks for, or not as many scales as groups.
+    /// A tensor of int8 values with a scale per `scales.group` of them. `None` if the number of values does not match
+    /// the shape, or the number of scales the groups.
     pub fn int8(shape: Vec<usize>, bytes: Bytes, scales: Scales) -> Option<Self> {
         let count = shape.iter().try_fold(1_usize, |product, &size| product.checked_mul(size))?;
         let groups = if scales.group == 0 { return None } else { count.div_ceil(scales.group) };
@@ -214,13 +213,13 @@ impl Tensor {
         fits.then_some(Self { dtype: Dtype::I8, shape, bytes, scales: Some(scales) })
     }
 
-    /// A tensor of float32 values; none where there are not as many as the shape asks for.
+    /// A tensor of float32 values; `None` if their number does not match the shape.
     pub fn floats(shape: Vec<usize>, values: &[f32]) -> Option<Self> {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         Self::new(Dtype::F32, shape, Bytes::owned(bytes))
     }
 
-    /// The same with 0 at these places of each row; none where a block has others too.
+    /// A copy with zeros in these columns; `None` if a range splits a block.
     pub fn without_columns(&self, columns: &[Range<usize>]) -> Option<Self> {
         let bytes_of =
             |columns: &Range<usize>| Some(self.dtype.bytes(columns.start)?..self.dtype.bytes(columns.end)?);
@@ -236,7 +235,7 @@ impl Tensor {
         Some(Self { bytes, ..self.clone() })
     }
 
-    /// Whether both have the same values, stored the same way.
+    /// Whether both have the same values, dtype and shape.
     pub fn equal(&self, other: &Self) -> bool {
         self.dtype == other.dtype && self.shape == other.shape && self.bytes.equal(&other.bytes)
     }
@@ -256,17 +255,17 @@ impl Tensor {
         &self.bytes
     }
 
-    /// The scales of int8 values; none for the other number types.
+    /// The scales of int8 values; `None` for the other number types.
     pub fn scales(&self) -> Option<&Scales> {
         self.scales.as_ref()
     }
 
-    /// All of its bytes: the values, and the scales where it has them.
+    /// All its bytes: the values, and the scales if it has them.
     pub fn parts_mut(&mut self) -> impl Iterator<Item = &mut Bytes> {
         std::iter::once(&mut self.bytes).chain(self.scales.as_mut().map(|scales| &mut scales.bytes))
     }
 
-    /// Bytes that it takes, scales included.
+    /// Its size in bytes, scales included.
     pub fn size(&self) -> usize {
         self.bytes.len() + self.scales.as_ref().map_or(0, |scales| scales.bytes.len())
     }
@@ -318,7 +317,7 @@ mod tests {
         assert_eq!(&less.bytes()[..], [1, 2, 0, 0, 5, 6, 0, 0, 9, 10, 0, 0, 13, 14, 0, 0]);
         assert_eq!((less.dtype(), less.shape()), (whole.dtype(), whole.shape()));
         assert_eq!(&whole.without_columns(from_ref(&(0..4))).unwrap().bytes()[..], [0; 16]);
-        // Two blocks of 32 a row.
+        // Two blocks of 32 per row.
         let blocks = Tensor::new(Dtype::Q4_0, vec![2, 64], Bytes::owned(vec![7; 72])).unwrap();
         let less = blocks.without_columns(from_ref(&(32..64))).unwrap();
         let bytes: Vec<u8> = [[7; 18], [0; 18], [7; 18], [0; 18]].concat();

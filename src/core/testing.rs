@@ -1,23 +1,24 @@
-//! Which cases of a grid a run of the tests takes: some of each, spread over all, or with `LLAMA_TRACE_TESTS=all` every one.
+//! The sample of cases that a test run takes from a grid: a few, evenly spread. With `LLAMA_TRACE_TESTS=all` it takes
+//! every case.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Cases that were left out so far.
+/// Cases skipped so far.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether every case is to be tested.
 ///
 /// # Panics
-/// Where `LLAMA_TRACE_TESTS` has another value than `all`.
+/// If `LLAMA_TRACE_TESTS` has another value than `all`.
 pub fn takes_all() -> bool {
     let Some(value) = std::env::var_os("LLAMA_TRACE_TESTS") else { return false };
     assert!(value == "all", "LLAMA_TRACE_TESTS is all, or is not there; it is {value:?}");
     true
 }
 
-/// Of these cases as many as `few`, from the first to the last, or all of them. What is left out is said past the test harness's
-/// capture, and counted.
+/// At most `few` of the cases, evenly spread from the first to the last, or all of them. The number of skipped cases is
+/// printed to stderr, which the test harness does not capture.
 pub fn sampled<T>(what: &str, cases: impl IntoIterator<Item = T>, few: usize) -> Vec<T> {
     let all: Vec<T> = cases.into_iter().collect();
     if all.len() <= few || takes_all() {
@@ -34,7 +35,7 @@ pub fn sampled<T>(what: &str, cases: impl IntoIterator<Item = T>, few: usize) ->
     all.into_iter().enumerate().filter(|(i, _)| taken.next_if_eq(i).is_some()).map(|(_, case)| case).collect()
 }
 
-/// `few` of the numbers below `count`, which is more: the first, the last, and others as far from each other as can be.
+/// `few` numbers below the larger `count`: the first, the last, and evenly spaced ones between.
 fn spread(count: usize, few: usize) -> impl Iterator<Item = usize> {
     (0..few).map(move |i| if few == 1 { 0 } else { i * (count - 1) / (few - 1) })
 }

@@ -1,4 +1,4 @@
-//! What is right: a model against its references, and one run against another.
+//! Tests of correctness: a model against its references, and one run against another.
 //!
 //! It knows no command line.
 

@@ -1,7 +1,7 @@
 //! What the strip of tokens carries beside their texts: how much each surprised the model, or how much of its attention
 //! the head in view gives it.
 
-use llama_trace_core::trace::foretold::{Foretold, ForetoldAt};
+use llama_trace_core::trace::token_logprobs::{TokenLogprob, TokenLogprobsAt};
 use llama_trace_core::trace::{Axis, Query, Region, Site, Stage};
 
 use super::app::App;
@@ -27,15 +27,15 @@ impl App {
     }
 
     /// The question how likely a token of a pass was, with those around it.
-    pub fn foretold_at(&self, pass: usize, token: usize) -> ForetoldAt {
+    pub fn foretold_at(&self, pass: usize, token: usize) -> TokenLogprobsAt {
         let site = Site { pass, layer: None, ..self.place.site() }.other(Stage::Logits);
         let tokens = self.outline.passes.get(pass).map_or(0, |pass| pass.dims.tokens);
         let first = token / AT_ONCE * AT_ONCE;
-        ForetoldAt { site, tokens: first..tokens.min(first + AT_ONCE) }
+        TokenLogprobsAt { site, tokens: first..tokens.min(first + AT_ONCE) }
     }
 
     /// How likely a token of a pass was: none for the first of all. Nothing while that is not known.
-    pub fn foretold(&self, pass: usize, token: usize) -> Option<Option<Foretold>> {
+    pub fn foretold(&self, pass: usize, token: usize) -> Option<Option<TokenLogprob>> {
         let at = self.foretold_at(pass, token);
         self.answers.told(&at)?.ok()?.get(token - at.tokens.start).cloned()
     }
@@ -81,7 +81,7 @@ impl App {
             Carries::Nothing => {}
             Carries::Surprise => {
                 for (pass, token) in tokens::seen(self, area.width).filter_map(|at| self.read_at(at)) {
-                    let query = Query::Foretold(self.foretold_at(pass, token));
+                    let query = Query::TokenLogprobs(self.foretold_at(pass, token));
                     if !questions.contains(&query) {
                         questions.push(query);
                     }

@@ -362,7 +362,7 @@ fn a_score_is_taken_apart_with_what_is_there_after_rope() {
     let (less, all) = (explain(folder.path()), explain(&captured));
     let terms = |page: &str| page.split("  by ").next().unwrap().to_owned();
     assert_eq!(terms(&less), terms(&all));
-    for part in ["by pair of RoPE", "keys before RoPE, which are not all there"] {
+    for part in ["by pair of RoPE", "keys before RoPE, and some of them are missing"] {
         assert!(less.contains(part), "{part}: {less}");
     }
     assert!(all.contains("by content and position") && !less.contains("by content and position"), "{less}");
@@ -531,7 +531,7 @@ fn who_points_at_a_file_of_a_folder_is_told_to_give_the_folder() {
     export(&["--prompt", PROMPT, "--stage", "xq", "--layer", "0"], &dump);
     for name in ["manifest.json", "pass_000/layer_00/xq.npy"] {
         let file = dump.join(name).display().to_string();
-        let said = ["the trace cannot be read", "give the folder that it lies in"];
+        let said = ["the trace cannot be read", "give the folder that contains it"];
         refused(&["log", "--trace", &file], 3, &said);
         refused(&["diff", dump.to_str().unwrap(), &file], 3, &said);
     }

@@ -164,7 +164,7 @@ fn layers_say_what_is_not_compared_and_never_more_than_there_are() {
     let (code, report) = compared(2);
     assert_eq!(code, 0, "{report}");
     let text = stdout(&llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]));
-    assert!(text.contains("of B the first 2 of 4 layers ran"), "{text}");
+    assert!(text.contains("in B only the first 2 of 4 layers ran"), "{text}");
     // All of them leave nothing out.
     let (code, report) = compared(4);
     assert_eq!((code, &report["first"]["kind"]), (1, &json!("stage")));

@@ -5,7 +5,7 @@ use llama_trace::config::CacheDtype;
 use llama_trace::tokenizer;
 use llama_trace::trace::draw::{Draw, DrawAt, Sampling};
 use llama_trace::trace::explanation::{ExplanationAt, From};
-use llama_trace::trace::foretold::ForetoldAt;
+use llama_trace::trace::token_logprobs::TokenLogprobsAt;
 use llama_trace::trace::{Fork, Outline};
 
 use super::memory::thin;
@@ -317,8 +317,8 @@ fn a_token_was_as_likely_as_the_logits_before_it_say() {
             for pass in 0..outline.passes.len() {
                 let tokens = outline.passes[pass].tokens.clone();
                 let site = Site { run: outline.run, ..Site::once(pass, Stage::Logits) };
-                let Ok(Answer::Foretold(told)) =
-                    ask(source, &Query::Foretold(ForetoldAt { site, tokens: 0..tokens.len() }))
+                let Ok(Answer::TokenLogprobs(told)) =
+                    ask(source, &Query::TokenLogprobs(TokenLogprobsAt { site, tokens: 0..tokens.len() }))
                 else {
                     panic!("{name}: pass {pass}")
                 };
@@ -339,8 +339,8 @@ fn a_token_was_as_likely_as_the_logits_before_it_say() {
                     let better = row.iter().filter(|logit| **logit > own).count();
                     assert_eq!(told.rank, better + 1, "{name}");
                 }
-                let part = Query::Foretold(ForetoldAt { site, tokens: 1..tokens.len() });
-                let Ok(Answer::Foretold(part)) = ask(source, &part) else { panic!("{name}") };
+                let part = Query::TokenLogprobs(TokenLogprobsAt { site, tokens: 1..tokens.len() });
+                let Ok(Answer::TokenLogprobs(part)) = ask(source, &part) else { panic!("{name}") };
                 assert_eq!(part, told[1..]);
             }
         }
@@ -364,8 +364,8 @@ fn tokens_of_the_prompt_are_made_of_the_bytes_and_merges_of_its_text() {
         context: None,
     };
     let mut live = run_to_idle(Live::start(Arc::new(model), start).unwrap());
-    let made = |live: &mut Live, pass| match ask(live, &Query::Made(Site::once(pass, Stage::Tokens))) {
-        Ok(Answer::Made(made)) => made,
+    let made = |live: &mut Live, pass| match ask(live, &Query::TokenPieces(Site::once(pass, Stage::Tokens))) {
+        Ok(Answer::TokenPieces(made)) => made,
         other => panic!("{other:?}"),
     };
     let all = made(&mut live, 0);

@@ -458,7 +458,7 @@ fn a_cache_of_16_bits_that_nobody_says_differs_and_one_that_is_said_does_not() {
                 }
                 assert_eq!(verdict(&report).1, found, "{dtype:?}, {says:?}");
                 if found.ends_with("cache_k") {
-                    let note = format!("has {} values alone", dtype.name());
+                    let note = format!("has only {} values", dtype.name());
                     assert!(report.notes.iter().any(|said| said.contains(&note)), "{:?}", report.notes);
                 }
             }

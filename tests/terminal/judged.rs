@@ -59,7 +59,7 @@ fn a_port_stands_beside_the_reference_with_the_texts_of_the_model() {
     viewer.until("ids have texts", |screen| !screen.contents().contains("#391"));
     // Nobody is told to give the model that was given: the port did not write what it turned.
     viewer.send("\r");
-    let said = ["r1:p0/L0/xq_rope[", "r1:p0/L0/xq is not there", "have B write it too"];
+    let said = ["r1:p0/L0/xq_rope[", "r1:p0/L0/xq is not there", "let B write it too"];
     let screen = viewer.shows(&[&["where from there"][..], &said].concat());
     assert!(!screen.contains("--model"), "{screen}");
     // At once they would be Alt-q.

@@ -9,9 +9,9 @@ use llama_trace::config::{CacheDtype, ModelConfig, Pairing, Precision};
 use llama_trace::error::{Error, Result};
 use llama_trace::explain::{Line, Operands, Place, Rules, added, strongest};
 use llama_trace::generate::{Sampler, Sampling};
-use llama_trace::trace::foretold::{Foretold, Joined, Made};
 use llama_trace::trace::frame::FrameData;
 use llama_trace::trace::pattern::Measuring;
+use llama_trace::trace::token_logprobs::{Joined, TokenLogprob, TokenPieces};
 use llama_trace::trace::{
     Answer, Block, Cached, Fork, Frame, Order, Outline, PassOutline, Query, Region, Run, Site, Source,
     Spread, Stage, Status, TokenLabel,
@@ -273,8 +273,8 @@ impl Source for Synthetic {
                 | Query::Draw(_)
                 | Query::Stream(_)
                 | Query::Units(_)
-                | Query::Foretold(_)
-                | Query::Made(_)
+                | Query::TokenLogprobs(_)
+                | Query::TokenPieces(_)
                 | Query::Patterns(_)
         );
         let Some(site) = query.site().filter(|_| without_weights) else {
@@ -305,7 +305,7 @@ impl Source for Synthetic {
             let draw = Sampler::new(SAMPLING).unwrap().look(&row, at.site.pass as u64, at.setting);
             return Poll::Ready(draw.map(|draw| Answer::Draw(Arc::new(draw))));
         }
-        if let Query::Foretold(at) = query {
+        if let Query::TokenLogprobs(at) = query {
             let logits = |pass: usize, row: usize| -> Vec<f32> {
                 let dims = self.outline.passes[pass].dims;
                 let frame = self.values(Site { pass, ..site }, dims);
@@ -319,11 +319,11 @@ impl Source for Synthetic {
                         logits(site.pass.checked_sub(1)?, self.outline.passes[site.pass - 1].dims.tokens - 1)
                     }
                 };
-                Foretold::of(&before, pass.tokens[token].id)
+                TokenLogprob::of(&before, pass.tokens[token].id)
             });
-            return Poll::Ready(Ok(Answer::Foretold(told.collect())));
+            return Poll::Ready(Ok(Answer::TokenLogprobs(told.collect())));
         }
-        if let Query::Made(_) = query {
+        if let Query::TokenPieces(_) = query {
             let made = |token: &TokenLabel| {
                 let parts: Vec<String> = token.text.chars().map(String::from).collect();
                 let merges = parts.windows(2).enumerate().map(|(i, two)| Joined {
@@ -331,13 +331,13 @@ impl Source for Synthetic {
                     right: two[1].clone(),
                     by: format!("rank {}", 40 + i),
                 });
-                Made {
+                TokenPieces {
                     bytes: token.text.clone().into_bytes(),
                     merges: merges.collect(),
                     parts: parts.clone(),
                 }
             };
-            return Poll::Ready(Ok(Answer::Made(pass.tokens.iter().map(made).collect())));
+            return Poll::Ready(Ok(Answer::TokenPieces(pass.tokens.iter().map(made).collect())));
         }
         let frame = Arc::new(self.values(site, pass.dims));
         let shape = frame.shape().to_vec();

@@ -1,20 +1,21 @@
-//! What others wrote, made fit to be printed: names of files and models, tokens, the words of a server. A terminal
-//! obeys what it is sent, so everything that is not ours goes through here on its way to one.
+//! Escapes untrusted text for a terminal: names of files and models, tokens, replies of a server. A terminal executes
+//! control characters, so all text from outside passes through this module before it is printed.
 
 use std::borrow::Cow;
 
-/// `text` on one line, with every character written out (`\u{1b}`) that a terminal would obey or that changes the
-/// order in which others are read: control characters, line ends among them, and what turns the direction of text.
+/// `text` on one line, with dangerous characters escaped (`\u{1b}`). These are the control characters, line ends
+/// included, and the characters that change the direction of text.
 pub fn printable(text: &str) -> Cow<'_, str> {
     written_out(text, drives)
 }
 
-/// The same for a text of several lines: line feeds and tabs stay.
+/// [`printable`] for a text of several lines: line feeds and tabs stay.
 pub fn printable_text(text: &str) -> Cow<'_, str> {
     written_out(text, |c| drives(c) && !matches!(c, '\n' | '\t'))
 }
 
-/// The same for JSON, which has an escape of its own; between its strings only line feeds and blanks stand.
+/// [`printable`] for JSON, with JSON's own escapes. Line feeds stay: between strings JSON has only line feeds and
+/// blanks.
 pub fn printable_json(text: &str) -> Cow<'_, str> {
     let drives = |c: char| drives(c) && c != '\n';
     if !text.contains(drives) {
@@ -24,7 +25,7 @@ pub fn printable_json(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(shown).collect())
 }
 
-/// All of these are in the Basic Multilingual Plane, as JSON's escape needs it.
+/// Whether a character must be escaped. All of them are in the Basic Multilingual Plane, as JSON's `\uXXXX` requires.
 fn drives(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -1,11 +1,11 @@
-//! Direct logit attribution: a difference of two logits as the sum of what each part wrote into the residual stream,
-//! with the final norm's factor frozen at what it was.
+//! Direct logit attribution: the difference of two logits as a sum over what each part wrote into the residual stream.
+//! The factor of the final norm is frozen at its recorded value.
 //!
 //! ```text
 //! logit(a) − logit(b) = (output[a] − output[b]) · (x · norm / √(mean x² + ε)) = v · x,   x = embedding + Σ_l (attn_output_l + ffn_down_l)
 //! ```
 //!
-//! Everything is summed in float64 from recorded values; what the run itself rounded is a part of its own.
+//! All sums are float64, over recorded values. The rounding of the run itself is a separate part.
 
 use super::site::Rules;
 use super::terms::Operands;
@@ -14,10 +14,10 @@ use crate::error::{Error, Result};
 use crate::trace::lens::{Attribution, AttributionAt, Contributor, Share};
 use crate::trace::{Stage, Weight};
 
-/// What each part of the model added to a logit, more than to another.
+/// The contribution of each part of the model to the difference of two logits.
 ///
 /// # Errors
-/// [`Error::Usage`] where there are no such logits or ids, and those of `operands`.
+/// [`Error::Usage`] if the site has no such logits or the ids do not exist, and the errors of `operands`.
 pub fn attribute(rules: &Rules, at: &AttributionAt, operands: &mut impl Operands) -> Result<Attribution> {
     let dims = rules.pass(at.site.pass).filter(|_| at.site.stage == Stage::Logits);
     if dims.is_none_or(|dims| at.token >= dims.tokens) {
@@ -32,7 +32,7 @@ pub fn attribute(rules: &Rules, at: &AttributionAt, operands: &mut impl Operands
         }
     }
     if at.id.is_some() && at.id == at.against {
-        return Err(Error::usage("a token is compared with another")
+        return Err(Error::usage("a token cannot be compared with itself")
             .expected("two different ids")
             .found(format!("{} twice", at.id.unwrap_or_default())));
     }
@@ -50,7 +50,7 @@ pub fn attribute(rules: &Rules, at: &AttributionAt, operands: &mut impl Operands
 }
 
 impl<O: Operands> Token<'_, O> {
-    /// What each part added to `difference`, the one of the two logits.
+    /// The contribution of each part to `difference`, that of the two logits.
     fn parts(&mut self, difference: f64, ids: (u32, u32)) -> Result<Vec<Share>> {
         let sizes = *self.rules.sizes();
         let last = self.row(sizes.layers.checked_sub(1), Stage::FfnResidual)?;
@@ -59,7 +59,7 @@ impl<O: Operands> Token<'_, O> {
         let along = |x: &[f32]| dot(&v, x);
 
         let mut parts = vec![Share { part: Contributor::Embedding, value: along(&x) }];
-        // What the run rounded: each recorded sum less the exact one of what was recorded of its terms.
+        // Rounding of the run: each recorded sum minus the exact sum of its recorded terms.
         let mut rounding = difference - along(&last);
         for layer in 0..sizes.layers {
             let mut row = |stage: Stage| self.row(Some(layer), stage);
@@ -87,7 +87,7 @@ impl<O: Operands> Token<'_, O> {
         Ok(parts)
     }
 
-    /// v (D): what one unit of each component of the residual `last` adds to the difference of the logits.
+    /// v (D): the change of the logit difference per unit of each component of the residual `last`.
     fn direction(&mut self, last: &[f32], (id, against): (u32, u32)) -> Result<Vec<f64>> {
         let factor = self.norm_factor(last);
         let mut row = |stage: Stage, row: usize| -> Result<Vec<f32>> {
@@ -102,7 +102,7 @@ impl<O: Operands> Token<'_, O> {
         Ok(each.map(|((&a, &b), &w)| (f64::from(a) - f64::from(b)) * f64::from(w) * factor).collect())
     }
 
-    /// woᵀ · v (H·C): what one unit of each component of the heads adds.
+    /// woᵀ · v (H·C): the change per unit of each component of the heads.
     fn through_wo(&mut self, layer: usize, v: &[f64], width: usize) -> Result<Vec<f64>> {
         let mut sum = vec![0.0; width];
         let Some(weight) = Weight::read_in(Stage::AttnOutput, self.rules.card()).next() else {

@@ -1,4 +1,4 @@
-//! What a rule gives in float64.
+//! Evaluates a rule in float64.
 
 use half::bf16;
 
@@ -7,7 +7,7 @@ use crate::config::CacheDtype;
 use crate::ops::quantize::Quantized;
 use crate::trace::stage::Rounded;
 
-/// Numbers of a place.
+/// The numbers at a place.
 #[derive(Clone, Copy, Debug)]
 pub enum Numbers<'a> {
     /// float32.
@@ -16,48 +16,47 @@ pub enum Numbers<'a> {
     I8(&'a [i8]),
     /// Ids.
     I64(&'a [i64]),
-    /// int8 rows of a matrix with their scales, one row after the other.
+    /// int8 rows of a matrix with their scales, row after row.
     Int8(Quantized<'a>),
 }
 
-/// Operands that are at hand.
+/// Operands in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Held<'a>(Vec<(Place, usize, Numbers<'a>)>);
 
-/// What a rule gives in exact arithmetic, rounded where the rule rounds.
+/// The result of a rule in exact arithmetic, rounded where the rule rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Exact {
     /// The number.
     pub value: f64,
-    /// Where it was rounded on the way, and what was rounded stood so near the middle of two numbers that float32 may
-    /// take the other: what that gives. Otherwise the same number.
+    /// The other possible result, if a value was rounded so near the middle of two numbers that float32 may round it
+    /// the other way. Otherwise the same number.
     pub other: f64,
-    /// The largest magnitude of what was added up, or of the number itself.
+    /// The largest magnitude among the terms of the sum, or of the number itself.
     pub largest: f64,
 }
 
-/// How near the middle of two bfloat16 numbers float32 cannot tell on which side of it a value is: a few units of
-/// float32.
+/// The relative distance from the middle of two bfloat16 numbers within which float32 may round to either: a few units
+/// of float32.
 const TIE: f64 = 1e-6;
 
-/// Terms that are summed side by side.
+/// Terms that are summed in parallel.
 const LANES: usize = 8;
 
-/// Folds the rules of one site, of operands that do not change. What several cells of a row have in common it computes
-/// once.
+/// Evaluates the rules of one site over operands that do not change. It caches what cells of one row share.
 #[derive(Clone, Debug, Default)]
 pub struct Folder {
-    /// The line that was gone over last, and the numbers that it gave.
+    /// The last line reduced, and its results.
     last: Option<(Line, [f64; 3])>,
 }
 
 impl<'a> Held<'a> {
-    /// Adds the numbers of `place` from number `first` on.
+    /// Adds the numbers of `place` from index `first` on.
     pub fn add(&mut self, place: Place, first: usize, numbers: Numbers<'a>) {
         self.0.push((place, first, numbers));
     }
 
-    /// The numbers of `place`, and which of them comes first.
+    /// The numbers of `place`, and the index of the first.
     fn of(&self, place: Place) -> (usize, Numbers<'a>) {
         let found = self.0.iter().find(|(held, ..)| *held == place);
         let Some((_, first, numbers)) = found else { unreachable!("{place} is not at hand") };
@@ -76,7 +75,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// The numbers of a line that are float32, from its first on; nothing of others.
+    /// The float32 numbers of a line, from its first on; empty for other types.
     fn floats(&self, line: &Line) -> &'a [f32] {
         let (first, numbers) = self.of(line.place);
         let Numbers::F32(values) = numbers else { return &[] };
@@ -86,7 +85,7 @@ impl<'a> Held<'a> {
 }
 
 impl Folder {
-    /// What `rule` gives, of operands that `held` has.
+    /// The result of `rule`, with operands from `held`.
     pub fn fold(&mut self, rule: &Rule, held: &Held<'_>) -> Exact {
         let number = |cell: Cell| held.number(cell);
         let round = |x: f64| if rule.rounded == Rounded::Never { x } else { to_bf16(x) };
@@ -183,8 +182,8 @@ impl Folder {
                 let gate = number(gate);
                 of(gate / (1.0 + (-gate).exp()))
             }
-            // A quotient of two float32 has the same float32 next to it, whether it is rounded once or twice. What is
-            // no number is 0, as a conversion in Rust has it.
+            // A quotient of two float32 has the same nearest float32, whether it is rounded once or twice. NaN becomes
+            // 0, as in Rust's conversion.
             Fold::Steps { x, scale } => {
                 let steps = f64::from((number(x) / number(scale)) as f32).round();
                 of(if steps.is_nan() { 0.0 } else { steps.clamp(-128.0, 127.0) })
@@ -212,7 +211,7 @@ impl Folder {
         }
     }
 
-    /// What `work` gives for `line`, computed anew only where another line was asked for last.
+    /// Returns the results of `work` for `line`. They are cached until another line is asked for.
     fn once(&mut self, line: Line, work: impl FnOnce() -> [f64; 3]) -> [f64; 3] {
         match self.last {
             Some((last, numbers)) if last == line => numbers,
@@ -221,7 +220,7 @@ impl Folder {
     }
 }
 
-/// Σ a · b, and the largest term's magnitude.
+/// Σ a · b, and the magnitude of the largest term.
 fn products(a: &[f32], b: &[f32]) -> (f64, f64) {
     let (mut sums, mut most) = ([0.0_f64; LANES], [0.0_f64; LANES]);
     let ((a_lanes, a_rest), (b_lanes, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -241,7 +240,7 @@ fn products(a: &[f32], b: &[f32]) -> (f64, f64) {
     (sums.iter().sum(), most.into_iter().fold(0.0, f64::max))
 }
 
-/// The product of a row of int8 activations with a row of int8 weights, and the largest run's magnitude.
+/// The product of a row of int8 activations with a row of int8 weights, and the magnitude of the largest run.
 fn int8(x: &[i8], scales: &[f32], group: usize, w: Quantized<'_>) -> (f64, f64) {
     let (mut sum, mut most, mut i) = (0.0, 0.0_f64, 0);
     while i < x.len() {
@@ -254,7 +253,7 @@ fn int8(x: &[i8], scales: &[f32], group: usize, w: Quantized<'_>) -> (f64, f64) 
     (sum, most)
 }
 
-/// The product of a row of int8 activations with what a row of blocks stands for, and the largest group's magnitude.
+/// The product of a row of int8 activations with the values of a row of blocks, and the magnitude of the largest group.
 fn blocks(x: &[i8], scales: &[f32], group: usize, w: &[f32]) -> (f64, f64) {
     let groups = x.chunks(group).zip(w.chunks(group)).zip(scales);
     let terms = groups.map(|((x, w), scale)| {
@@ -264,21 +263,21 @@ fn blocks(x: &[i8], scales: &[f32], group: usize, w: &[f32]) -> (f64, f64) {
     terms.fold((0.0, 0.0), |(sum, most): (f64, f64), term| (sum + term, most.max(term.abs())))
 }
 
-/// The least likely id that stays after top-k and top-p: its probability and itself, for of equals the first ones stay;
-/// and the sum of the probabilities of all that stay.
+/// The cut of top-k and top-p: the probability of the least likely id that is kept, that id, and the sum of the kept
+/// probabilities. Among equal probabilities the first ids are kept.
 fn nucleus(probs: &[f32], top_k: usize, top_p: f32) -> [f64; 3] {
     let (kept, total) = kept(probs, top_k, top_p);
     kept.last().map_or([f64::INFINITY, 0.0, total], |&id| [f64::from(probs[id]), id as f64, total])
 }
 
-/// The ids that are possible at all, the likeliest first, and of equals the lower ones.
+/// The ids with a probability above 0, most likely first. Equal ones are in the order of their ids.
 pub(super) fn likeliest(probs: &[f32]) -> Vec<usize> {
     let mut ids: Vec<usize> = (0..probs.len()).filter(|&id| probs[id] > 0.0).collect();
     ids.sort_by(|&a, &b| probs[b].total_cmp(&probs[a]));
     ids
 }
 
-/// The ids that stay after top-k and top-p, the likeliest first, and the sum of their probabilities.
+/// The ids that top-k and top-p keep, most likely first, and the sum of their probabilities.
 pub(super) fn kept(probs: &[f32], top_k: usize, top_p: f32) -> (Vec<usize>, f64) {
     let mut ids = likeliest(probs);
     if top_k > 0 {
@@ -294,14 +293,14 @@ pub(super) fn kept(probs: &[f32], top_k: usize, top_p: f32) -> (Vec<usize>, f64)
     (ids, total)
 }
 
-/// The first of the largest; what is no number is never it, unless nothing else is there.
+/// The index of the largest value, the first of equals. NaN is chosen only if there is nothing else.
 pub(super) fn largest(x: &[f32]) -> usize {
     let better = |best: usize, i: usize| x[best].is_nan() || x[i] > x[best];
     (0..x.len()).fold(0, |best, i| if better(best, i) { i } else { best })
 }
 
-/// The id at which the running sum of `shares` passes `random`; and the one before or after it, where the sum comes so
-/// near that shares in float32 cannot tell.
+/// The id at which the running sum of `shares` exceeds `random`. The second number is a neighbouring id if the sum is
+/// too near `random` for float32 shares to decide.
 fn drawn(shares: &[f32], random: f64) -> [f64; 2] {
     let likely = likeliest(shares);
     let reached = |number: f64| {
@@ -317,10 +316,10 @@ fn drawn(shares: &[f32], random: f64) -> [f64; 2] {
     [value, if less == value { more } else { less }]
 }
 
-/// The bfloat16 next to `x`, ties to even.
+/// The bfloat16 nearest to `x`, ties to even.
 pub(crate) fn to_bf16(x: f64) -> f64 {
     let near = x as f32;
-    // Rounded to odd on the way, it is as if it were rounded once.
+    // Rounding to odd in between makes the result that of a single rounding.
     let near = match near.to_bits() {
         bits if f64::from(near) == x || !near.is_finite() => bits,
         bits if f64::from(near).abs() > x.abs() => (bits - 1) | 1,

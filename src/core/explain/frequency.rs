@@ -8,25 +8,25 @@ use crate::ops;
 /// The angle by which a pair turns from one position to the next, in radians.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Frequency {
-    /// As the pass has it: in float32, as PyTorch computes it.
+    /// In float32, as the pass uses it and PyTorch computes it.
     pub value: f32,
     /// θ^(−2i/C) after scaling, in float64.
     pub exact: f64,
 }
 
-/// The largest relative difference of a frequency that is only rounded: a few units of float32, for a power, a
-/// division and a ramp between two scales.
+/// The largest relative difference that rounding alone can cause: a few units of float32, for a power, a division and a
+/// ramp between two scales.
 const ROUNDED: f64 = 2e-6;
 
 impl Frequency {
-    /// Those of all C/2 pairs.
+    /// The frequencies of all C/2 pairs.
     pub(super) fn all(config: &ModelConfig) -> Vec<Self> {
         let values = ops::rope::frequencies(config.head_dim, config.rope_theta, &config.rope_scaling);
         let exact = (0..).map(|pair| exact(config, pair));
         values.into_iter().zip(exact).map(|(value, exact)| Self { value, exact }).collect()
     }
 
-    /// The float32 from which angles are computed, unless it is not what the formula gives.
+    /// The float32 that angles are computed from, or the formula's value if the two disagree.
     pub(super) fn checked(self) -> f32 {
         let near = (f64::from(self.value) - self.exact).abs() <= ROUNDED * self.exact;
         if near { self.value } else { self.exact as f32 }

@@ -1,12 +1,12 @@
-//! Where a number comes from: the rule by which each cell of each stage follows from other cells, from rows of weights
-//! and from constants, in every precision ([`Rules`]), and what a rule gives in float64 ([`Folder`]).
+//! The rules of the forward pass. [`Rules`] gives, for each cell of each stage and in every precision, the cells,
+//! weight rows and constants that it is computed from. [`Folder`] evaluates a rule in float64.
 //!
 //! ```text
 //! Rules ──of(site)──▶ SiteRules ──cell(at)──▶ Rule { fold, rounded } ──Folder::fold(rule, held)──▶ Exact
 //! ```
 //!
-//! A rule is data and holds no number of the run: it names its operands ([`Cell`], [`Line`]), and whoever has them
-//! folds them. Nothing here runs a model or knows a device.
+//! A rule is data and holds no number of the run. It names its operands ([`Cell`], [`Line`]); the caller supplies their
+//! values. Nothing here runs a model or uses a device.
 
 mod attribution;
 mod fold;

@@ -1,4 +1,4 @@
-//! What a rule is made of.
+//! The parts of a rule.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::config::CacheDtype;
 use crate::trace::stage::Rounded;
 use crate::trace::{Site, Weight};
 
-/// Where numbers are: a stage of a pass, or a weight with the number of its layer, where each has one of its own.
+/// The origin of numbers: a stage of a pass, or a weight, with its layer if each layer has its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     /// All values of a stage, row-major.
@@ -19,50 +19,50 @@ pub enum Place {
 /// One number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cell {
-    /// Where it is.
+    /// Its place.
     pub place: Place,
-    /// Which value it is there, counted row-major. [`super::Rules::address`] has its indices.
+    /// Its row-major index in that place. [`super::Rules::address`] turns it into indices.
     pub at: usize,
 }
 
-/// Numbers of one place at regular distances: part of a row, or of a column.
+/// Evenly spaced numbers of one place: part of a row, or of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Line {
-    /// Where they are.
+    /// Their place.
     pub place: Place,
-    /// The first of them, counted as [`Cell::at`].
+    /// The index of the first, as [`Cell::at`].
     pub first: usize,
-    /// From one to the next.
+    /// The distance from one to the next.
     pub step: usize,
-    /// How many there are.
+    /// The number of cells.
     pub count: usize,
 }
 
 impl Line {
-    /// Number `i` of them.
+    /// Cell `i` of the line.
     pub fn cell(&self, i: usize) -> Cell {
         Cell { place: self.place, at: self.first + i * self.step }
     }
 
-    /// All of them.
+    /// All cells of the line.
     pub fn cells(self) -> impl ExactSizeIterator<Item = Cell> {
         (0..self.count).map(move |i| self.cell(i))
     }
 }
 
-/// By which rule a cell follows from its operands.
+/// The rule by which a cell is computed from its operands.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rule {
-    /// The operands, and how they fold.
+    /// The operands and the operation.
     pub fold: Fold,
-    /// Where results are rounded to bfloat16: [`Rounded::Never`] in other precisions.
+    /// Points at which results are rounded to bfloat16: [`Rounded::Never`] in other precisions.
     pub rounded: Rounded,
 }
 
-/// Operands, and how they fold. `at` is the operand, of those in a line, that stands where the cell does.
+/// An operation with its operands. `at` is the index, in a line of operands, of the one at the cell's own position.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fold {
-    /// An id that is given, not computed.
+    /// An id that is an input, not computed.
     Given,
     /// table\[id, at\]: component `at` of the row of `width` values that the id names.
     Lookup {
@@ -70,7 +70,7 @@ pub enum Fold {
         id: Cell,
         /// The embedding table.
         table: Place,
-        /// Values in a row of it.
+        /// Values in a row of the table.
         width: usize,
         /// The component.
         at: usize,
@@ -79,16 +79,16 @@ pub enum Fold {
     Angle {
         /// The token's position.
         position: usize,
-        /// Number of the pair.
+        /// The number of the pair.
         pair: usize,
         /// θ^(−2i/C) after scaling.
         frequency: Frequency,
         /// Whether it is the sine.
         sine: bool,
     },
-    /// 0 where the token sees the key, else −∞.
+    /// 0 if the token sees the key, else −∞.
     Hide {
-        /// Whether it does.
+        /// Whether the token sees the key.
         seen: bool,
     },
     /// x\[at\] / √(mean x² + ε) · weight.
@@ -102,17 +102,17 @@ pub enum Fold {
         /// ε.
         eps: f32,
     },
-    /// Σ a · b (+ bias): a row of a matrix, a query with a key, weights of attention with values.
+    /// Σ a · b (+ bias): a row of a matrix with its input, a query with a key, attention weights with values.
     Product {
         /// The first factors.
         a: Line,
-        /// The second factors, as many.
+        /// The second factors, as many as the first.
         b: Line,
-        /// What is added to the sum.
+        /// The bias, added to the sum.
         bias: Option<Cell>,
     },
-    /// The same in int8: Σ over runs of (Σ x · w) · scale of x · scale of w (+ bias). A run ends where a group of either
-    /// side does; those of the weight are the matrix's own ([`crate::ops::quantize::Quantized`]).
+    /// A product in int8: Σ over runs of (Σ x · w) · scale of x · scale of w (+ bias). A run ends at the end of a group
+    /// of either side. The groups of the weight are the matrix's own ([`crate::ops::quantize::Quantized`]).
     Int8 {
         /// The int8 values of a row of activations.
         x: Line,
@@ -122,7 +122,7 @@ pub enum Fold {
         group: usize,
         /// A row of int8 weights.
         w: Line,
-        /// What is added to the sum.
+        /// The bias, added to the sum.
         bias: Option<Cell>,
     },
     /// a · cos − b · sin for the first of a pair, a · sin + b · cos for the second.
@@ -133,19 +133,19 @@ pub enum Fold {
         cos: Cell,
         /// The sine.
         sin: Cell,
-        /// Whether it is the second.
+        /// Whether the cell is the second of the pair.
         second: bool,
     },
-    /// A row that was written into the cache, by this pass or an earlier one, in the cache's number type.
+    /// A row of the KV cache, written by this pass or an earlier one, in the cache's number type.
     Cached {
-        /// What was written.
+        /// The value before it was stored.
         from: Cell,
-        /// What it was rounded to.
+        /// The number type of the cache.
         dtype: CacheDtype,
     },
-    /// The same number: repeat-KV.
+    /// A copy: repeat-KV.
     Same {
-        /// The number.
+        /// The source.
         from: Cell,
     },
     /// x / √C.
@@ -155,20 +155,20 @@ pub enum Fold {
         /// C.
         head_dim: usize,
     },
-    /// x + mask: −∞ where the key is hidden.
+    /// x + mask: −∞ if the key is hidden.
     Mask {
         /// x.
         x: Cell,
-        /// Whether it is seen.
+        /// Whether the token sees the key.
         seen: bool,
     },
     /// e^(x\[at\]/τ − max) / Σ e^(x/τ − max).
     Softmax {
-        /// What it goes over: the keys that are seen, or a row of logits.
+        /// The row: the visible keys, or the logits.
         x: Line,
-        /// Which of them it is; none for a key that is hidden, whose share is 0.
+        /// The cell's index in the row; `None` for a hidden key, whose weight is 0.
         at: Option<usize>,
-        /// τ, by which logits are divided first; 1 in attention.
+        /// τ, the divisor of the logits; 1 in attention.
         temperature: f32,
     },
     /// a + b.
@@ -190,7 +190,7 @@ pub enum Fold {
         /// g.
         gate: Cell,
     },
-    /// x / scale, a float32 quotient, rounded to a whole number, halves away from zero.
+    /// x / scale, a float32 quotient, rounded to an integer, halves away from zero.
     Steps {
         /// x.
         x: Cell,
@@ -202,30 +202,30 @@ pub enum Fold {
         /// The group.
         x: Line,
     },
-    /// probs\[at\] after top-k, renormalised, then top-p, renormalised; 0 outside.
+    /// probs\[at\] after top-k, renormalised, then top-p, renormalised; 0 if the id is removed.
     Nucleus {
         /// The probabilities.
         probs: Line,
         /// The id.
         at: usize,
-        /// How many ids may stay; 0 for all.
+        /// top-k: the number of ids kept; 0 for all.
         top_k: usize,
-        /// Which share of what is left the shortest run of likely ids must reach.
+        /// top-p: the probability that the shortest run of likely ids must reach.
         top_p: f32,
     },
-    /// 1 where x\[at\] is the largest, the first of equals, else 0: the nucleus at temperature 0.
+    /// 1 if x\[at\] is the largest value, the first of equals, else 0: the nucleus at temperature 0.
     Largest {
         /// The logits.
         x: Line,
         /// The id.
         at: usize,
     },
-    /// The id at which the running sum of the shares, the likeliest first and of equals the lower ids, passes a random
-    /// number.
+    /// The id at which the running sum of the probabilities exceeds a random number. The ids are sorted: most likely
+    /// first, equal ones by id.
     Draw {
         /// The nucleus.
         nucleus: Line,
-        /// The number, from 0 to 1; none at temperature 0, where one id has it all.
+        /// The random number, from 0 to 1; `None` at temperature 0, which leaves one id.
         random: Option<f64>,
     },
 }

@@ -1,4 +1,4 @@
-//! The rules of one run: which rule each stage's cells follow, and where their operands are.
+//! The rules of one run: the rule of each stage's cells, and the places of their operands.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ pub struct Rules {
     sampling: Sampling,
     frequencies: Vec<Frequency>,
     passes: Vec<PassDims>,
-    /// The random number that each pass's draw took.
+    /// The random number of each pass's draw.
     randoms: Vec<Option<f64>>,
 }
 
@@ -29,25 +29,25 @@ pub struct SiteRules<'a> {
     rules: &'a Rules,
     site: Site,
     dims: PassDims,
-    /// Values of one token.
+    /// Values per token.
     width: usize,
-    /// Values that a token has in the first input.
+    /// Values per token in the first input.
     input_width: usize,
-    /// The stages that it reads.
+    /// The stages that the site reads.
     inputs: [Option<Site>; 3],
     weight: Option<Place>,
     bias: Option<Place>,
 }
 
 impl Rules {
-    /// The rules of a run of `card`'s model whose keys and values are cached as `cache` and whose tokens were drawn as
-    /// `sampling` says. It has no pass yet.
+    /// The rules of a run of the model `card`, with cache type `cache` and the options `sampling`. It has no passes
+    /// yet.
     pub fn new(card: ModelCard, cache: CacheDtype, sampling: Sampling) -> Self {
         let (sizes, frequencies) = (card.sizes(), Frequency::all(&card.config));
         Self { card, sizes, cache, sampling, frequencies, passes: Vec::new(), randoms: Vec::new() }
     }
 
-    /// Takes note of the next pass, and of the random number that its draw takes, where it takes one.
+    /// Adds the next pass, and the random number of its draw, if it uses one.
     pub fn push(&mut self, dims: PassDims, random: Option<f64>) {
         self.passes.push(dims);
         self.randoms.push(random);
@@ -58,7 +58,7 @@ impl Rules {
         &self.card
     }
 
-    /// By how many radians a pair is turned from one position to the next.
+    /// The angle of a pair from one position to the next, in radians.
     pub fn frequency(&self, pair: usize) -> f32 {
         self.frequencies[pair].value
     }
@@ -68,12 +68,12 @@ impl Rules {
         &self.sizes
     }
 
-    /// The pass of this number.
+    /// The pass with this number.
     pub fn pass(&self, number: usize) -> Option<PassDims> {
         self.passes.iter().copied().find(|dims| dims.pass == number)
     }
 
-    /// The rules of `site`; none where there is no such pass or the stage is absent there.
+    /// The rules of `site`; `None` if the pass does not exist or the stage is absent in it.
     pub fn of(&self, site: Site) -> Option<SiteRules<'_>> {
         let dims = self.pass(site.pass).filter(|dims| site.stage.present(&self.sizes, *dims))?;
         let mut inputs = [None; 3];
@@ -89,12 +89,12 @@ impl Rules {
         Some(SiteRules { rules: self, site, dims, width, input_width, inputs, weight, bias })
     }
 
-    /// The sites whose values the cells of `site` are folded from, in no order.
+    /// The sites that the cells of `site` are computed from, in no order.
     pub fn sources(&self, site: Site) -> Vec<Site> {
         let Some(rules) = self.of(site) else { return Vec::new() };
         let inputs = rules.inputs.into_iter().flatten();
         match site.stage.info() {
-            // What is in the cache came from every pass so far.
+            // The cache holds rows of every pass so far.
             StageInfo { op: Op::Cache, .. } => {
                 let passes = self.passes.iter().filter(|dims| dims.pass <= site.pass);
                 let of = |dims: &PassDims| rules.inputs[0].map(|input| Site { pass: dims.pass, ..input });
@@ -106,7 +106,7 @@ impl Rules {
         }
     }
 
-    /// The complete address of a number.
+    /// The complete address of a cell.
     pub fn address(&self, cell: Cell) -> Address {
         let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
         match cell.place {
@@ -130,34 +130,34 @@ impl Rules {
 }
 
 impl SiteRules<'_> {
-    /// How many cells there are.
+    /// The number of cells.
     pub fn count(&self) -> usize {
         self.rules.sizes.shape(self.site.stage.axes(), self.dims).iter().product()
     }
 
-    /// The matrix of a product, or the weight of a norm; with the bias, where it has one.
+    /// The matrix of a product or the weight of a norm, and the bias, if there is one.
     pub fn weights(&self) -> (Option<Place>, Option<Place>) {
         (self.weight, self.bias)
     }
 
-    /// The matrix of a product with one.
+    /// The matrix of a product, if the site has one.
     pub fn matrix(&self) -> Option<Place> {
         let is_matrix = |place: &Place| matches!(place, Place::Weight(_, weight) if weight.axes().len() == 2);
         self.weight.filter(|place| is_matrix(place) && self.site.stage.info().op != Op::Lookup)
     }
 
-    /// Outputs and inputs of a product: the rows of its matrix, and how long they are.
+    /// Outputs and inputs of a product: the number of rows of its matrix and their length.
     pub fn shape(&self) -> (usize, usize) {
         (self.width, self.input_width)
     }
 
-    /// The cells of each token, where it has some of its own.
+    /// The cells of each token, for stages with a row per token.
     pub fn tokens(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let width = self.width;
         (0..self.dims.tokens).map(move |t| t * width..(t + 1) * width)
     }
 
-    /// The rule of the cell `at`, counted row-major.
+    /// The rule of cell `at`, a row-major index.
     pub fn cell(&self, at: usize) -> Rule {
         let rounded = match self.rules.card.precision {
             Precision::Bf16 => self.site.stage.info().rounded,
@@ -252,7 +252,7 @@ impl SiteRules<'_> {
         }
     }
 
-    /// Component `at` of rows of `width` values, normalised.
+    /// The norm of rows of `width` values, at component `at`.
     fn norm(&self, at: usize, width: usize) -> Fold {
         let weight = Cell { place: self.weight(), at: at % width };
         let x = self.line(0, at / width * width, 1, width);
@@ -275,7 +275,7 @@ impl SiteRules<'_> {
         }
     }
 
-    /// One of a pair of components, turned by its token's angle.
+    /// One component of a pair, rotated by its token's angle.
     fn rotate(&self, at: usize, token: usize) -> Fold {
         let (c, half) = (self.rules.sizes.head_dim, self.rules.sizes.head_dim / 2);
         let (head, component) = (at / c * c, at % c);
@@ -295,7 +295,7 @@ impl SiteRules<'_> {
     fn cached(&self, at: usize) -> Fold {
         let row = self.rules.sizes.kv_heads * self.rules.sizes.head_dim;
         let wrote = |dims: &&PassDims| (dims.start..dims.keys()).contains(&(at / row));
-        // A row that was written again holds what came last.
+        // If a row was written more than once, the last write counts.
         let so_far = self.rules.passes.iter().filter(|dims| dims.pass <= self.site.pass);
         let dims = so_far.rev().find(wrote).copied().unwrap_or(self.dims);
         let Cell { place, .. } = self.input(0, 0);
@@ -306,19 +306,19 @@ impl SiteRules<'_> {
         Fold::Cached { from: Cell { place, at: at - dims.start * row }, dtype: self.rules.cache }
     }
 
-    /// The keys that token `t` of the pass sees; outside the layers, in those with a window.
+    /// The keys visible to token `t` of the pass. For a stage outside the layers: those of the layers with a window.
     fn seen(&self, t: usize) -> Range<usize> {
         let sizes = &self.rules.sizes;
         let window = self.site.layer.map_or(sizes.window, |layer| sizes.window_of(layer));
         visible(self.dims.start + t, window)
     }
 
-    /// The site of the scales of int8 values: the row after theirs in the table of stages.
+    /// The site of the scales of int8 values: the next row of the table of stages.
     fn scales(&self) -> Site {
         self.site.other(Stage::ALL[self.site.stage as usize + 1])
     }
 
-    /// Activations that share a scale.
+    /// Activations per scale.
     fn group(&self) -> usize {
         self.rules.sizes.group.unwrap_or(1)
     }

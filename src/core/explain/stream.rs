@@ -1,4 +1,5 @@
-//! What each sublayer adds to the residual stream of a token: norms and products of rows that were recorded, in float64.
+//! The contribution of each sublayer to the residual stream of a token: norms and dot products of recorded rows, in
+//! float64.
 
 use super::site::Rules;
 use super::terms::Operands;
@@ -7,10 +8,10 @@ use crate::error::{Error, Result};
 use crate::trace::stream::{Addition, StreamAt};
 use crate::trace::{Site, Stage};
 
-/// What attention and the feed-forward network of a layer added, for each of the tokens.
+/// The additions of attention and of the feed-forward network of a layer, for each token.
 ///
 /// # Errors
-/// [`Error::Usage`] where there are no such tokens or the site is no layer's `ffn_residual`, and those of `operands`.
+/// [`Error::Usage`] if the tokens do not exist or the site is no layer's `ffn_residual`, and the errors of `operands`.
 pub fn added(rules: &Rules, at: &StreamAt, operands: &mut impl Operands) -> Result<Vec<[Addition; 2]>> {
     let dims = rules.pass(at.site.pass).filter(|_| at.site.stage == Stage::FfnResidual);
     if dims.is_none_or(|dims| at.tokens.end > dims.tokens) {

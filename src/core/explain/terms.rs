@@ -1,5 +1,5 @@
-//! One cell taken apart: its rule's operands with their values, and what they give in float32 by the functions of
-//! [`crate::ops`], in the order in which a pass adds them up.
+//! The explanation of one cell: its rule's operands with their values, and the result in float32. It uses the functions
+//! of [`crate::ops`], in the order of a pass's sums.
 
 mod drawn;
 mod split;
@@ -14,57 +14,58 @@ use crate::ops::round;
 use crate::trace::explanation::{Explanation, Figure, From, Operand, Rest, Split, Term, Together};
 use crate::trace::{Site, Stage, Step};
 
-/// Where the numbers are read.
+/// Reads the values of operands.
 pub trait Operands {
-    /// The numbers of a line, whole ones as float32 too.
+    /// The numbers of a line; integers are converted to float32.
     ///
     /// # Errors
-    /// Where they cannot be had.
+    /// An error if they cannot be read.
     fn numbers(&mut self, line: Line) -> Result<Vec<f32>>;
 
-    /// A row of a matrix whose products run in whole numbers: what its numbers stand for, and its product with a row of
-    /// int8 activations, whose scales are those of groups of `group`, in the order of the pass.
+    /// A row of a matrix whose products run in int8: its dequantised values, and its product with a row of int8
+    /// activations. `scales` has one scale per `group` activations. The product is summed in the order of the pass.
     ///
     /// # Errors
-    /// Where it cannot be had.
+    /// An error if it cannot be read.
     fn whole(&mut self, row: Line, x: &[i8], scales: &[f32], group: usize) -> Result<(Vec<f32>, f32)>;
 
-    /// Whether what is not there is to be had nowhere else either: what is told beside a number goes without it then.
+    /// Whether missing values are available nowhere else. An explanation then omits the parts that need them.
     fn is_all(&self) -> bool {
         false
     }
 }
 
-/// What folding gave.
+/// The result of a rule, with its terms.
 #[derive(Default)]
 struct Folded {
     result: Option<f32>,
     is_sum: bool,
-    /// How many of the operands of a rule that is no sum are always told, the first ones; none for all.
+    /// For a rule that is no sum: how many of the first operands are always shown, and a name for the others. `None`
+    /// for all.
     own: Option<(usize, &'static str)>,
-    /// Whether the rule takes the largest of its operands.
+    /// Whether the result is the largest of the operands.
     is_largest: bool,
     terms: Vec<Term>,
     notes: Vec<String>,
     splits: Vec<Split>,
     figure: Option<Figure>,
-    /// Operands that are too many to be made terms of, all smaller than the terms.
+    /// Operands left out of the terms; each is smaller than every term.
     small: Small,
 }
 
-/// Terms that are too small to be told.
+/// Terms too small to be shown one by one.
 #[derive(Clone, Copy, Default)]
 struct Small {
     count: usize,
-    /// The sum of their products, none of which is below 0.
+    /// The sum of their products, all of which are ≥ 0.
     sum: f64,
 }
 
-/// Takes the value `at` of `site` apart; `most` terms are told one by one, 0 for all. Where `operands` have not the value
-/// itself, it is what they give.
+/// Explains value `at` of `site`, with at most `most` terms (0 for all). If `operands` lacks the value itself, the
+/// result computed from its operands is shown instead.
 ///
 /// # Errors
-/// [`Error::Usage`] where there is no such value, and those of `operands`.
+/// [`Error::Usage`] if there is no such value, and the errors of `operands`.
 pub fn explain(
     rules: &Rules,
     site: Site,
@@ -81,19 +82,20 @@ pub fn explain(
         Err(Error::Usage(why)) => Err(Error::Usage(why)),
         Err(error) => return Err(error),
     };
-    let mut taking =
-        Taking { rules, operands, precision: rules.card().precision, most, folded: Folded::default() };
-    match (taking.fold(site, &of, at), &value) {
-        // Of two reasons the value's own is the one that was asked for.
+    let mut explainer =
+        Explainer { rules, operands, precision: rules.card().precision, most, folded: Folded::default() };
+    match (explainer.fold(site, &of, at), &value) {
+        // Of two errors, the one about the requested value itself is reported.
         (Err(Error::Usage(_)), Err(_)) => {}
         (folded, _) => folded?,
     }
-    let value = match (value, taking.folded.result) {
+    let value = match (value, explainer.folded.result) {
         (Ok(value), _) | (Err(_), Some(value)) => f64::from(value),
         (Err(error), None) => return Err(error),
     };
-    let Folded { result, is_sum, own, is_largest, mut terms, notes, splits, figure, small } = taking.folded;
-    // What is no sum has its operands in the order in which they are applied.
+    let Folded { result, is_sum, own, is_largest, mut terms, notes, splits, figure, small } =
+        explainer.folded;
+    // Operands of a rule that is no sum stay in the order of their use.
     if is_sum {
         terms.sort_by(|a, b| b.product.abs().total_cmp(&a.product.abs()));
     }
@@ -131,17 +133,17 @@ fn single(operands: &mut impl Operands, cell: Cell) -> Result<f32> {
     Ok(operands.numbers(line)?.first().copied().unwrap_or(f32::NAN))
 }
 
-/// A cell that is being taken apart.
-struct Taking<'a, O> {
+/// A cell that is being explained.
+struct Explainer<'a, O> {
     rules: &'a Rules,
     operands: &'a mut O,
     precision: Precision,
-    /// How many terms are told, 0 for all.
+    /// The number of terms shown, 0 for all.
     most: usize,
     folded: Folded,
 }
 
-impl<O: Operands> Taking<'_, O> {
+impl<O: Operands> Explainer<'_, O> {
     fn operand(&self, cell: Cell, value: f32) -> Operand {
         let address = self.rules.address(cell);
         let from = match cell.place {
@@ -160,7 +162,7 @@ impl<O: Operands> Taking<'_, O> {
         self.folded.terms.push(Term { operands, product });
     }
 
-    /// What stands once an operand was applied.
+    /// A step of a computation: an operand, and the value after it was applied.
     fn applied(&mut self, operand: Operand, product: f32) {
         self.term(vec![operand], f64::from(product));
     }
@@ -169,7 +171,7 @@ impl<O: Operands> Taking<'_, O> {
         self.folded.notes.push(text.into());
     }
 
-    /// What came out before the precision rounds it, which is a term where terms are added up.
+    /// Sets the result from its value before rounding. In a sum, the rounding becomes a term.
     fn result(&mut self, value: f32) {
         let rounded = round::value(self.precision, value);
         if self.folded.is_sum && rounded.to_bits() != value.to_bits() {
@@ -182,7 +184,7 @@ impl<O: Operands> Taking<'_, O> {
     fn fold(&mut self, site: Site, of: &SiteRules<'_>, at: usize) -> Result<()> {
         match of.cell(at).fold {
             Fold::Given => {
-                self.note("It is given, not computed: the prompt's, or drawn after the pass before.");
+                self.note("It is an input, not computed: a token of the prompt, or the one drawn after the previous pass.");
             }
             Fold::Lookup { id, table, width, at } => {
                 let (row, id) = self.read(id)?;
@@ -199,7 +201,7 @@ impl<O: Operands> Taking<'_, O> {
                     angle,
                 );
                 let turns = f64::from(angle) / std::f64::consts::TAU;
-                // Of a slow pair two digits that are not 0.
+                // Two significant digits for a slow pair.
                 let digits =
                     if turns > 0.0 { (1.0 - turns.log10().floor()).clamp(2.0, 12.0) as usize } else { 2 };
                 self.note(format!(
@@ -253,7 +255,7 @@ impl<O: Operands> Taking<'_, O> {
                     ops::attention::kv_head(head, sizes.heads, sizes.kv_heads),
                 );
                 self.note(format!(
-                    "Query head {head} reads kv head {kv}: {head} divided by {each}, the heads that share one, without the rest."
+                    "Query head {head} reads kv head {kv}: {each} query heads share one, and {head} / {each} is rounded down."
                 ));
                 self.result(value);
             }
@@ -304,7 +306,7 @@ impl<O: Operands> Taking<'_, O> {
                 let ((x, one), (scale, other)) = (self.read(x)?, self.read(scale)?);
                 self.applied(one, x);
                 self.applied(other, x / scale);
-                // Halves away from zero; what is no number is 0.
+                // Halves away from zero; NaN becomes 0.
                 self.folded.result = Some(f32::from((x / scale).round() as i8));
                 self.note("The quotient is rounded to a whole number, halves away from 0.");
             }
@@ -349,7 +351,7 @@ impl<O: Operands> Taking<'_, O> {
         let (weight, of_weight) = self.read(weight)?;
         let mean_square = ops::matmul::dot(&values, &values) / values.len() as f32;
         let factor = 1.0 / (mean_square + eps).sqrt();
-        // Of the weights only this component's goes in.
+        // Only the weight of this component is used.
         let (mut weights, mut out) = (vec![0.0; values.len()], vec![0.0; values.len()]);
         weights[at] = weight;
         ops::rms_norm::rms_norm(&values, &weights, eps, self.precision, &mut out);
@@ -373,7 +375,7 @@ impl<O: Operands> Taking<'_, O> {
             let operands = vec![self.operand(a.cell(i), x), self.operand(b.cell(i), w)];
             self.term(operands, f64::from(x) * f64::from(w));
         }
-        // Values are mixed key by key; rows of a matrix, and keys, are summed in lanes.
+        // Values are mixed key by key; matrix rows, and scores, are summed in lanes.
         let mut sum = match b.step {
             1 => ops::matmul::dot(&x, &w),
             _ => x.iter().zip(&w).fold(0.0, |sum, (x, w)| x.mul_add(*w, sum)),
@@ -439,7 +441,7 @@ impl<O: Operands> Taking<'_, O> {
         Ok(())
     }
 
-    /// The angle whose cosine `cos` is: position 4 × 0.1778 = 0.7113 radians.
+    /// The angle of the cosine `cos`, as text: position 4 × 0.1778 = 0.7113 radians.
     fn turned_by(&self, cos: Cell) -> String {
         let Place::Stage(site) = cos.place else { return "its angle".to_owned() };
         let pairs = self.rules.sizes().head_dim / 2;
@@ -483,7 +485,7 @@ impl<O: Operands> Taking<'_, O> {
         let own = self.folded.terms.len();
         self.folded.own = Some((own, "the others in that sum, each with its exponential"));
         let mut others: Vec<usize> = (0..values.len()).filter(|&i| i != at).collect();
-        // Of a vocabulary only the largest are made terms: the others are most of the work.
+        // Only the largest logits become terms; a term for each of the vocabulary would take most of the time.
         let told = if self.most == 0 { others.len() } else { self.most.min(others.len()) };
         let larger = |&a: &usize, &b: &usize| exponentials[b].total_cmp(&exponentials[a]).then(a.cmp(&b));
         if told < others.len() {
@@ -497,7 +499,7 @@ impl<O: Operands> Taking<'_, O> {
             let operand = self.operand(x.cell(i), values[i]);
             self.term(vec![operand], exponentials[i]);
         }
-        // Probabilities are drawn from, not rounded.
+        // Probabilities are not rounded to the precision.
         if site.stage == Stage::Probs {
             self.folded.result = Some(shares[at]);
         } else {
@@ -506,7 +508,7 @@ impl<O: Operands> Taking<'_, O> {
         Ok(())
     }
 
-    /// How many keys go into a cell of what a head answers, and how many are left out.
+    /// Notes how many keys an output of a head uses, and how many are hidden.
     fn what_is_seen(&mut self, site: Site, at: usize, seen: usize) {
         let Some(dims) = self.rules.pass(site.pass) else { return };
         let sizes = self.rules.sizes();
@@ -519,7 +521,7 @@ impl<O: Operands> Taking<'_, O> {
         }
     }
 
-    /// Which token and key a cell of a mask stands for, and why the one does not see the other.
+    /// Notes the token and key of a mask's cell, and why the key is hidden.
     fn why_hidden(&mut self, site: Site, at: usize, seen: bool) {
         let Some(dims) = self.rules.pass(site.pass) else { return };
         let (keys, tokens) = (dims.keys(), dims.tokens);

@@ -1,11 +1,11 @@
-//! The units of a feed-forward network, one by one: how strong each is for a token, and what it adds to the logits
-//! directly, with the final norm's factor frozen at what it was.
+//! The units of a feed-forward network, one by one: the activation of each for a token, and its direct contribution to
+//! the logits. The factor of the final norm is frozen at its recorded value.
 //!
 //! ```text
 //! ffn_down = Σ_f hidden[f] · w2[:, f] (+ bias)      unit f adds to logit v:  Σ_d hidden[f] · w2[d, f] · norm[d] · factor · output[v, d]
 //! ```
 //!
-//! Everything is summed in float64 from recorded values and the weights as the model has them.
+//! All sums are float64, over recorded values and the model's weights.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -17,14 +17,13 @@ use crate::error::{Error, Result};
 use crate::trace::units::{Promoted, UnitsAt, WritesAt, Writing};
 use crate::trace::{Site, Stage, Weight};
 
-/// Units that go through the head side by side, so that its rows are read once for all of them.
+/// Units processed together; each row of the head is read once for all of them.
 const TOGETHER: usize = 8;
 
-/// The units of a layer by the size of their `ffn_hidden`, the largest first; of equals the lower number. What is not
-/// a number comes last.
+/// The units of a layer by the magnitude of their `ffn_hidden`, largest first, equal ones by number. NaN comes last.
 ///
 /// # Errors
-/// [`Error::Usage`] where there is no such token or the site is no layer's `ffn_hidden`, and those of `operands`.
+/// [`Error::Usage`] if there is no such token or the site is no layer's `ffn_hidden`, and the errors of `operands`.
 pub fn strongest(rules: &Rules, at: &UnitsAt, operands: &mut impl Operands) -> Result<Arc<[u32]>> {
     let mut token = token(rules, (at.site, at.token), operands)?;
     let hidden = token.row(at.site.layer, Stage::FfnHidden)?;
@@ -36,10 +35,10 @@ pub fn strongest(rules: &Rules, at: &UnitsAt, operands: &mut impl Operands) -> R
     Ok(units.into())
 }
 
-/// What some units of a layer add to the logits.
+/// The contribution of some units of a layer to the logits.
 ///
 /// # Errors
-/// [`Error::Usage`] where there is no such token or unit, or the site is no layer's `ffn_hidden`, and those of
+/// [`Error::Usage`] if there is no such token or unit, or the site is no layer's `ffn_hidden`, and the errors of
 /// `operands`, which must have the weights.
 pub fn writings(rules: &Rules, at: &WritesAt, operands: &mut impl Operands) -> Result<Vec<Writing>> {
     let mut token = token(rules, (at.site, at.token), operands)?;
@@ -68,11 +67,11 @@ fn token<'a, O: Operands>(
 }
 
 impl<O: Operands> Token<'_, O> {
-    /// What each of the units adds to what the head reads (D rows of units side by side).
+    /// The contribution of each unit to the input of the head, D rows of units.
     fn written(&mut self, units: &[u32]) -> Result<Vec<[f64; TOGETHER]>> {
         let sizes = *self.rules.sizes();
         let layer = self.site.layer;
-        // Weights first: where there are none, nothing is computed for them.
+        // Weights first: without them there is nothing to compute.
         let mut columns = vec![[0.0; TOGETHER]; sizes.dim];
         let rows_at_once = (AT_ONCE / sizes.hidden).max(1);
         let Some(w2) = Weight::read_in(Stage::FfnDown, self.rules.card()).next() else { return Ok(columns) };
@@ -100,7 +99,7 @@ impl<O: Operands> Token<'_, O> {
         Ok(columns)
     }
 
-    /// What that makes of the logits.
+    /// Multiplies these contributions by the head, and keeps the largest and smallest logits.
     fn read(&mut self, units: &[u32], written: &[[f64; TOGETHER]], top: usize) -> Result<Vec<Writing>> {
         let (vocab, dim) = (self.rules.sizes().vocab, self.rules.sizes().dim);
         let mut ends = vec![(Ends::new(top), Ends::new(top)); units.len()];
@@ -132,7 +131,7 @@ impl<O: Operands> Token<'_, O> {
     }
 }
 
-/// The first few of many, in some order; of equals the lower ids.
+/// The first `top` entries in some order, equal ones by id.
 #[derive(Clone, Debug)]
 struct Ends {
     kept: Vec<Promoted>,

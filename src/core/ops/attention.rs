@@ -1,15 +1,15 @@
 //! Scaled dot-product attention (Vaswani et al., 2017) of one query row of one head, step by step:
 //! qk → scores → masked scores → softmax → the mixed values.
 //!
-//! Keys and values lie in the cache's layout (K, G, C): the rows of one kv head are `stride` apart.
+//! Keys and values have the layout of the cache (K, G, C): rows of one kv head are `stride` values apart.
 
 use std::ops::Range;
 
 use super::matmul::dot;
 pub use super::softmax::softmax;
 
-/// qk\[k\] = query · key\[k\] for as many keys as `out` is long. `keys` begins at the first key of the kv
-/// head that this query head reads.
+/// qk\[k\] = query · key\[k\] for every k below the length of `out`. `keys` begins at the first key of the kv head that
+/// this query head reads.
 #[inline(always)]
 pub fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
     for (k, out) in out.iter_mut().enumerate() {
@@ -22,7 +22,7 @@ pub fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
 pub fn scale(row: &mut [f32], head_dim: usize) {
     let root = (head_dim as f32).sqrt();
     let inverse = 1.0 / root;
-    // Of a power of two, as with heads of 64 and of 256, the product has the bits of the quotient, and is there sooner.
+    // If √C is a power of two, as for heads of 64 or 256, the product has the bits of the quotient and is faster.
     if root.to_bits().trailing_zeros() >= f32::MANTISSA_DIGITS - 1 {
         row.iter_mut().for_each(|x| *x *= inverse);
     } else {
@@ -30,28 +30,28 @@ pub fn scale(row: &mut [f32], head_dim: usize) {
     }
 }
 
-/// The keys that the token at `position` sees: none after it and, in a layer with a window W, none up to
-/// position − W, so that W are left (Mistral 7B, Jiang et al., 2023, section 2).
+/// The keys that the token at `position` sees: none after it. With a window W, only the last W keys, none up to
+/// position − W (Mistral 7B, Jiang et al., 2023, section 2).
 pub fn visible(position: usize, window: Option<usize>) -> Range<usize> {
     let end = position + 1;
     window.map_or(0, |window| end.saturating_sub(window))..end
 }
 
-/// masked_scores = scores + mask: every key outside `visible` is hidden, −∞.
+/// masked_scores = scores + mask: every key outside `visible` is set to −∞.
 pub fn mask(row: &mut [f32], visible: Range<usize>) {
     row[..visible.start].fill(f32::NEG_INFINITY);
     row[visible.end..].fill(f32::NEG_INFINITY);
 }
 
-/// softmax over the keys in `visible`; the others get 0, as −∞ would.
+/// softmax over the keys in `visible`; the others get 0, the softmax of −∞.
 pub fn softmax_visible(row: &mut [f32], visible: Range<usize>) {
     softmax(&mut row[visible.clone()]);
     row[..visible.start].fill(0.0);
     row[visible.end..].fill(0.0);
 }
 
-/// out\[c\] += Σ_k weights\[k\] · value\[k\]\[c\], in the order of the keys, by fused multiply-adds. `values` begins
-/// at the first value of the kv head.
+/// out\[c\] += Σ_k weights\[k\] · value\[k\]\[c\], in the order of the keys, by fused multiply-adds. `values` begins at
+/// the first value of the kv head.
 #[inline(always)]
 pub fn mix(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
     for (k, weight) in weights.iter().enumerate() {

@@ -1,11 +1,13 @@
-//! Weights stored in blocks of small whole numbers: ggml's formats, as GGUF files hold them. What a block stands for,
-//! and its product with quantised activations, without taking it apart in memory.
+//! Weights stored in blocks of small integers: ggml's formats, as in GGUF files. Dequantises blocks, and multiplies
+//! them with quantised activations without unpacking them in memory.
 //!
-//! Every format is one rule: value = scale · (q − offset) + minimum, where q is a whole number from 0 to 255, and a
-//! *run* of 16 or 32 neighbouring values shares its scale, and its minimum where the format has one. A half is a
-//! little-endian IEEE float16; all arithmetic is float32, in the order of the formula, so that the values are those
-//! of gguf-py's `dequantize` to the bit. The layouts are those of `ggml/src/ggml-common.h`, the formulas those of
-//! `dequantize_row_…` in `ggml/src/ggml-quants.c`.
+//! Every format follows one rule: value = scale · (q − offset) + minimum. q is an integer from 0 to 255. A *run* of 16
+//! or 32 neighbouring values shares its scale, and its minimum if the format has one. A half is a little-endian IEEE
+//! float16.
+//!
+//! All arithmetic is float32, in the order of the formula: the values equal those of gguf-py's `dequantize` to the bit.
+//! The layouts are those of `ggml/src/ggml-common.h`, the formulas those of `dequantize_row_…` in
+//! `ggml/src/ggml-quants.c`.
 
 mod large;
 mod small;
@@ -16,13 +18,13 @@ pub use small::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 
 use super::matmul::{LANES, reduce};
 
-/// Activations that share a scale in a product with blocks, whatever the format: the smallest block has as many.
+/// Activations per scale in a product with blocks of any format: the number of values in the smallest block.
 pub const GROUP: usize = 32;
 
 /// Values in the largest block.
 pub const MAX_VALUES: usize = 256;
 
-/// Runs in the largest block, at most.
+/// The largest number of runs in a block.
 pub const MAX_RUNS: usize = MAX_VALUES / 16;
 
 /// A block format.
@@ -33,23 +35,23 @@ pub trait Format {
     const BYTES: usize;
     /// Values that share a scale: 16 or 32.
     const RUN: usize;
-    /// What is taken from every q: a power of two, or 0.
+    /// The offset subtracted from every q: a power of two, or 0.
     const OFFSET: u8;
     /// The largest q.
     const MOST: u8;
     /// Whether runs have minima.
     const MINIMA: bool;
 
-    /// Where a block has not q itself but numbers below 16: the q of each.
+    /// For formats that store an index of 0 to 15 in place of q: the q of each index.
     const TABLE: Option<[u8; 16]> = None;
 
-    /// Whether a block is one run and begins with its scale, and the minimum if there is one, as halves.
+    /// Whether a block is one run that begins with its scale, and its minimum if there is one, as halves.
     const HALVES: bool = false;
 
-    /// The numbers of the values of a block, in their order: q, or what [`Format::TABLE`] has q for.
+    /// The stored codes of a block, in order: q, or the index into [`Format::TABLE`].
     fn codes(block: &[u8], out: &mut [u8]);
 
-    /// The q of the values of a block, in their order.
+    /// The q of each value of a block, in order.
     #[inline(always)]
     fn quants(block: &[u8], out: &mut [u8]) {
         Self::codes(block, out);
@@ -60,48 +62,49 @@ pub trait Format {
         }
     }
 
-    /// The scale of each run of a block, and its minimum where the format has them.
+    /// The scale of each run of a block, and its minimum if the format has one.
     fn scales(block: &[u8], scales: &mut [f32], minima: &mut [f32]);
 }
 
-/// Some rows of blocks of one format, one after the other.
+/// Consecutive rows of blocks of one format.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockRows<'a> {
-    /// The blocks of all of them.
+    /// The blocks of all rows.
     pub bytes: &'a [u8],
     /// Bytes of a row.
     pub length: usize,
-    /// [`dot`] of their format.
+    /// [`dot`] of the format.
     pub dot: fn(&[i8], &[f32], &[u8]) -> f32,
 }
 
 impl<'a> BlockRows<'a> {
-    /// The blocks of row `row`.
+    /// The blocks of one row.
     pub fn row(&self, row: usize) -> &'a [u8] {
         &self.bytes[row * self.length..][..self.length]
     }
 }
 
-/// The float16 at the first two of `bytes`.
+/// The float16 in the first two of `bytes`.
 #[inline(always)]
 fn half(bytes: &[u8]) -> f32 {
     from_half(u16::from_le_bytes([bytes[0], bytes[1]]))
 }
 
-/// The float16 with these bits, in arithmetic of which a loop makes vectors.
+/// The float16 with these bits, in arithmetic that the compiler can vectorise.
 #[inline(always)]
 fn from_half(bits: u16) -> f32 {
     let word = u32::from(bits) << 16;
-    // The sign falls out. Exponent and fraction are put where float32 has them, with an exponent 2¹¹² too large.
+    // The sign is shifted out. Exponent and fraction are moved to their places in float32; the exponent is then 2¹¹²
+    // too large.
     let twice = word << 1;
     let normal = f32::from_bits((twice >> 4) + (0xe0 << 23)) * f32::from_bits(15 << 23);
-    // Without an exponent of its own the fraction is that of a number from 1/2 on.
+    // Subnormal: the fraction is that of a number from 1/2 on.
     let small = f32::from_bits(twice >> 17 | 126 << 23) - 0.5;
     let size = if twice < 1 << 27 { small } else { normal };
     f32::from_bits(size.to_bits() | word & 0x8000_0000)
 }
 
-/// The values of whole blocks, as many as `out` has.
+/// Dequantises whole blocks, as many values as `out` has.
 #[inline(always)]
 pub fn dequantize<F: Format>(bytes: &[u8], out: &mut [f32]) {
     let (mut quants, mut scales, mut minima) = ([0; MAX_VALUES], [0.0; MAX_RUNS], [0.0; MAX_RUNS]);
@@ -122,10 +125,10 @@ pub fn dequantize<F: Format>(bytes: &[u8], out: &mut [f32]) {
 
 /// The product of a row of blocks with a row of activations, quantised by [`super::quantize`] in groups of [`GROUP`].
 ///
-/// For each group the integers of each run are summed exactly; the sums are multiplied with the scales of the runs, and
-/// the sums of the run's activations with its minimum, and all of these are added, first to last, by fused
-/// multiply-adds. The result times the activations' scale is added as [`super::matmul::dot`] adds its terms: group g to
-/// partial sum g mod 16, by a fused multiply-add.
+/// The integers of each run are summed exactly. Within a group, each run's sum is multiplied by its scale, and the sum
+/// of the run's activations by its minimum. These terms are added first to last by fused multiply-adds. The group's
+/// result times the activations' scale is added as [`super::matmul::dot`] adds its terms: group g to partial sum g mod
+/// 16, by a fused multiply-add.
 #[inline(always)]
 pub fn dot<F: Format>(x: &[i8], x_scales: &[f32], row: &[u8]) -> f32 {
     let (mut quants, mut scales, mut minima) = ([0; MAX_VALUES], [0.0; MAX_RUNS], [0.0; MAX_RUNS]);
@@ -141,7 +144,7 @@ pub fn dot<F: Format>(x: &[i8], x_scales: &[f32], row: &[u8]) -> f32 {
             for (run, (x, quants)) in x.chunks_exact(F::RUN).zip(quants.chunks_exact(F::RUN)).enumerate() {
                 let product: i32 = x.iter().zip(quants).map(|(x, q)| i32::from(*x) * i32::from(*q)).sum();
                 let sum: i32 = x.iter().map(|x| i32::from(*x)).sum();
-                // Below 2²⁴, so that nothing is rounded.
+                // Below 2²⁴: exact in float32.
                 whole[run] = (product - i32::from(F::OFFSET) * sum) as f32;
                 x_sums[run] = sum as f32;
             }

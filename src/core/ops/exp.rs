@@ -1,24 +1,24 @@
-//! e^x in float32, in operations that vectors of any width do alike: the same bits on every processor, which
-//! the system's own function does not promise.
+//! e^x in float32, by operations that are the same for vectors of any width. The result has the same bits on every
+//! processor; the system's own function does not guarantee that.
 
 use std::f32::consts::LOG2_E;
 
-/// Below it the result is 0; down to it n stays small.
+/// Below it the result is 0. The bound also keeps n small.
 pub const SMALLEST: f32 = -104.0;
 /// Above it the result is +∞.
 pub const LARGEST: f32 = 89.0;
-/// Added to a number and taken away again, it rounds to a whole number, ties to even: 1.5 · 2²³.
+/// Adding and then subtracting it rounds a number to an integer, ties to even: 1.5 · 2²³.
 pub const ROUND: f32 = 12_582_912.0;
 /// The upper bits of ln 2, few enough that n · `LN2_HIGH` is exact.
 pub const LN2_HIGH: f32 = 0.693_145_75;
 /// The rest of ln 2.
 pub const LN2_LOW: f32 = 1.428_606_8e-6;
-/// 1/k! for k = 2 … 7, of which the sum Σ rᵏ/k! is made.
+/// 1/k! for k = 2 … 7, the coefficients of the series Σ rᵏ/k!.
 pub const TERMS: [f32; 6] = [0.5, 1.0 / 6.0, 1.0 / 24.0, 1.0 / 120.0, 1.0 / 720.0, 1.0 / 5040.0];
 
-/// e^x = 2ⁿ · e^r with n = x / ln 2 rounded to a whole number and |r| ≤ ln 2 / 2, where the exponential series
-/// needs eight terms. Within 1.1 units in the last place; 0 and +∞ where the result leaves float32's range, and
-/// NaN for NaN.
+/// e^x = 2ⁿ · e^r, with n = x / ln 2 rounded to an integer and |r| ≤ ln 2 / 2. The series for e^r then needs eight
+/// terms. The error is at most 1.1 units in the last place. The result is 0 or +∞ outside float32's range, and NaN for
+/// NaN.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     let x = x.clamp(SMALLEST, LARGEST);
@@ -28,7 +28,7 @@ pub fn exp(x: f32) -> f32 {
     let [t2, t3, t4, t5, t6, t7] = TERMS;
     let tail = r.mul_add(t7, t6).mul_add(r, t5).mul_add(r, t4).mul_add(r, t3).mul_add(r, t2);
     let series = (r * r).mul_add(tail, r) + 1.0;
-    // The lowest bits of `shifted` are n. 2ⁿ is multiplied in two steps: it may be smaller than any normal number.
+    // The lowest bits of `shifted` are n. 2ⁿ may be subnormal, so it is multiplied in two steps.
     let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()).cast_signed();
     let half = n >> 1;
     series * power(half) * power(n.wrapping_sub(half))

@@ -3,15 +3,15 @@
 /// Number of partial sums in [`dot`].
 pub const LANES: usize = 16;
 
-/// Terms of [`dot`] that are summed before they are added to the terms before them: as many as the activations
-/// of a hundred tokens have in a core's second-level cache.
+/// Terms of [`dot`] in one stretch. It is chosen so that the activations of a hundred tokens fit in a core's
+/// second-level cache.
 pub const STRETCH: usize = 1024;
 
-/// Σ x\[i\] · w\[i\] over two slices of one length.
+/// Σ x\[i\] · w\[i\] over two slices of equal length.
 ///
-/// The order of the sum is fixed: within each [`STRETCH`], term i goes to partial sum i mod 16 by a fused
-/// multiply-add, and [`reduce`] adds the partial sums; the stretches are added one after the other. Vectors of
-/// any width and blocks of any size compute it so, and the result is the same to the bit.
+/// The order of the sum is fixed. Within each [`STRETCH`], term i goes to partial sum i mod 16 by a fused multiply-add,
+/// and [`reduce`] adds the partial sums. The stretches are added in order. Vectors of any width and blocks of any size
+/// use this order; their results are equal to the bit.
 #[inline(always)]
 pub fn dot(x: &[f32], w: &[f32]) -> f32 {
     debug_assert_eq!(x.len(), w.len());
@@ -24,7 +24,7 @@ pub fn dot(x: &[f32], w: &[f32]) -> f32 {
     sum
 }
 
-/// [`dot`] of no more than one stretch.
+/// [`dot`] of at most one stretch.
 #[inline(always)]
 fn dot_of_stretch(x: &[f32], w: &[f32]) -> f32 {
     let mut sums = [0.0_f32; LANES];

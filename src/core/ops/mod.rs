@@ -1,5 +1,5 @@
-//! The maths: one operation a file, each with its formula, a plain function on slices, and tests that
-//! can be checked by eye. Backends are tested against these; nothing here knows about models or threads.
+//! The operations of a forward pass. Each file has one operation: its formula, a plain function on slices, and tests
+//! that can be checked by eye. Backends are tested against these functions; nothing here knows about models or threads.
 
 pub mod attention;
 pub mod blocks;

@@ -1,14 +1,14 @@
-//! int8 quantisation in groups, as llama2.c's version 2 has it: x ≈ q · scale, one scale for the values of a
-//! group, scale = max |x| / 127.
+//! int8 quantisation in groups, as in llama2.c's version 2: x ≈ q · scale, with one scale per group, scale = max |x| /
+//! 127.
 
 use super::matmul::{LANES, reduce};
 
 /// The largest magnitude of a quantised value.
 const MAX: f32 = 127.0;
 
-/// Quantises one row. Groups of `group` values begin at its start; the last one may be short. `scales` has
-/// one for each. Halves are rounded away from zero; a group of zeros has scale 0; one that holds a value that
-/// is not a number has a scale that is none either, so that it is not lost.
+/// Quantises one row into groups of `group` values; the last may be short. `scales` has one scale per group. Halves are
+/// rounded away from zero. A group of zeros has scale 0. A group that contains NaN has the scale NaN; the NaN is not
+/// lost.
 #[inline(always)]
 pub fn quantize(x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]) {
     for ((x, values), scale) in x.chunks(group).zip(values.chunks_mut(group)).zip(scales) {
@@ -17,13 +17,13 @@ pub fn quantize(x: &[f32], group: usize, values: &mut [i8], scales: &mut [f32]) 
             let exact = x / *scale;
             let whole = exact.trunc();
             let away = if (exact - whole).abs() >= 0.5 { 1.0_f32.copysign(exact) } else { 0.0 };
-            // A conversion in Rust saturates, and takes what is not a number to 0.
+            // A conversion in Rust saturates, and turns NaN into 0.
             *value = (whole + away) as i8;
         }
     }
 }
 
-/// max |x|, or NaN where there is one.
+/// max |x|, or NaN if there is one.
 #[inline(always)]
 fn largest(x: &[f32]) -> f32 {
     let larger = |max: f32, x: f32| if x > max || x.is_nan() { x } else { max };
@@ -37,7 +37,7 @@ fn largest(x: &[f32]) -> f32 {
     all.into_iter().chain(rest.iter().map(|x| x.abs())).fold(0.0, larger)
 }
 
-/// A row of quantised values inside a larger tensor whose groups run on from row to row.
+/// A row of quantised values in a tensor whose groups continue across rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Quantized<'a> {
     /// The values of the row.
@@ -46,7 +46,7 @@ pub struct Quantized<'a> {
     pub scales: &'a [[u8; 4]],
     /// Values that share a scale.
     pub group: usize,
-    /// Where the row begins in the tensor.
+    /// The row's first index in the tensor.
     pub first: usize,
 }
 
@@ -57,13 +57,13 @@ impl Quantized<'_> {
         f32::from_le_bytes(self.scales[(self.first + i) / self.group])
     }
 
-    /// Where the group of value `i` ends, counted from the row's beginning.
+    /// The end of the group of value `i`, counted from the beginning of the row.
     #[inline(always)]
     pub fn group_end(&self, i: usize) -> usize {
         ((self.first + i) / self.group + 1) * self.group - self.first
     }
 
-    /// The values from `start` on as float32, as many as `out` has.
+    /// Dequantises the values from `start` on, as many as `out` has.
     pub fn dequantize(&self, start: usize, out: &mut [f32]) {
         let mut i = 0;
         while i < out.len() {
@@ -77,10 +77,10 @@ impl Quantized<'_> {
     }
 }
 
-/// The product of a quantised row of activations, whose groups of `group` begin at its start, with a row of
-/// weights: over each run of inputs in which both scales are constant the integers are summed exactly, then
-/// multiplied with both scales. The runs are added as [`super::matmul::dot`] adds its terms: run r goes to
-/// partial sum r mod 16 by a fused multiply-add.
+/// The product of a quantised row of activations with a row of weights. The groups of `group` activations begin at the
+/// row's start. Within a run of inputs, both scales are constant: its integers are summed exactly, then multiplied by
+/// both scales. The runs are added as [`super::matmul::dot`] adds its terms: run r goes to partial sum r mod 16 by a
+/// fused multiply-add.
 #[inline(always)]
 pub fn dot(x: &[i8], scales: &[f32], group: usize, w: Quantized<'_>) -> f32 {
     let (mut sums, mut i, mut run) = ([0.0_f32; LANES], 0, 0);
@@ -104,7 +104,7 @@ fn integers(x: &[i8], w: &[i8]) -> i64 {
         .sum()
 }
 
-/// Quantises a whole tensor, in groups that run on from row to row, into values and little-endian scales.
+/// Quantises a whole tensor into values and little-endian scales. Groups continue across rows.
 pub fn quantize_weights(x: &[f32], group: usize, values: &mut [i8], scales: &mut [[u8; 4]]) {
     for ((x, values), bytes) in x.chunks(group).zip(values.chunks_mut(group)).zip(scales) {
         let mut scale = [0.0];

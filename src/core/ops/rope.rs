@@ -1,13 +1,13 @@
-//! RoPE, rotary position embedding (Su et al., 2021): pair i of a head is turned by the angle
-//! position · θ^(−2i/C), so that the product of a query and a key depends on their distance.
+//! RoPE, rotary position embedding (Su et al., 2021): rotates pair i of a head by the angle position · θ^(−2i/C). The
+//! product of a query and a key then depends on position only through their distance.
 
 use std::f32::consts::TAU;
 
 use super::round;
 use crate::config::{Pairing, Precision, RopeScaling};
 
-/// The angle by which each of the C/2 pairs turns from one position to the next, in radians:
-/// θ^(−2i/C) after scaling, in float32 as PyTorch computes it.
+/// The angle of each of the C/2 pairs from one position to the next, in radians: θ^(−2i/C) after scaling, in float32 as
+/// PyTorch computes it.
 pub fn frequencies(head_dim: usize, theta: f32, scaling: &RopeScaling) -> Vec<f32> {
     let plain = (0..head_dim / 2).map(|i| 1.0 / theta.powf((2 * i) as f32 / head_dim as f32));
     plain.enumerate().map(|(i, frequency)| scale(i, frequency, scaling)).collect()
@@ -20,7 +20,7 @@ fn scale(i: usize, frequency: f32, scaling: &RopeScaling) -> f32 {
         RopeScaling::Linear { factor } => frequency / factor,
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
             let wavelength = TAU / frequency; // in tokens
-            let turns = original_context as f32 / wavelength; // over the context it was trained on
+            let turns = original_context as f32 / wavelength; // full turns over the trained context
             if turns > high_freq_factor {
                 frequency
             } else if turns < low_freq_factor {
@@ -34,7 +34,7 @@ fn scale(i: usize, frequency: f32, scaling: &RopeScaling) -> f32 {
     }
 }
 
-/// cos and sin of `position` · frequency, one each a pair (C/2).
+/// cos and sin of `position` · frequency, one each per pair (C/2).
 pub fn angles(position: usize, frequencies: &[f32], cos: &mut [f32], sin: &mut [f32]) {
     for ((frequency, cos), sin) in frequencies.iter().zip(cos).zip(sin) {
         let angle = position as f32 * frequency;
@@ -42,25 +42,25 @@ pub fn angles(position: usize, frequencies: &[f32], cos: &mut [f32], sin: &mut [
     }
 }
 
-/// Turns one head: (a, b) → (a·cos − b·sin, a·sin + b·cos) for each pair.
-/// `x` and `out` have C values, `cos` and `sin` C/2. `precision` rounds the products, then their sum.
+/// Rotates one head: (a, b) → (a·cos − b·sin, a·sin + b·cos) for each pair. `x` and `out` have C values, `cos` and
+/// `sin` C/2. `precision` rounds the products, then their sum.
 #[inline(always)]
 pub fn rope(x: &[f32], cos: &[f32], sin: &[f32], pairing: Pairing, precision: Precision, out: &mut [f32]) {
-    // One loop for each way to round, so that it is compiled for vectors.
+    // One loop per way of rounding lets the compiler vectorise it.
     match precision {
         Precision::Bf16 => turned::<true>(x, cos, sin, pairing, out),
         Precision::F32 | Precision::Q8 { .. } => turned::<false>(x, cos, sin, pairing, out),
     }
 }
 
-/// (a·cos − b·sin, a·sin + b·cos), each product and sum rounded to bfloat16 where BF16.
+/// (a·cos − b·sin, a·sin + b·cos), each product and sum rounded to bfloat16 if `BF16`.
 #[inline(always)]
 fn turn<const BF16: bool>(a: f32, b: f32, cos: f32, sin: f32) -> (f32, f32) {
     let round = |x| if BF16 { round::value(Precision::Bf16, x) } else { x };
     (round(round(a * cos) - round(b * sin)), round(round(a * sin) + round(b * cos)))
 }
 
-/// [`rope`], each value rounded where BF16.
+/// [`rope`], each value rounded to bfloat16 if `BF16`.
 #[inline(always)]
 fn turned<const BF16: bool>(x: &[f32], cos: &[f32], sin: &[f32], pairing: Pairing, out: &mut [f32]) {
     let angles = cos.iter().zip(sin);

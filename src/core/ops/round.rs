@@ -1,10 +1,10 @@
-//! Rounding to the number type that a precision keeps its results in.
+//! Rounding of results to a precision's number type.
 
 use half::bf16;
 
 use crate::config::Precision;
 
-/// `x` as `precision` keeps it: rounded to the nearest bfloat16, ties to even, in `bf16`; otherwise as it is.
+/// `x` in `precision`: rounded to the nearest bfloat16, ties to even, in `bf16`; unchanged in the others.
 #[inline(always)]
 pub fn value(precision: Precision, x: f32) -> f32 {
     match precision {
@@ -13,7 +13,7 @@ pub fn value(precision: Precision, x: f32) -> f32 {
     }
 }
 
-/// Every value of a row as `precision` keeps it.
+/// Rounds every value of a row.
 #[inline(always)]
 pub fn row(precision: Precision, row: &mut [f32]) {
     if precision == Precision::Bf16 {

@@ -1,11 +1,11 @@
-//! Softmax: out\[k\] = e^(x\[k\] − max x) / Σ e^(x − max x). Subtracting the maximum changes nothing but
+//! Softmax: out\[k\] = e^(x\[k\] − max x) / Σ e^(x − max x). Subtracting the maximum does not change the result; it
 //! keeps e^x from overflowing.
 
 use super::exp::exp;
 use super::matmul::{LANES, reduce};
 
-/// Replaces `row` by its softmax. −∞ becomes exactly 0; a row that is empty stays empty. The exponentials are
-/// summed as [`super::matmul::dot`] sums: term i goes to partial sum i mod 16.
+/// Replaces `row` by its softmax. −∞ becomes exactly 0; an empty row stays empty. The exponentials are summed in the
+/// order of [`super::matmul::dot`]: term i goes to partial sum i mod 16.
 #[inline(always)]
 pub fn softmax(row: &mut [f32]) {
     let max = max(row);
@@ -27,7 +27,7 @@ pub fn softmax(row: &mut [f32]) {
     }
 }
 
-/// The largest value of `row` that is a number; −∞ where there is none.
+/// The largest value of `row`, NaN ignored; −∞ if there is none.
 #[inline(always)]
 fn max(row: &[f32]) -> f32 {
     let larger = |max: f32, x: f32| if x > max { x } else { max };

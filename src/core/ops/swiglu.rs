@@ -1,4 +1,4 @@
-//! The gate of SwiGLU (Shazeer, 2020): silu(g) = g / (1 + e^−g), then multiplied with `up`.
+//! The gate of SwiGLU (Shazeer, 2020): silu(g) = g / (1 + e^−g), later multiplied by `up`.
 
 use super::exp::exp;
 

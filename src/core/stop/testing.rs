@@ -1,14 +1,14 @@
-//! Work that is asked to stop at each of its looks at the request, for the tests of whatever can be stopped.
+//! Cancels work at each of its checks, for tests of everything that can be cancelled.
 
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
 
-/// How often work looked at a request.
+/// Counts the checks of a request.
 #[derive(Debug, Default)]
 pub struct Looks {
     count: AtomicUsize,
-    /// The look at which it is asked to stop; 0 for none.
+    /// The check that sets the request; 0 for none.
     last: AtomicUsize,
 }
 
@@ -22,22 +22,22 @@ impl Looks {
 }
 
 impl Stop {
-    /// A request that makes itself when it is looked at for the `last`th time, from 1.
+    /// A request that is set at its check number `last`, from 1.
     pub fn at_look(last: usize) -> Self {
         let stop = Self::default();
         stop.looks.last.store(last, Ordering::Relaxed);
         stop
     }
 
-    /// How often it was looked at.
+    /// The number of checks so far.
     pub fn looks(&self) -> usize {
         self.looks.count.load(Ordering::Relaxed)
     }
 }
 
-/// Runs `work` once to its end, and once more for some of its looks at the request, which is made there: then it
-/// fails, and looks at most `after` times more, once for each thread and loop that was under way. Returns how often
-/// the whole work looks.
+/// Runs `work` once to its end, and once more for some of its checks, with the request set there. Each of those runs
+/// must fail, after at most `after` further checks: one for each running thread and loop. Returns the number of checks
+/// of the complete run.
 pub fn stops_at_every_look(what: &str, after: usize, mut work: impl FnMut(&Stop) -> Result<()>) -> usize {
     let whole = Stop::default();
     work(&whole).unwrap_or_else(|error| panic!("{what}: {error}"));

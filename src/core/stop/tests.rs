@@ -19,7 +19,7 @@ fn work_that_cannot_look_is_left_alone() {
     assert_eq!(stop.unless_asked(|| Ok(7)).unwrap(), 7);
     assert!(matches!(stop.unless_asked(|| Err::<(), _>(Error::usage("no"))), Err(Error::Usage(_))));
     let asks = stop.clone();
-    // It would wait for ever.
+    // Blocks for ever.
     let result = stop.unless_asked(move || {
         asks.ask();
         let _ = held.recv();

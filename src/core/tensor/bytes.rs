@@ -1,4 +1,4 @@
-//! Bytes that somebody else keeps alive, and parts of them.
+//! Shared bytes, and slices of them.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -7,33 +7,33 @@ use std::sync::{Arc, LazyLock};
 use super::noise::Noise;
 use crate::stop;
 
-/// Bytes that are there for as long as this is, and do not change: those of a mapped file, of a copy in huge pages.
+/// The owner of bytes that stay valid and unchanged while it lives: a mapped file, a copy in huge pages.
 pub trait Held: Deref<Target = [u8]> + Send + Sync {
-    /// Gives back the memory that the bytes at `range` take, where they can be read once more.
+    /// Releases the memory of the bytes at `range`, if they can be read again.
     fn give_back(&self, range: Range<usize>);
 }
 
-/// Bytes that somebody else keeps alive: a part of a mapped file, or of the program itself.
+/// Bytes with shared ownership: part of a mapped file, of the program, or of memory.
 #[derive(Clone)]
 pub enum Bytes {
-    /// A range of what somebody holds.
+    /// A range of an owner's bytes.
     Held(Arc<dyn Held>, Range<usize>),
     /// A part of the binary.
     Static(&'static [u8]),
-    /// A range of bytes that lie in no file as they are needed.
+    /// A range of bytes that are assembled in memory.
     Built(Arc<Built>, Range<usize>),
-    /// Made in memory.
+    /// A range of an allocation.
     Owned(Arc<[u8]>, Range<usize>),
 }
 
-/// Bytes that are put together in memory when they are first read: so that looking at a model that lies
-/// in parts costs nothing, and running it costs the copy once.
+/// Bytes that are assembled in memory at the first read. Looking at a model that is split in parts then costs nothing,
+/// and running it costs one copy.
 pub struct Built {
-    /// How many there are, known before they are built.
+    /// The number of bytes, known before they are built.
     length: usize,
-    /// In words, so that float32 values are aligned; the last one may be padded.
+    /// As words, which aligns float32 values; the last may be padded.
     words: LazyLock<Box<[u64]>, Build>,
-    /// What they are, where they are random.
+    /// Their formula, if they are random.
     noise: Option<Noise>,
 }
 
@@ -41,13 +41,13 @@ pub struct Built {
 type Build = Box<dyn FnOnce() -> Box<[u64]> + Send>;
 
 impl Bytes {
-    /// All bytes that `owner` holds.
+    /// All bytes of `owner`.
     pub fn held(owner: impl Held + 'static) -> Self {
         let length = owner.len();
         Self::Held(Arc::new(owner), 0..length)
     }
 
-    /// Bytes that `fill` writes, all `length` of them, when they are first read.
+    /// Bytes that `fill` writes, all `length` of them, at the first read.
     pub fn build(length: usize, fill: impl FnOnce(&mut [u8]) + Send + 'static) -> Self {
         let build = move || {
             let mut words = vec![0_u64; length.div_ceil(8)];
@@ -58,8 +58,8 @@ impl Bytes {
         Self::Built(Arc::new(Built { length, words, noise: None }), 0..length)
     }
 
-    /// `length` random bytes, made when they are first read, unless a device makes them itself ([`Bytes::noise`]). Where the
-    /// process is asked to stop meanwhile the rest is 0.
+    /// `length` random bytes, generated at the first read, unless a device generates them itself ([`Bytes::noise`]). If
+    /// the process is asked to stop meanwhile, the rest is 0.
     pub fn random(length: usize, noise: Noise) -> Self {
         let build = move || {
             let mut words = vec![0_u64; length.div_ceil(8)];
@@ -70,7 +70,7 @@ impl Bytes {
         Self::Built(Arc::new(Built { length, words, noise: Some(noise) }), 0..length)
     }
 
-    /// What these are, where they are random bytes and all of them.
+    /// The formula of these bytes, if they are a complete [`Bytes::random`].
     pub fn noise(&self) -> Option<Noise> {
         match self {
             Self::Built(built, range) if *range == (0..built.length) => built.noise,
@@ -91,12 +91,13 @@ impl Bytes {
         self.len() == 0
     }
 
-    /// Whether these are the same bytes of the same owner, not only equal ones.
+    /// Whether both are the same range of the same owner, not only equal bytes.
     pub fn same_place(&self, other: &Self) -> bool {
         self.place() == other.place()
     }
 
-    /// What is the same for the same bytes of the same owner, while that lives, and for no others.
+    /// An identity of the bytes: equal for the same range of the same owner, and for no other. It is valid while the
+    /// owner lives.
     pub fn place(&self) -> (usize, Range<usize>) {
         match self {
             Self::Held(owner, range) => (Arc::as_ptr(owner).cast::<()>().addr(), range.clone()),
@@ -106,13 +107,13 @@ impl Bytes {
         }
     }
 
-    /// Bytes made in memory.
+    /// Bytes in memory.
     pub fn owned(bytes: Vec<u8>) -> Self {
         let length = bytes.len();
         Self::Owned(bytes.into(), 0..length)
     }
 
-    /// The part of these bytes at `range`, kept alive by the same owner; none where it passes the end.
+    /// The bytes at `range`, with the same owner; `None` if it exceeds the end.
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
         if range.start > range.end || range.end > self.len() {
             return None;
@@ -131,8 +132,7 @@ impl Bytes {
         })
     }
 
-    /// Whether both have the same bytes. These may be gigabytes, which should not stay in memory because somebody
-    /// looked at them once: what was compared is given back.
+    /// Whether both have the same bytes. They may be gigabytes, so the memory of each compared chunk is released.
     pub fn equal(&self, other: &Self) -> bool {
         const CHUNK: usize = 16 << 20;
         self.len() == other.len()
@@ -145,7 +145,7 @@ impl Bytes {
             })
     }
 
-    /// Gives back the memory that the bytes at `range` take since they were read, where they can be read once more.
+    /// Releases the memory of the bytes at `range`, if they can be read again.
     pub fn give_back(&self, range: &Range<usize>) {
         if let Self::Held(owner, whole) = self {
             owner.give_back(whole.start + range.start..whole.start + range.end);

@@ -1,22 +1,22 @@
-//! Random numbers that are the same wherever they are made: here, or by a device that has the same formula.
+//! Reproducible random numbers: every device with the same formula generates the same ones.
 
 use crate::error::Result;
 use crate::stop::Stop;
 
-/// Bytes that are made between two looks at the request to stop.
+/// Bytes generated between two checks for a stop request.
 const PIECE: usize = 1 << 20;
 
-/// Random bytes: word i of 64 bits is splitmix64 of seed + i (Steele, Lea and Flood, 2014). In eight bytes of each block of
-/// `block` bytes, from byte `at` of the block on, the bits outside `keep` are cleared and those in `set` are set.
+/// Random bytes: 64-bit word i is splitmix64 of seed + i (Steele, Lea and Flood, 2014). In each block of `block` bytes,
+/// the eight bytes from byte `at` on are masked: bits outside `keep` are cleared, those in `set` are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Noise {
-    /// Where the numbers start.
+    /// The seed.
     pub seed: u64,
     /// The bits that stay random.
     pub keep: u64,
     /// The bits that are set.
     pub set: u64,
-    /// Bytes of a block, 8 or more.
+    /// Bytes per block, 8 or more.
     pub block: usize,
     /// The first of the eight bytes in a block.
     pub at: usize,
@@ -28,7 +28,7 @@ impl Noise {
         Self { seed, keep, set, block: 8, at: 0 }
     }
 
-    /// Word number `i`, before `keep` and `set` count.
+    /// Word number `i`, before `keep` and `set`.
     fn word(self, i: usize) -> u64 {
         let mut x = self.seed.wrapping_add(i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -39,7 +39,7 @@ impl Noise {
     /// Writes the bytes over `out`.
     ///
     /// # Errors
-    /// [`crate::error::Error::Interrupted`] where it was asked to stop.
+    /// [`crate::error::Error::Interrupted`] if the process was asked to stop.
     pub(super) fn fill(self, out: &mut [u8], stop: &Stop) -> Result<()> {
         for (piece, out) in out.chunks_mut(PIECE).enumerate() {
             stop.check()?;
@@ -52,10 +52,10 @@ impl Noise {
         Ok(())
     }
 
-    /// Clears and sets bits of the bytes `out`, the first of which is byte number `first`.
+    /// Masks the bytes `out`, the first of which is byte number `first`.
     fn mask(self, first: usize, out: &mut [u8]) {
         let (keep, set) = (self.keep.to_le_bytes(), self.set.to_le_bytes());
-        // The eight bytes of the block before may reach into these.
+        // The eight bytes of the previous block may extend into these.
         for block in (first / self.block).saturating_sub(1)..(first + out.len()).div_ceil(self.block) {
             let place = block * self.block + self.at;
             for (byte, (keep, set)) in (place..).zip(keep.iter().zip(set)) {

@@ -1,16 +1,16 @@
-//! The address of a place in a trace, or of one number there: `p0/L1/softmax[h=2,t=5,k=1]`. The go-to line, `--at`, the
-//! chapters, manifests and messages read and print one grammar:
+//! The address of a tensor in a trace, or of one number in it: `p0/L1/softmax[h=2,t=5,k=1]`. The go-to line, `--at`,
+//! the chapters, manifests and messages share one grammar:
 //!
 //! ```text
 //! address = [RUN ':'] ['s' N '/'] ['p' N '/'] ['L' N '/'] step ['[' letter '=' N {',' letter '=' N} ']']
 //! ```
 //!
 //! RUN is letters, digits, `-` and `_`; `r0` is the run itself. `s` is the sequence of a batch, `p` the pass, `L` the
-//! layer. A step is a stage, a view or a weight ([`Weight`]), a letter that of one of its axes ([`Axis::index`],
-//! [`Weight::letters`]); `q`, for query, may stand for `t`.
+//! layer. A step is a stage, a view or a weight ([`Weight`]). A letter names one of its axes ([`Axis::index`],
+//! [`Weight::letters`]); `q`, for query, is an alias of `t`.
 //!
-//! In the viewer a part that is left out means "here", elsewhere the first: r0, s0, p0, L0. Printed addresses are
-//! complete but for `r0:` and `s0/`.
+//! An omitted part means "here" in the viewer, and the first (r0, s0, p0, L0) elsewhere. Printed addresses are complete
+//! except for `r0:` and `s0/`.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ use super::stage::Section;
 use super::step::Step;
 use super::weight::Weight;
 
-/// What an address names: a step of the pass, or a weight.
+/// The target of an address: a step of the pass, or a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// A stage or a view.
@@ -30,7 +30,7 @@ pub enum Subject {
     Weight(Weight),
 }
 
-/// An address as it was written.
+/// A parsed address; omitted parts are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Address {
     /// Name of the run.
@@ -48,7 +48,7 @@ pub struct Address {
 }
 
 impl Subject {
-    /// The subject of this name, a step where both have it.
+    /// The subject with this name. A step takes precedence over a weight.
     pub fn from_name(name: &str) -> Option<Self> {
         let weight = || Weight::from_name(name).map(Self::Weight);
         Step::from_name(name).map(Self::Step).or_else(weight)
@@ -73,7 +73,7 @@ impl fmt::Display for Subject {
 }
 
 impl Address {
-    /// The complete address of one value of `step`, or of all of it where `index` is empty.
+    /// The complete address of one value of `step`, or of all its values if `index` is empty.
     pub fn of(site: Site, step: Step, index: &[usize]) -> Self {
         let letters = step.axes().iter().map(|axis| axis.index());
         Self {
@@ -86,10 +86,10 @@ impl Address {
         }
     }
 
-    /// Reads an address. A layer may be a number alone, and the order of the letters does not matter.
+    /// Parses an address. A layer may be a plain number. The letters may have any order.
     ///
     /// # Errors
-    /// Which part is wrong, and what there is instead.
+    /// A text that names the wrong part and the text found there.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (path, index) = match text.split_once('[') {
             Some((path, rest)) => {
@@ -115,20 +115,20 @@ impl Address {
         Ok(address)
     }
 
-    /// Takes one part of the path: the sequence, the pass, the layer, the step, in this order.
+    /// Parses one part of the path: the sequence, the pass, the layer or the step, in this order.
     fn part(&mut self, part: &str) -> Result<(), String> {
         let number = |prefixes: &[char]| part.strip_prefix(prefixes)?.parse::<usize>().ok();
         if let Some(subject) = self.subject {
-            return Err(format!("after {subject} comes nothing but an index in brackets, and not `{part}`"));
+            return Err(format!("only an index in brackets can follow {subject}, not `{part}`"));
         }
         if let Some(sequence) = number(&['s', 'S']) {
             if self.sequence.is_some() || self.pass.is_some() || self.layer.is_some() {
-                return Err(format!("`{part}` comes first, as in s0/p0/L1/softmax, and once"));
+                return Err(format!("`{part}` must come first, and only once, as in s0/p0/L1/softmax"));
             }
             self.sequence = Some(sequence);
         } else if let Some(pass) = number(&['p', 'P']) {
             if self.pass.is_some() || self.layer.is_some() {
-                return Err(format!("`{part}` comes first, as in p0/L1/softmax, and once"));
+                return Err(format!("`{part}` must come first, and only once, as in p0/L1/softmax"));
             }
             self.pass = Some(pass);
         } else if let Some(layer) = number(&['l', 'L']).or_else(|| part.parse().ok()) {
@@ -145,8 +145,8 @@ impl Address {
         Ok(())
     }
 
-    /// The number of its run; that of `here` where it names none. None where the name is of another form: then whoever
-    /// has opened a run under that name knows.
+    /// The number of its run, or `here` if it names none. `None` if the name is not `r` and a number; the caller may
+    /// have opened a run under it.
     pub fn run_number(&self, here: Run) -> Option<Run> {
         match &self.run {
             None => Some(here),
@@ -154,10 +154,10 @@ impl Address {
         }
     }
 
-    /// The axes of `subject` that the letters name, by position, with the index on each.
+    /// The axes of `subject` that the letters name, as positions, with the index on each.
     ///
     /// # Errors
-    /// Which letter is none of the subject's, or stands twice.
+    /// A text that names a letter that is unknown or given twice.
     pub fn axes(&self, subject: Subject) -> Result<Vec<(usize, usize)>, String> {
         let letters = subject.letters();
         let mut named: Vec<(usize, usize)> = Vec::new();
@@ -169,7 +169,7 @@ impl Address {
                 return Err(format!("{subject} has no axis `{letter}`: its letters are {letters}"));
             };
             if named.iter().any(|(other, _)| *other == at) {
-                return Err(format!("`{letter}={index}`: this axis stands there twice"));
+                return Err(format!("`{letter}={index}`: this axis has an index already"));
             }
             named.push((at, index));
         }
@@ -177,7 +177,7 @@ impl Address {
     }
 }
 
-/// That a layer, a pass or a sequence has no such number, where the part is one's letter and a number of another kind.
+/// A message for a layer, pass or sequence whose number is not a whole number.
 fn no_number(part: &str) -> Option<String> {
     let letter = part.chars().next()?.to_ascii_lowercase();
     part[letter.len_utf8()..].parse::<f64>().ok()?;
@@ -190,7 +190,7 @@ fn no_number(part: &str) -> Option<String> {
     Some(format!("`{part}` is no {what}: these have whole numbers from 0, as in {shown}0"))
 }
 
-/// That nothing has this name, and what has one like it.
+/// A message for an unknown name, with similar names.
 fn no_stage(name: &str) -> String {
     let sections = [Section::Start, Section::Layer, Section::End, Section::Sampler];
     let mut names: Vec<_> = sections.into_iter().flat_map(Step::in_section).map(Step::name).collect();
@@ -201,20 +201,20 @@ fn no_stage(name: &str) -> String {
     }
 }
 
-/// The name of a run.
+/// Checks the name of a run.
 fn run_name(name: &str) -> Result<String, String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if name.is_empty() || !name.chars().all(fits) {
-        return Err(format!("`{name}:` names no run: one is letters, digits, `-` and `_`, as in r0:"));
+        return Err(format!("`{name}:` is no name of a run: use letters, digits, `-` and `_`, as in r0:"));
     }
     Ok(name.to_owned())
 }
 
-/// A letter and its index: `t=5`.
+/// Parses a letter and its index: `t=5`.
 fn indexed(part: &str) -> Result<(char, usize), String> {
     let (name, number) = part
         .split_once('=')
-        .ok_or_else(|| format!("`{part}` is no index: one is a letter, `=` and a number, as in t=5"))?;
+        .ok_or_else(|| format!("`{part}` is no index: write a letter, `=` and a number, as in t=5"))?;
     let (name, number) = (name.trim(), number.trim());
     let mut letters = name.chars();
     match (letters.next(), letters.next()) {
@@ -307,26 +307,29 @@ mod tests {
         let wrong = |text: &str| Address::parse(text).unwrap_err();
         assert_eq!(wrong("p0/L0/nothing[t=0]"), "there is no stage `nothing`");
         assert_eq!(wrong("softmax[h=2"), "`[h=2` has no `]` at its end");
-        assert_eq!(wrong("softmax[h2]"), "`h2` is no index: one is a letter, `=` and a number, as in t=5");
+        assert_eq!(wrong("softmax[h2]"), "`h2` is no index: write a letter, `=` and a number, as in t=5");
         assert_eq!(wrong("softmax[h=-1]"), "`h=-1`: `-1` is no number from 0 on");
         assert_eq!(wrong("softmax[head=1]"), "`head=1`: an axis is named by one letter, as in t=5");
-        assert_eq!(wrong("L0/p1/xq"), "`p1` comes first, as in p0/L1/softmax, and once");
+        assert_eq!(wrong("L0/p1/xq"), "`p1` must come first, and only once, as in p0/L1/softmax");
         assert_eq!(
             wrong("L0/L1/xq"),
             "`L1` is a second layer; one stands before the stage, as in L1/softmax"
         );
-        assert_eq!(wrong("p0/s1/xq"), "`s1` comes first, as in s0/p0/L1/softmax, and once");
-        assert_eq!(wrong("a b:xq"), "`a b:` names no run: one is letters, digits, `-` and `_`, as in r0:");
+        assert_eq!(wrong("p0/s1/xq"), "`s1` must come first, and only once, as in s0/p0/L1/softmax");
+        assert_eq!(
+            wrong("a b:xq"),
+            "`a b:` is no name of a run: use letters, digits, `-` and `_`, as in r0:"
+        );
         assert_eq!(wrong("L0/x/xq"), "there is no stage `x`");
         assert_eq!(wrong("L-1/xq"), "`L-1` is no layer: these have whole numbers from 0, as in L0");
         assert_eq!(wrong("p1.5/xq"), "`p1.5` is no pass: these have whole numbers from 0, as in p0");
         assert_eq!(wrong("s-0/xq"), "`s-0` is no sequence: these have whole numbers from 0, as in s0");
-        assert_eq!(wrong("xq/L0"), "after xq comes nothing but an index in brackets, and not `L0`");
+        assert_eq!(wrong("xq/L0"), "only an index in brackets can follow xq, not `L0`");
         let axes = |text: &str| Address::parse(text).unwrap().axes(XQ_ROPE).unwrap_err();
         assert_eq!(
             axes("[k=1]"),
             "xq_rope has no axis `k`: its letters are t (token), h (head), c (head_dim)"
         );
-        assert_eq!(axes("[t=1,q=2]"), "`q=2`: this axis stands there twice");
+        assert_eq!(axes("[t=1,q=2]"), "`q=2`: this axis has an index already");
     }
 }

@@ -1,4 +1,4 @@
-//! What the axes of tensors mean, and the letters that stand for them.
+//! The meaning of the axes of tensors, and their letters.
 
 /// The meaning of one axis of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,17 +17,17 @@ pub enum Axis {
     Dim,
     /// F: a unit of the feed-forward network.
     Hidden,
-    /// C/2: a pair of components that RoPE turns together.
+    /// C/2: a pair of components that RoPE rotates together.
     Pair,
     /// V: a token of the vocabulary.
     Vocab,
-    /// H·C: all query heads side by side (views only).
+    /// H·C: all query heads concatenated (views only).
     HeadsMerged,
-    /// G·C: all key/value heads side by side (views only).
+    /// G·C: all key/value heads concatenated (views only).
     KvHeadsMerged,
     /// ⌈D/g⌉: a group of components that share a scale.
     DimGroup,
-    /// ⌈H·C/g⌉: a group along all heads side by side, as the product reads them; it may cross heads.
+    /// ⌈H·C/g⌉: a group of the concatenated heads, as the product reads them; it may cross heads.
     HeadsGroup,
     /// ⌈F/g⌉: a group of units that share a scale.
     HiddenGroup,
@@ -54,7 +54,7 @@ impl Axis {
         }
     }
 
-    /// The letter that stands for its length in shapes.
+    /// The symbol of its length in shapes.
     pub fn symbol(self) -> &'static str {
         match self {
             Self::Token => "T",

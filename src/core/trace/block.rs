@@ -1,5 +1,4 @@
-//! A part of a stage: a box of indices, and the values in it. What is too large to be held whole is made and
-//! shown in blocks.
+//! A block of a stage: a box of indices, and the values in it. Large stages are computed and shown block by block.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,9 +17,9 @@ pub struct Region(pub Vec<Range<usize>>);
 /// The values of a stage in a region.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// The values; its shape is the region's.
+    /// The values, in the region's shape.
     pub frame: Arc<Frame>,
-    /// Where they are in the stage.
+    /// Their position in the stage.
     pub region: Region,
     /// The shape of the whole stage.
     pub shape: Vec<usize>,
@@ -32,31 +31,31 @@ impl Region {
         Self(shape.iter().map(|&length| 0..length).collect())
     }
 
-    /// How many indices each axis has.
+    /// The length of each axis.
     pub fn shape(&self) -> Vec<usize> {
         self.0.iter().map(ExactSizeIterator::len).collect()
     }
 
-    /// How many values it has.
+    /// The number of values.
     pub fn count(&self) -> usize {
         self.0.iter().map(ExactSizeIterator::len).product()
     }
 
-    /// Whether every index of `other` is in it.
+    /// Whether it contains every index of `other`.
     pub fn covers(&self, other: &Self) -> bool {
         self.0.len() == other.0.len()
             && self.0.iter().zip(&other.0).all(|(a, b)| a.start <= b.start && b.end <= a.end)
     }
 
-    /// The part of it that a tensor of `shape` has.
+    /// Its intersection with a tensor of `shape`.
     #[must_use]
     pub fn within(&self, shape: &[usize]) -> Self {
         let clip = |(range, &length): (&Range<usize>, &usize)| range.start.min(length)..range.end.min(length);
         Self(self.0.iter().zip(shape).map(clip).collect())
     }
 
-    /// A larger region around it, of up to `most` values of a tensor of `shape`: whole rows first, then more of
-    /// them. Blocks overlap by half, so that going to and fro over an edge asks for nothing new.
+    /// A larger region around it, with up to `most` values of a tensor of `shape`: whole rows first, then more rows.
+    /// Blocks overlap by half, so scrolling back and forth across an edge needs no new block.
     #[must_use]
     pub fn grown(&self, shape: &[usize], most: usize) -> Self {
         let mut grown = self.clone();
@@ -73,13 +72,13 @@ impl Region {
         grown
     }
 
-    /// The index, on the axes before the last, of row `row` of a tensor of `shape`.
+    /// The index of row `row` of a tensor of `shape`, on all axes except the last.
     pub(super) fn outer(shape: &[usize], row: usize) -> Vec<usize> {
         index_of(shape.split_last().map_or(&[], |(_, outer)| outer), row)
     }
 }
 
-/// The index on each axis of value `at` of a tensor of `shape`, counted row-major.
+/// The index of value `at` (row-major) of a tensor of `shape`.
 pub fn index_of(shape: &[usize], mut at: usize) -> Vec<usize> {
     let mut index = vec![0; shape.len()];
     for (index, &length) in index.iter_mut().zip(shape).rev() {
@@ -90,18 +89,18 @@ pub fn index_of(shape: &[usize], mut at: usize) -> Vec<usize> {
 }
 
 impl Block {
-    /// A frame that is its whole stage.
+    /// A block of a whole frame.
     pub fn whole(frame: Arc<Frame>) -> Self {
         let shape = frame.shape().to_vec();
         Self { frame, region: Region::whole(&shape), shape }
     }
 
-    /// Whether no value of the stage is left out.
+    /// Whether it has every value of the stage.
     pub fn is_whole(&self) -> bool {
         self.region.count() == self.shape.iter().product::<usize>()
     }
 
-    /// The value at `index` of the stage; none where it is not in the block.
+    /// The value at `index` of the stage; `None` if the block does not contain it.
     pub fn get(&self, index: &[usize]) -> Option<Number> {
         if self.is_whole() {
             return self.frame.get(index);
@@ -109,22 +108,22 @@ impl Block {
         self.frame.get(&self.inside(index)?)
     }
 
-    /// `index` of the stage as an index of the frame.
+    /// `index` of the stage, relative to the block.
     fn inside(&self, index: &[usize]) -> Option<Vec<usize>> {
         let at =
             |(&index, range): (&usize, &Range<usize>)| range.contains(&index).then(|| index - range.start);
         index.iter().zip(&self.region.0).map(at).collect()
     }
 
-    /// Where the values of the stage from number `at` on (row-major) are in the frame, as many as lie side by side
-    /// in both; none where the block does not have that value.
+    /// The range of the frame that holds the stage's values from `at` on (row-major), as far as they are contiguous in
+    /// both. `None` if the block does not contain value `at`.
     pub fn run(&self, at: usize) -> Option<Range<usize>> {
         let (&width, outer) = self.shape.split_last()?;
         let mut index = Region::outer(&self.shape, at / width.max(1));
         index.push(at % width.max(1));
         let inside = self.inside(&index)?;
         let lengths = self.region.shape();
-        // Inwards of this axis the block has all there is.
+        // All axes after this one are complete in the block.
         let axis = (0..=outer.len()).rev().find(|&axis| lengths[axis] < self.shape[axis]).unwrap_or(0);
         let unit: usize = lengths[axis + 1..].iter().product();
         let start = inside.iter().zip(&lengths).fold(0, |at, (index, length)| at * length + index);
@@ -143,24 +142,24 @@ pub struct Cutting {
 }
 
 impl Cutting {
-    /// What of `site` is in `region`, in pass `dims` of a model with `sizes`.
+    /// A probe for `region` of `site`, in pass `dims` of a model with `sizes`.
     pub fn new(site: Site, region: Region, sizes: &Sizes, dims: PassDims) -> Self {
         Self { site, region, shape: sizes.shape(site.stage.axes(), dims), data: None }
     }
 
-    /// The indices that it has on the first axis.
+    /// Its indices on the first axis.
     pub fn rows(&self) -> Range<usize> {
         self.region.0.first().cloned().unwrap_or(0..1)
     }
 
-    /// What was recorded; none where the pass did not show the site.
+    /// The recorded block; `None` if the pass did not record the site.
     pub fn into_block(self) -> Option<Block> {
         let frame = Frame { site: self.site, axes: self.site.stage.axes(), data: self.data? };
         Some(Block { frame: Arc::new(frame), region: self.region, shape: self.shape })
     }
 }
 
-/// Copies what of `rows` is in `region` to its place in `array`, which has the region's shape.
+/// Copies the part of `rows` in `region` into `array`, which has the region's shape.
 fn copy<T: Copy>(array: &mut ArrayD<T>, region: &Region, shape: &[usize], rows: Range<usize>, values: &[T]) {
     let (Some((columns, outer)), Some(&width)) = (region.0.split_last(), shape.last()) else { return };
     let Some(array) = array.as_slice_mut() else { return };

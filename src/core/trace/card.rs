@@ -1,4 +1,4 @@
-//! What a trace must know about the model it came from: its configuration, and the arithmetic.
+//! The model of a trace: its configuration and its arithmetic.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,34 +11,34 @@ use crate::error::{Error, Result};
 pub struct ModelCard {
     /// Short name.
     pub name: String,
-    /// Fields of its configuration file that were ignored because the user said so.
+    /// Fields of its configuration file that the user chose to ignore.
     pub ignored: Vec<String>,
-    /// Parts that are switched off because the user said so: `L0/h2`, `L1/ffn`.
+    /// Parts that the user switched off: `L0/h2`, `L1/ffn`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<String>,
     /// The hyperparameters.
     pub config: ModelConfig,
     /// The arithmetic that the values were computed in.
     pub precision: Precision,
-    /// What computed them: "cpu".
+    /// The backend that computed them: "cpu".
     pub backend: String,
 }
 
 impl ModelCard {
-    /// What shapes are made of.
+    /// The sizes of its shapes.
     pub fn sizes(&self) -> Sizes {
         Sizes::new(&self.config, self.precision)
     }
 
-    /// What of the model is not its own: ignored settings, and parts that are switched off.
+    /// Deviations from the original model: ignored settings and switched-off parts.
     pub fn lacks(&self) -> Vec<&str> {
         self.ignored.iter().chain(&self.without).map(String::as_str).collect()
     }
 
-    /// Checks a card that was read: what is computed from it must not divide by zero or overflow.
+    /// Checks a card that was read from a file. Later code must not divide by zero or overflow.
     ///
     /// # Errors
-    /// As [`ModelConfig::check`], and where the groups of int8 values are empty.
+    /// Those of [`ModelConfig::check`], and an error for int8 groups of size 0.
     pub fn check(&self) -> Result<()> {
         self.config.check()?;
         match self.precision {
@@ -49,9 +49,9 @@ impl ModelCard {
         }
     }
 
-    /// `text` with this model's numbers in place of `{D}`, `{H}`, `{eps}` and so on: the letters of the
-    /// stage table, `{group}` for H/G, `{half}` for C/2, `{last}` for C − 1, `{keys}` and `{tokens}` for K and T,
-    /// `{g}` for the activations that share a scale, `{window}` for the mask's second condition in a model with a sliding window.
+    /// Replaces `{D}`, `{H}`, `{eps}` and so on in `text` by this model's numbers. The marks are the letters of the
+    /// stage table, `{group}` for H/G, `{half}` for C/2, `{K}` and `{T}` for keys and tokens, and `{g}` for the
+    /// activations per scale. `{window}` becomes the mask's second condition in a model with a sliding window.
     pub fn fill(&self, text: &str, dims: PassDims) -> String {
         let sizes = self.sizes();
         let window = sizes.window.map_or(String::new(), |window| {
@@ -90,7 +90,7 @@ impl ModelCard {
 
 #[cfg(any(test, feature = "testing"))]
 impl ModelCard {
-    /// A small model to test with: `change` makes of it what the test is about.
+    /// A small model for tests; `change` adapts its configuration.
     pub fn small(change: impl FnOnce(&mut ModelConfig)) -> Self {
         let mut config =
             ModelConfig { layers: 2, ffn_dim: 8, vocab: 10, context: 16, ..ModelConfig::of_heads(2, 1, 4) };

@@ -1,4 +1,4 @@
-//! How long each operation of a pass took: a probe around another one.
+//! The time of each operation of a pass: a probe that wraps another.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,14 +10,14 @@ use super::site::Site;
 use super::stage::Runs;
 use crate::time::Instant;
 
-/// Times a pass, and lets `inner` record it.
+/// Times a pass that `inner` records.
 ///
-/// The pass asks for each stage right after its operation, so the time from the last answer to this
-/// question is the operation's. A stage without an operation of its own is part of the one that is asked for
-/// after it. The time that `inner` takes to copy is left out.
+/// The pass asks for each stage right after its operation. The time between the previous answer and the question is
+/// therefore the operation's. A stage without its own operation counts towards the next one that is asked for. Copying
+/// by `inner` is subtracted.
 ///
-/// Moments are the backend's (`M`, which `now` gives), for its work may lag behind the questions; how far they are
-/// apart is asked when the pass is over.
+/// A moment is a value of the backend (`M`, from `now`), because a device may lag behind the questions. The distance
+/// between moments is asked after the pass.
 pub struct Clock<P, M, N> {
     inner: P,
     now: N,
@@ -25,14 +25,14 @@ pub struct Clock<P, M, N> {
 }
 
 struct State<M> {
-    /// When the last answer was given.
+    /// The time of the last answer.
     since: M,
-    /// What `inner` has copied since.
+    /// The copying time of `inner` since then.
     copied: Duration,
     laps: Vec<Lap<M>>,
 }
 
-/// An operation: from one answer to the next question.
+/// One operation: from an answer to the next question.
 struct Lap<M> {
     site: Site,
     from: M,
@@ -41,14 +41,14 @@ struct Lap<M> {
 }
 
 impl<P: Probe, M, N: Fn() -> M> Clock<P, M, N> {
-    /// A clock that starts now.
+    /// A clock, started now.
     pub fn new(inner: P, now: N) -> Self {
         let state = State { since: now(), copied: Duration::ZERO, laps: Vec::new() };
         Self { inner, now, state: RefCell::new(state) }
     }
 
-    /// Stops the clock: the time of each stage that the pass asked for. `between` says how long it is from one moment
-    /// to another.
+    /// Stops the clock. Returns the time of each stage that the pass asked for. `between` gives the time between two
+    /// moments.
     pub fn into_times(self, between: impl Fn(&M, &M) -> Duration) -> HashMap<Site, Duration> {
         let mut times = HashMap::new();
         for Lap { site, from, to, copied } in self.state.into_inner().laps {

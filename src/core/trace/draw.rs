@@ -1,5 +1,5 @@
-//! What a sampler draws from a pass's logits, and what it would draw in another setting: the data that a source answers
-//! with. The logits are those of the run; the model is not run again.
+//! The draw of a token from a pass's logits, and the draw with other settings. A source answers queries with these
+//! types. The logits are those of the run; the model is not run again.
 
 use std::hash::{Hash, Hasher};
 
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use super::site::Site;
 
-/// How a token is drawn, under the names of the options. Two are equal where their bits are.
+/// The options of the sampler. Two are equal if their bits are.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Sampling {
-    /// Logits are divided by this before softmax; 0 means always the most likely token.
+    /// Divisor of the logits before softmax; 0 selects the most likely token.
     pub temperature: f32,
     /// Only the `top_k` most likely tokens may be drawn; 0 for no limit.
     pub top_k: usize,
-    /// Of those, only the shortest run of most likely tokens that has this share of their probability; 1 for no limit.
+    /// Of those, only the shortest run of most likely tokens whose probability reaches this share; 1 for no limit.
     pub top_p: f32,
-    /// Where the random numbers start. The same seed draws the same text.
+    /// The seed of the random numbers. The same seed draws the same text.
     pub seed: u64,
 }
 
@@ -26,70 +26,70 @@ impl Default for Sampling {
     }
 }
 
-/// Asks what is drawn after a pass.
+/// Asks for the draw after a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DrawAt {
     /// `sampled` of the pass.
     pub site: Site,
-    /// The setting that is tried; none for the run's own.
+    /// The settings to try; `None` for the run's own.
     pub setting: Option<Sampling>,
 }
 
-/// What is drawn after a pass, and from what.
+/// A draw, with the tokens that it chose from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Draw {
-    /// The setting.
+    /// The settings.
     pub setting: Sampling,
-    /// V: how many tokens there are.
+    /// V: the number of tokens.
     pub vocab: usize,
-    /// The likeliest tokens, those first that may be drawn; at most [`Draw::MOST`].
+    /// The most likely tokens, those that may be drawn first; at most [`Draw::MOST`].
     pub tokens: Vec<Weighed>,
-    /// What top-k leaves.
+    /// The tokens that top-k keeps.
     pub after_k: Kept,
-    /// What top-p leaves of that: the tokens that may be drawn.
+    /// The tokens that top-p keeps of those, from which one is drawn.
     pub after_p: Kept,
-    /// The token that is drawn.
+    /// The drawn token.
     pub drawn: u32,
-    /// The random number, from 0 to 1, that it is drawn by; none at temperature 0.
+    /// The random number of the draw, from 0 to 1; `None` at temperature 0.
     pub random: Option<f64>,
 }
 
-/// A token and what the sampler makes of its logit.
+/// A token with its logit and probabilities.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weighed {
     /// Its id.
     pub id: u32,
     /// Its logit.
     pub logit: f32,
-    /// softmax(logits / temperature), at temperature 0 softmax(logits): its part of `probs`.
+    /// Its entry of `probs`: softmax(logits / temperature), or softmax(logits) at temperature 0.
     pub prob: f32,
-    /// Whether top-k leaves it.
+    /// Whether top-k keeps it.
     pub in_k: bool,
-    /// With what probability it is drawn: its part of `nucleus`. 0 where it was cut.
+    /// The probability of drawing it, its entry of `nucleus`. 0 if it was removed.
     pub share: f32,
 }
 
-/// Tokens that stay.
+/// The tokens that a filter keeps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Kept {
-    /// How many.
+    /// Their number.
     pub count: usize,
     /// The sum of their probabilities.
     pub sum: f64,
 }
 
 impl Draw {
-    /// Tokens that are told at most.
+    /// The largest number of tokens in an answer.
     pub const MOST: usize = 1024;
 
-    /// How many tokens have a probability above 0 in float32, where these are fewer than top-k has room for: it is not
-    /// top-k that leaves the others out.
+    /// The number of tokens with a probability above 0 in float32, if top-k would keep more than these; otherwise
+    /// `None`. The remaining tokens are then not removed by top-k.
     pub fn above_0(&self) -> Option<usize> {
         let most = if self.setting.top_k == 0 { self.vocab } else { self.setting.top_k.min(self.vocab) };
         (self.setting.temperature > 0.0 && self.after_k.count < most).then_some(self.after_k.count)
     }
 
-    /// What is told of a token.
+    /// The entry of a token, if it is listed.
     pub fn of(&self, id: u32) -> Option<&Weighed> {
         self.tokens.iter().find(|token| token.id == id)
     }

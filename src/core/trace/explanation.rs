@@ -1,59 +1,59 @@
-//! Where one number comes from: the operands that it was folded from, with their values, and what they give again.
+//! The explanation of one number: its operands with their values, and the result recomputed from them.
 
 use super::address::Address;
 use super::site::{Run, Site};
 
-/// Asks where a number of a stage comes from.
+/// Asks for the explanation of a number of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExplanationAt {
     /// The stage.
     pub site: Site,
-    /// Which of its values, counted row-major.
+    /// The row-major index of the value.
     pub at: usize,
-    /// How many terms are told one by one, the largest first; 0 for all.
+    /// The number of terms shown one by one, the largest first; 0 for all.
     pub terms: usize,
 }
 
-/// A number, taken apart.
+/// The explanation of a number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     /// The number's complete address.
     pub address: Address,
     /// The number.
     pub value: f64,
-    /// Whether the run has it; otherwise the trace does not, and it was computed again.
+    /// Whether the value is from the trace. Otherwise the trace lacks it, and it was computed again.
     pub recorded: bool,
-    /// What the operands give in float32, in the order of `ops`; none of what is given, not computed.
+    /// The float32 result of the operands, in the order of `ops`; `None` for an input, which is not computed.
     pub result: Option<f64>,
     /// The formula with the model's numbers.
     pub formula: String,
-    /// What is to be known beside the numbers, a sentence each: why a key is hidden, which pass wrote a row.
+    /// Notes, one sentence each: why a key is hidden, which pass wrote a row.
     pub notes: Vec<String>,
-    /// Whether the terms are what is added up. Otherwise each has what stands once its operand was applied.
+    /// Whether the terms are summed. Otherwise each holds the value after its operand was applied.
     pub is_sum: bool,
     /// The terms, the largest first.
     pub terms: Vec<Term>,
-    /// From which term on nothing is applied any more, and what these terms are: those that a sum or a largest value
-    /// among the ones before is of. None where all of them are applied, or added up.
+    /// The index of the first term that is not applied itself, and a description of these terms: earlier terms are a
+    /// sum or a maximum over them. `None` if all terms are applied or summed.
     pub others: Option<(usize, &'static str)>,
-    /// The terms that are not told one by one.
+    /// The terms not shown one by one.
     pub rest: Rest,
-    /// The same number split in other ways; none where there is no other.
+    /// Other ways to split the same number; may be empty.
     pub splits: Vec<Split>,
-    /// What can be drawn of the rule; none where numbers say it all.
+    /// A drawing of the rule; `None` if the numbers are enough.
     pub figure: Option<Figure>,
 }
 
-/// What can be drawn of a rule.
+/// A drawing of a rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Figure {
-    /// A pair of components is turned in its plane.
+    /// A pair of components, rotated in its plane.
     Rotation {
         /// The pair before.
         before: [f64; 2],
         /// The pair after.
         after: [f64; 2],
-        /// By how many radians, between −π and π.
+        /// The angle in radians, between −π and π.
         angle: f64,
     },
     /// A point on the curve of SiLU, gate and result.
@@ -65,61 +65,61 @@ pub enum Figure {
     },
 }
 
-/// A number split into named parts, which sum to it.
+/// A number as a sum of named parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Split {
-    /// By what.
+    /// The name of the split.
     pub by: &'static str,
-    /// The parts, each with its name.
+    /// The parts with their names.
     pub parts: Vec<(String, f64)>,
 }
 
 /// One term, or one operand of a rule that is no sum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Term {
-    /// What it is made of.
+    /// Its factors.
     pub operands: Vec<Operand>,
-    /// Their product, or what stands once the operand was applied.
+    /// Their product, or the value after the operand was applied.
     pub product: f64,
 }
 
-/// A number that goes in.
+/// A number that an operation reads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operand {
-    /// Where it is from.
+    /// Its origin.
     pub from: From,
     /// The number.
     pub value: f64,
 }
 
-/// Where an operand is from.
+/// The origin of an operand.
 #[derive(Clone, Debug, PartialEq)]
 pub enum From {
     /// A value of a stage.
     Stage(Address),
     /// A weight.
     Weight(Address),
-    /// Neither: ε, √C, a position. The text is its name.
+    /// A constant: ε, √C, a position. The text is its name.
     Constant(&'static str),
 }
 
-/// Some terms together.
+/// Several terms together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rest {
-    /// How many.
+    /// The number of terms.
     pub count: usize,
-    /// What they come to.
+    /// Their combined value.
     pub together: Together,
-    /// The sum of their products' sizes.
+    /// The sum of the magnitudes of their products.
     pub size: f64,
 }
 
-/// What terms come to that are not told one by one.
+/// The combined value of terms that are not shown one by one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Together {
     /// The sum of their products.
     Sum(f64),
-    /// The largest of their products, where the rule takes the largest.
+    /// The largest of their products, if the rule takes the largest.
     Largest(f64),
 }
 
@@ -130,7 +130,7 @@ impl Default for Together {
 }
 
 impl Explanation {
-    /// The same for who looks at it in `run`, which has what it tells of, or shares it.
+    /// The same explanation with addresses in `run`, which has or shares these values.
     #[must_use]
     pub fn seen_from(mut self, run: Run) -> Self {
         let name = |address: &mut Address| address.run = (run != Run::ITSELF).then(|| run.to_string());
@@ -143,12 +143,12 @@ impl Explanation {
         self
     }
 
-    /// What the value is called beside what its operands give.
+    /// A label for the value: recorded or computed again.
     pub fn value_name(&self) -> &'static str {
         if self.recorded { "recorded" } else { "computed again" }
     }
 
-    /// What the operands give less what was recorded; 0 where both are the same infinity or neither is a number.
+    /// Result minus value; 0 if both are the same infinity or both are NaN.
     pub fn difference(&self) -> f64 {
         match self.result {
             Some(result) if result == self.value || (result.is_nan() && self.value.is_nan()) => 0.0,

@@ -1,25 +1,25 @@
-//! Where a branch of a run begins.
+//! The start of a branch of a run.
 
 use super::draw::Sampling;
 use super::site::{Run, Site};
 use super::stage::Section;
 
-/// A branch has the passes of another run up to one, and goes on with a token of its own.
+/// A branch shares the passes of another run up to one, then continues with another token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fork {
-    /// The run that it parts from.
+    /// The run that it branches from.
     pub of: Run,
-    /// The last pass that both have.
+    /// The last shared pass.
     pub pass: usize,
-    /// The token that follows it in the branch.
+    /// The branch's token after that pass.
     pub token: u32,
-    /// How the branch draws; none for as the run does.
+    /// The branch's sampler settings; `None` for the run's own.
     pub setting: Option<Sampling>,
 }
 
 impl Fork {
-    /// Whether the value of `site` of the branch is that of the run that it parts from. What is drawn after the last
-    /// pass that both have is the branch's own.
+    /// Whether the branch shares the value of `site` with its run. The draw after the last shared pass is the branch's
+    /// own.
     pub fn shares(&self, site: Site) -> bool {
         site.pass < self.pass || site.pass == self.pass && site.stage.info().section != Section::Sampler
     }

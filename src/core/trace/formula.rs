@@ -1,4 +1,4 @@
-//! The formula of a step with a model's numbers, and what its arithmetic adds to it.
+//! The formula of a step with a model's numbers, and a note on its arithmetic.
 
 use super::card::ModelCard;
 use super::sizes::PassDims;
@@ -7,7 +7,7 @@ use super::step::Step;
 use crate::config::Precision;
 
 impl ModelCard {
-    /// The formula of `step` with this model's numbers, and what its arithmetic adds to it.
+    /// The formula of `step` with this model's numbers, and a note on its arithmetic.
     pub fn formula(&self, step: Step, dims: PassDims) -> String {
         let text = self.fill(step.formula(), dims);
         let Step::Stage(stage) = step else { return text };
@@ -19,7 +19,7 @@ impl ModelCard {
     }
 }
 
-/// What int8 adds to the formula of `stage`.
+/// The int8 note on the formula of `stage`.
 fn in_int8(stage: Stage, group: usize) -> String {
     let info = stage.info();
     let matrix = info.weights.iter().find(|weight| weight.axes.len() == 2);
@@ -38,7 +38,7 @@ fn in_int8(stage: Stage, group: usize) -> String {
     }
 }
 
-/// What bfloat16 adds to the formula of `stage`: where PyTorch rounds.
+/// The bfloat16 note on the formula of `stage`: the points at which PyTorch rounds.
 fn in_bfloat16(stage: Stage) -> &'static str {
     match stage.info().rounded {
         Rounded::Never => "",

@@ -12,9 +12,9 @@ use super::wide;
 /// The values of one stage of one pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frame {
-    /// Where it was recorded.
+    /// The site that was recorded.
     pub site: Site,
-    /// What each axis means, outermost first; as many as the array has.
+    /// The meaning of each axis, outermost first; as many as the array has.
     pub axes: &'static [Axis],
     /// The values.
     pub data: FrameData,
@@ -41,7 +41,7 @@ pub enum Number {
 }
 
 impl Number {
-    /// It as a float64; ids are small enough.
+    /// The value as a float64. Ids are small enough to be exact.
     pub fn real(self) -> f64 {
         match self {
             Self::F32(value) => value.into(),
@@ -50,11 +50,11 @@ impl Number {
     }
 }
 
-/// A summary of a frame's values. The four figures are over the finite ones; the counts tell how many
-/// were not.
+/// A summary of a frame's values. Minimum, maximum, mean and deviation are over the finite values; the counts are of
+/// the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stats {
-    /// Smallest finite value; NaN where there is none.
+    /// Smallest finite value; NaN if there is none.
     pub min: f64,
     /// Largest finite value.
     pub max: f64,
@@ -62,15 +62,15 @@ pub struct Stats {
     pub mean: f64,
     /// Standard deviation of the finite values (divided by their number).
     pub std: f64,
-    /// How many values are −∞.
+    /// Number of −∞ values.
     pub neg_inf: usize,
-    /// How many are +∞.
+    /// Number of +∞ values.
     pub pos_inf: usize,
-    /// How many are not a number.
+    /// Number of NaN values.
     pub nan: usize,
 }
 
-/// What the first of two walks over values finds.
+/// The result of the first of two passes over the values.
 struct First {
     stats: Stats,
     count: usize,
@@ -113,7 +113,7 @@ impl First {
         self.sum / self.count as f64
     }
 
-    /// All of it, with the squares of the finite values' distances from the mean, which the second walk adds up.
+    /// The complete statistics. `squares` is the sum of squared deviations of the finite values, from the second pass.
     fn with(self, squares: f64) -> Stats {
         if self.count == 0 {
             return Stats { min: f64::NAN, max: f64::NAN, ..self.stats };
@@ -122,21 +122,21 @@ impl First {
     }
 }
 
-/// The squares of the finite values' distances from `mean`, added to `sum`.
+/// Adds the squared deviations of the finite values from `mean` to `sum`.
 fn squares(sum: f64, values: impl Iterator<Item = f64>, mean: f64) -> f64 {
     values.filter(|value| value.is_finite()).fold(sum, |sum, value| sum + (value - mean).powi(2))
 }
 
 impl Stats {
-    /// The summary of `values`, which are walked twice.
+    /// The statistics of `values`, which are iterated twice.
     pub fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
         let first = First::of(values.clone());
         let mean = first.mean();
         first.with(squares(0.0, values, mean))
     }
 
-    /// The same of values that are not held: `walk` hands all of them over, in order and part by part, and is called
-    /// twice.
+    /// [`Stats::of`] for values that are not in memory. `walk` passes all of them to its argument, in order and part by
+    /// part; it is called twice.
     ///
     /// # Errors
     /// Those of `walk`.
@@ -149,7 +149,7 @@ impl Stats {
     }
 }
 
-/// The statistics of values that come one run after the other and are not kept.
+/// Statistics of values that arrive in parts and are not kept.
 #[derive(Clone, Debug)]
 pub struct Summing {
     stats: Stats,
@@ -164,7 +164,7 @@ impl Default for Summing {
 }
 
 impl Summing {
-    /// Takes in more values.
+    /// Adds values.
     pub fn add(&mut self, values: impl Iterator<Item = f64> + Clone) {
         let first = First::of(values.clone());
         let mean = first.mean();
@@ -175,12 +175,12 @@ impl Summing {
         });
     }
 
-    /// Takes in more values of a stage, side by side where all of them are finite: in sums of their own, which are put
-    /// together in one order.
+    /// Adds values of a stage. If all are finite they are summed in parallel lanes, which are combined in a fixed
+    /// order.
     pub fn add_values(&mut self, values: Values<'_>) {
         let Values::F32(floats) = values else { return self.add(values.numbers()) };
         let wide::Sums { min, max, sum } = wide::sums(floats);
-        // The sum of finite float32 values is finite, and that of others is not.
+        // The sum is finite exactly if all float32 values are.
         if !sum.is_finite() || floats.is_empty() {
             return self.add(values.numbers());
         }
@@ -191,7 +191,7 @@ impl Summing {
         self.merge(&Self { stats: Stats { min, max, mean, ..Self::default().stats }, count, squares });
     }
 
-    /// Takes in what another has. Mean and deviation of both are put together as Chan, Golub and LeVeque do it.
+    /// Adds the statistics of another. Means and deviations are combined by the method of Chan, Golub and LeVeque.
     pub fn merge(&mut self, more: &Self) {
         let stats = &mut self.stats;
         stats.neg_inf += more.stats.neg_inf;
@@ -205,7 +205,7 @@ impl Summing {
         let apart = more.stats.mean - before;
         self.squares += more.squares + apart * apart * own * others / all;
         self.count += more.count;
-        // What is not a number gives way to what is.
+        // `min` and `max` ignore NaN.
         stats.min = stats.min.min(more.stats.min);
         stats.max = stats.max.max(more.stats.max);
         stats.mean = before + apart * others / all;
@@ -219,7 +219,7 @@ impl Summing {
 }
 
 impl Frame {
-    /// How many bytes its values take.
+    /// The size of its values in bytes.
     pub fn bytes(&self) -> usize {
         self.shape().iter().product::<usize>() * self.site.stage.value_bytes()
     }
@@ -233,7 +233,7 @@ impl Frame {
         }
     }
 
-    /// The float32 values; none for integers.
+    /// The float32 values; `None` for integers.
     pub fn floats(&self) -> Option<ArrayViewD<'_, f32>> {
         match &self.data {
             FrameData::F32(array) => Some(array.view()),
@@ -241,7 +241,7 @@ impl Frame {
         }
     }
 
-    /// The value at `index`, one number an axis; none outside the frame.
+    /// The value at `index`, one number per axis; `None` outside the frame.
     pub fn get(&self, index: &[usize]) -> Option<Number> {
         match &self.data {
             FrameData::F32(array) => array.get(IxDyn(index)).map(|&value| Number::F32(value)),
@@ -250,7 +250,7 @@ impl Frame {
         }
     }
 
-    /// Minimum, maximum, mean, standard deviation, and what is not finite.
+    /// Minimum, maximum, mean, standard deviation, and the counts of non-finite values.
     pub fn stats(&self) -> Stats {
         Stats::of(self.values().numbers())
     }
@@ -265,9 +265,9 @@ impl Frame {
         values.unwrap_or_else(|| unreachable!("frames are row-major"))
     }
 
-    /// The same values as `view` shows them; `self` must be the frame of the view's source.
+    /// The values in the shape of `view`; `self` must be the frame of the view's source.
     pub fn view(&self, view: View, sizes: &Sizes) -> Self {
-        /// `array` with its axes in another order, or reshaped; only a frame of another stage does not fit.
+        /// Permutes the axes of `array`, or reshapes it. It fits unless the frame is of another stage.
         fn seen<T: Copy>(array: &ArrayD<T>, order: Option<[usize; 3]>, shape: &[usize]) -> ArrayD<T> {
             match order {
                 Some(order) => array.view().permuted_axes(&order[..]).as_standard_layout().into_owned(),

@@ -1,82 +1,82 @@
-//! What the model would answer after each layer, and what each part of it added to the answer: the data that a source
-//! answers with. What a head makes of an unfinished residual is the logit lens (nostalgebraist, "interpreting GPT: the
-//! logit lens", 2020); splitting a difference of logits into what each head and each FFN wrote into the residual stream
-//! is direct logit attribution (Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021).
+//! The model's prediction after each layer, and the contribution of each part to it. A source answers queries with
+//! these types. The logit lens applies the head to an unfinished residual (nostalgebraist, "interpreting GPT: the logit
+//! lens", 2020). Direct logit attribution splits a difference of logits into the writes of each head and each FFN to
+//! the residual stream (Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021).
 
 use std::fmt;
 use std::ops::Range;
 
 use super::site::Site;
 
-/// Asks what the final norm and the head make of a layer's residual.
+/// Asks for the logits of a layer's residual, through the final norm and the head.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LensAt {
     /// The residual: `ffn_residual` of the layer.
     pub site: Site,
     /// Tokens of the pass.
     pub tokens: Range<usize>,
-    /// How many of the likeliest tokens are told.
+    /// The number of most likely tokens to list.
     pub top: usize,
 }
 
-/// A token of the vocabulary, as a row of logits has it.
+/// A token of the vocabulary with its entry in a row of logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// Its id.
     pub id: u32,
     /// Its logit.
     pub logit: f32,
-    /// Its share of 1, at temperature 1.
+    /// Its probability, at temperature 1.
     pub prob: f32,
-    /// Its place among all tokens, from 1, the likeliest; of equals the lower id comes first.
+    /// Its rank among all tokens, from 1, the most likely; equal ones are ordered by id.
     pub rank: usize,
 }
 
-/// What a residual says about the token that comes next.
+/// The prediction of the next token from a residual.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
-    /// The likeliest tokens, the likeliest first.
+    /// The most likely tokens, most likely first.
     pub top: Vec<Candidate>,
-    /// The token that is the likeliest after the last layer.
+    /// The entry of the token that is most likely after the last layer.
     pub answer: Candidate,
 }
 
-/// Asks what each part of the model added to the logit of one token more than to that of another.
+/// Asks for the contribution of each part of the model to the difference of two logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttributionAt {
     /// The logits.
     pub site: Site,
     /// Token of the pass, T.
     pub token: usize,
-    /// The id whose logit it is; none for the likeliest.
+    /// The first id; `None` for the most likely token.
     pub id: Option<u32>,
-    /// The id that it is compared with; none for the likeliest of the others.
+    /// The id to compare with; `None` for the most likely other token.
     pub against: Option<u32>,
 }
 
-/// A difference of two logits, as the sum of what was added to it.
+/// A difference of two logits as a sum of contributions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attribution {
-    /// The id whose logit it is.
+    /// The first id.
     pub id: u32,
-    /// The id that it is compared with.
+    /// The id to compare with.
     pub against: u32,
-    /// Logit of the one − logit of the other, as they were recorded.
+    /// Logit of `id` minus logit of `against`, as recorded.
     pub difference: f64,
     /// The parts, in the order of the pass; they sum to the difference.
     pub parts: Vec<Share>,
 }
 
-/// What one part added.
+/// The contribution of one part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// Which part.
+    /// The part.
     pub part: Contributor,
-    /// Added to the difference, in units of logits.
+    /// Its contribution to the difference, in logits.
     pub value: f64,
 }
 
-/// What writes into the residual stream.
+/// A part that writes into the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Contributor {
     /// The row of the embedding table.
@@ -88,7 +88,7 @@ pub enum Contributor {
         /// Number of the query head.
         head: usize,
     },
-    /// The bias of wo, where the model has one.
+    /// The bias of wo, if the model has one.
     Bias {
         /// Number of the layer.
         layer: usize,
@@ -98,12 +98,12 @@ pub enum Contributor {
         /// Number of the layer.
         layer: usize,
     },
-    /// What numbers of finite length lost or added on the way, and in int8 what quantising did.
+    /// The effects of floating-point rounding, and in int8 of quantisation.
     Rounding,
 }
 
 impl Attribution {
-    /// The sum of all parts. It is the difference but for what float64 rounds: 1e-9 of the parts' sizes together.
+    /// The sum of all parts. It equals the difference up to float64 rounding: 1e-9 of the sum of the parts' magnitudes.
     pub fn sum(&self) -> f64 {
         self.parts.iter().map(|share| share.value).sum()
     }

@@ -1,5 +1,4 @@
-//! The forward pass as a list of steps, one line each: what goes in, what comes out, in which shape, and
-//! how long it took.
+//! The forward pass as a list of steps, one line each: inputs, output, shapes and time.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,22 +19,22 @@ pub struct Operand {
     pub axes: Vec<Axis>,
     /// Their lengths.
     pub shape: Vec<usize>,
-    /// Values that share a scale, where it is a weight in int8.
+    /// Values per scale, if it is an int8 weight.
     pub group: Option<usize>,
 }
 
-/// How long a step took.
+/// The time of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Took {
     /// It is an input of the pass.
     Given,
-    /// It ran on its own, or is the last result of an operation that makes several.
+    /// It ran as its own operation, or is the last result of an operation with several.
     Time(Duration),
-    /// It ran on its own, some other time.
+    /// It ran as its own operation, in an earlier run.
     Recorded,
     /// It shares its source's values.
     View,
-    /// It has no operation of its own: it is made because somebody looks, or together with a later stage.
+    /// It has no operation of its own: it is computed on demand, or together with a later stage.
     Derived,
 }
 
@@ -50,9 +49,9 @@ pub struct Line {
     pub step: Step,
     /// Stages and weights that it reads.
     pub inputs: Vec<Operand>,
-    /// What it makes.
+    /// Its output.
     pub output: Operand,
-    /// How long it took.
+    /// Its time.
     pub took: Took,
 }
 
@@ -63,7 +62,7 @@ impl Line {
     }
 }
 
-/// The steps of pass `dims` in order, with the times that a [`super::Clock`] took; none of a run that was recorded.
+/// The steps of pass `dims` in order, with the times from a [`super::Clock`]; `None` for a recorded run.
 pub fn lines(card: &ModelCard, dims: PassDims, times: Option<&HashMap<Site, Duration>>) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut section = |section, layer| {
@@ -105,13 +104,13 @@ fn operand(card: &ModelCard, dims: PassDims, name: &'static str, axes: &[Axis]) 
     Operand { name, axes: axes.to_vec(), shape: card.sizes().shape(axes, dims), group: None }
 }
 
-/// A weight: in int8 where products are, if it is a matrix.
+/// A weight. Matrices are int8 if products are.
 fn weight(card: &ModelCard, dims: PassDims, weight: &WeightUse) -> Operand {
     let group = card.sizes().group.filter(|_| weight.axes.len() == 2);
     Operand { group, ..operand(card, dims, weight.name, weight.axes) }
 }
 
-/// The stages and weights that `step` reads in pass `dims`, with their shapes there.
+/// The stages and weights that `step` reads in pass `dims`, with their shapes.
 pub fn inputs(card: &ModelCard, dims: PassDims, layer: Option<usize>, step: Step) -> Vec<Operand> {
     let stage = match step {
         Step::View(view) => return vec![operand(card, dims, view.source().name(), view.axes_in())],

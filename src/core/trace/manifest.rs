@@ -1,4 +1,4 @@
-//! manifest.json of an export: what was run, on what, and what each file holds. One type writes it and reads it back.
+//! manifest.json of an export: the run, its model, and the contents of each file. One type writes and reads it.
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -15,15 +15,15 @@ use super::source::TokenLabel;
 use super::stage::Stage;
 use super::step::Step;
 
-/// What a manifest says that it is, and which form of it.
+/// The format name and version in a manifest.
 const FORMAT: &str = "llama-trace export";
 const VERSION: u64 = 1;
 
-/// How what is said of a file ends whose form is of a version to come.
+/// The end of a message about a file of a newer version.
 pub const NEWER: &str = "which is newer than this program's";
 
-/// The manifest. What follows from the rest or from the table of stages is written for people and scripts, and made
-/// anew when a manifest is read.
+/// The manifest. Fields that follow from the others or from the table of stages are written for people and scripts, and
+/// recomputed when a manifest is read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     #[serde(skip_deserializing)]
@@ -39,38 +39,38 @@ pub struct Manifest {
     precision: &'static str,
     #[serde(skip_deserializing)]
     pairing: &'static str,
-    /// The prompt, where there was one and it was a text.
+    /// The prompt, if there was one and it was a text.
     pub prompt: Option<String>,
-    /// The prompts, where there were several: of each sequence, where it was a text.
+    /// The prompts of several sequences: the text of each, if it was one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prompts: Vec<Option<String>>,
-    /// The number type of the cached keys and values, where it is known: what follows from the cache is rounded to it.
+    /// The number type of the KV cache, if it is known. Values computed from the cache are rounded to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
-    /// How the tokens were drawn.
+    /// The sampler settings.
     pub sampling: Option<Drawing>,
     /// The passes that ran.
     #[serde(default)]
     pub passes: Vec<ManifestPass>,
     /// The files.
     pub files: Vec<ManifestFile>,
-    /// What other code calls each stage.
+    /// The names of each stage in other code.
     #[serde(skip_deserializing)]
     aliases: Map<String, Value>,
-    /// The model; none in manifests that had it in words only.
+    /// The model; `None` in old manifests, which had only words.
     pub card: Option<ModelCard>,
-    /// What the names of the files end in where they are no `.npy` files.
+    /// The file suffix of pictures; `None` for `.npy` files.
     #[serde(skip)]
     pub suffix: Option<&'static str>,
 }
 
-/// How the tokens were drawn.
+/// The sampler settings of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Drawing {
-    /// In which setting.
+    /// The settings.
     #[serde(flatten)]
     pub sampling: Sampling,
-    /// Stream of the seed's random numbers that the first sequence drew from; each after it had the next.
+    /// The random number stream of the first sequence; each later sequence uses the next stream.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stream: u64,
 }
@@ -79,19 +79,19 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// A pass of a manifest; of several sequences, what it read of one.
+/// A pass of a manifest; with several sequences, one entry for each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ManifestPass {
-    /// The sequence, where there were several.
+    /// The sequence, if there were several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence: Option<usize>,
-    /// Its number, from 0. Of several sequences one that began later has no pass with the first numbers.
+    /// Its number, from 0. A sequence that began later has no entries for the first passes.
     pub pass: usize,
     /// Tokens that were cached before it.
     pub start: usize,
-    /// The tokens that it read.
+    /// The tokens of the pass.
     pub tokens: Vec<TokenLabel>,
-    /// The token that was drawn after it, where that is known.
+    /// The token drawn after it, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampled: Option<TokenLabel>,
 }
@@ -101,35 +101,35 @@ pub struct ManifestPass {
 pub struct ManifestFile {
     /// Its path below the directory of the export.
     pub file: String,
-    /// What it holds; none where that is not said whole.
+    /// Its contents; `None` if the entry is incomplete.
     #[serde(flatten)]
     pub holds: Option<Box<Held>>,
 }
 
-/// What a file holds: a stage.
+/// The contents of a file: a stage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Held {
-    /// Its complete address; empty in manifests that had none.
+    /// Its complete address; empty in old manifests.
     #[serde(default)]
     pub address: String,
-    /// The sequence, where there were several.
+    /// The sequence, if there were several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence: Option<usize>,
     /// Number of the pass.
     pub pass: usize,
-    /// Number of the layer, where the stage has one.
+    /// Number of the layer, if the stage has one.
     pub layer: Option<usize>,
     /// The stage's name.
     pub stage: String,
-    /// How its values came to be where a run that was recorded was exported: `derived` from what was recorded, or
-    /// `computed again` by the model over the same tokens. None where they are those that were recorded, or the run's own.
+    /// The origin of the values in the export of a recorded run: `derived` from recorded values, or `computed again` by
+    /// the model over the same tokens. `None` for recorded values and for the run's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made: Option<String>,
     /// The names of its axes, outermost first.
     pub axes: Vec<String>,
     /// The length of each.
     pub shape: Vec<usize>,
-    /// The smallest finite value; none where there is none, as with the next three.
+    /// The smallest finite value; `None` if there is none, as for the next three.
     pub min: Option<f64>,
     /// The largest finite value.
     pub max: Option<f64>,
@@ -137,15 +137,15 @@ pub struct Held {
     pub mean: Option<f64>,
     /// Standard deviation of the finite values.
     pub std: Option<f64>,
-    /// How many values are −∞.
+    /// Number of −∞ values.
     pub neg_inf: usize,
-    /// How many are +∞.
+    /// Number of +∞ values.
     pub pos_inf: usize,
-    /// How many are not a number.
+    /// Number of NaN values.
     pub nan: usize,
 }
 
-/// What tells a manifest from other files. The first ones did not say what they are.
+/// The fields that identify a manifest. The first versions had no `format`.
 #[derive(Deserialize)]
 struct Mark {
     format: Option<String>,
@@ -156,7 +156,7 @@ struct Mark {
 }
 
 impl Manifest {
-    /// The manifest of an export that has no files yet, of a run over each of `prompts`: its text, where it has one.
+    /// The manifest of an export without files yet. `prompts` has the text of each prompt, if it has one.
     pub fn new(card: ModelCard, mut prompts: Vec<Option<String>>, sampling: Option<Drawing>) -> Self {
         let (passes, files) = (Vec::new(), Vec::new());
         let prompt = if prompts.len() < 2 { prompts.pop().flatten() } else { None };
@@ -189,10 +189,10 @@ impl Manifest {
         }
     }
 
-    /// Reads a manifest of this program.
+    /// Reads a manifest written by this program.
     ///
     /// # Errors
-    /// What `text` is instead, where it is not one.
+    /// A description of `text`, if it is not a manifest.
     pub fn read(text: &[u8]) -> Result<Self, String> {
         let foreign = || "a file that is not a manifest of this program".to_owned();
         let mark: Mark = serde_json::from_slice(text).map_err(|_| foreign())?;
@@ -201,25 +201,25 @@ impl Manifest {
             (FORMAT, Some(version)) if version > VERSION => {
                 return Err(format!("the manifest of an export of version {version}, {NEWER}"));
             }
-            // As they were before they said so.
+            // The first versions, without a format name.
             ("", None) if mark.model.is_some() && mark.passes.is_some() && mark.aliases.is_some() => {}
             _ => return Err(foreign()),
         }
         let Self { prompt, prompts, cache, sampling, passes, files, card, .. } =
             serde_json::from_slice(text).map_err(|_| foreign())?;
         if card.as_ref().is_some_and(|card| card.check().is_err()) {
-            return Err("a manifest whose model cannot be".to_owned());
+            return Err("a manifest with an impossible model".to_owned());
         }
         Ok(Self { cache, ..Self::complete(card, (prompt, prompts), sampling, passes, files) })
     }
 
-    /// `sequence`, where it is one of several.
+    /// `sequence`, if there are several.
     fn one_of(&self, sequence: usize) -> Option<usize> {
         (!self.prompts.is_empty()).then_some(sequence)
     }
 
-    /// The path of a site's file below the directory of the export: [`Site::file_name`], where there are several
-    /// sequences in a folder of its own: `s2/pass_000/layer_00/xq.npy`; with the suffix of pictures where it is one.
+    /// The path of a site's file in the export: [`Site::file_name`]. Several sequences have a folder each:
+    /// `s2/pass_000/layer_00/xq.npy`. Pictures have their own suffix.
     pub fn file_name(&self, site: Site) -> String {
         let name = match self.one_of(site.sequence) {
             Some(sequence) => format!("s{sequence}/{}", site.file_name()),
@@ -231,7 +231,7 @@ impl Manifest {
         }
     }
 
-    /// Adds what a pass that has run read of `sequence`.
+    /// Adds the tokens of `sequence` in a completed pass.
     pub fn pass(
         &mut self,
         sequence: usize,
@@ -243,9 +243,9 @@ impl Manifest {
         self.passes.push(ManifestPass { sequence, pass, start, tokens, sampled });
     }
 
-    /// Adds a file whose values were `made` so, where they are not the run's own.
+    /// Adds a file. `made` is the origin of values that are not the run's own.
     pub fn file(&mut self, site: Site, shape: &[usize], stats: Stats, made: Option<&str>) {
-        // JSON has no number that is not finite.
+        // JSON has only finite numbers.
         let finite = |value: f64| value.is_finite().then_some(value);
         let holds = Held {
             address: Address::of(site, Step::Stage(site.stage), &[]).to_string(),
@@ -268,7 +268,7 @@ impl Manifest {
     }
 }
 
-/// What people and scripts read of the model.
+/// The model's fields for people and scripts.
 fn words(card: &ModelCard) -> Map<String, Value> {
     let (config, group) = (&card.config, card.precision.group());
     let words = json!({
@@ -287,13 +287,13 @@ fn words(card: &ModelCard) -> Map<String, Value> {
     }
 }
 
-/// A float32 setting with as many digits as it needs: 0.00001, not 0.000009999999747378752.
+/// A float32 setting with the shortest digits: 0.00001, not 0.000009999999747378752.
 fn float(value: f32) -> Value {
     let value = value.to_string().parse().unwrap_or(f64::from(value));
     serde_json::Number::from_f64(value).map_or(Value::Null, Value::Number)
 }
 
-/// What other code calls each stage.
+/// The names of each stage in other code.
 fn aliases() -> Map<String, Value> {
     let names = |stage: &Stage| {
         let aliases = stage.info().aliases;
@@ -449,7 +449,7 @@ mod tests {
         for (number, wrong) in wrong.iter().enumerate() {
             assert!(damaged(wrong).is_err(), "{number}");
         }
-        // What a file holds is not said whole.
+        // The entry of a file is incomplete.
         let cut = damaged(&|value| value["files"][0]["shape"] = json!([-1])).unwrap();
         assert_eq!((&*cut.files[0].file, &cut.files[0].holds), ("pass_000/layer_01/xq.npy", &None));
     }

@@ -1,7 +1,7 @@
-//! What a recorded forward pass is: the table of stages, the probe that observes them, the frames that
-//! hold their values, and the ways out (`.npy` files, a log, a viewer's [`source::Source`]).
+//! A recorded forward pass: the table of stages, the probe that observes them, the frames that hold their values, and
+//! the outputs (`.npy` files, a log, a viewer's [`source::Source`]).
 //!
-//! Nothing here computes a model; it imports [`crate::config`] and [`crate::error`] only.
+//! Nothing here runs a model; it imports [`crate::config`] and [`crate::error`] only.
 
 pub mod address;
 pub mod axis;
@@ -10,7 +10,6 @@ pub mod card;
 pub mod clock;
 pub mod draw;
 pub mod explanation;
-pub mod foretold;
 pub mod fork;
 pub mod formula;
 pub mod frame;
@@ -31,6 +30,7 @@ pub mod spread;
 pub mod stage;
 pub mod step;
 pub mod stream;
+pub mod token_logprobs;
 pub mod units;
 pub mod weight;
 pub mod wide;
@@ -47,7 +47,7 @@ pub use frame::{Frame, FrameData, Stats};
 pub use manifest::Manifest;
 pub use pattern::Pattern;
 pub use probe::{NoProbe, Probe, Values};
-pub use query::{Answer, BlockAt, MadeAt, PatternsAt, Query, Question, WeightRows};
+pub use query::{Answer, BlockAt, PatternsAt, Query, Question, TokenPiecesAt, WeightRows};
 pub use recorder::Recorder;
 pub use select::Select;
 pub use site::{Run, Site};

@@ -1,5 +1,5 @@
-//! One stage as a `.npy` file: little-endian float32, int64 or int8, C order. The values may come in any order and are
-//! not held: each goes to its place in the file.
+//! A stage as a `.npy` file: little-endian float32, int64 or int8, C order. Values may arrive in any order and are not
+//! kept in memory: each is written to its place in the file.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -11,27 +11,27 @@ use ndarray_npy::{WriteNpyError, write_zeroed_npy};
 use super::probe::Values;
 use super::stage::Stage;
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const AT_ONCE: usize = 1 << 20;
 
-/// A file that is being filled.
+/// A `.npy` file under construction.
 #[derive(Debug)]
 pub struct Npy {
     stage: Stage,
     file: File,
-    /// Where the values begin.
+    /// The offset of the values.
     start: u64,
-    /// Where the file is read or written next.
+    /// The current offset of the file.
     at: u64,
-    /// How many values it has.
+    /// The number of values.
     count: usize,
 }
 
 impl Npy {
-    /// Begins `file`, which is empty and can be read and written, for the values of `stage` in `shape`.
+    /// Starts a `.npy` file for the values of `stage` in `shape`. `file` must be empty, readable and writable.
     ///
     /// # Errors
-    /// Whatever the file answers.
+    /// The file's errors.
     pub fn begin(stage: Stage, shape: &[usize], mut file: File) -> io::Result<Self> {
         let shape = IxDyn(shape);
         let count = shape.size();
@@ -48,10 +48,10 @@ impl Npy {
         Ok(Self { stage, file, start: at, at, count })
     }
 
-    /// Writes `values`, which are the stage's from number `first` on (row-major).
+    /// Writes `values`, the stage's values from number `first` on (row-major).
     ///
     /// # Errors
-    /// Whatever the file answers.
+    /// The file's errors.
     pub fn write(&mut self, first: usize, values: Values<'_>) -> io::Result<()> {
         self.go_to(first)?;
         let bytes = match values {
@@ -64,10 +64,10 @@ impl Npy {
         Ok(())
     }
 
-    /// Reads everything that was written, in order, and hands it to `see` part by part.
+    /// Reads all written values in order, and passes them to `see` part by part.
     ///
     /// # Errors
-    /// Whatever the file or `see` answers.
+    /// The file's errors and those of `see`.
     pub fn read(&mut self, see: impl FnMut(Values<'_>) -> io::Result<()>) -> io::Result<()> {
         match self.stage {
             stage if stage.is_ids() => self.read_as(|part| Values::I64(part), see),

@@ -1,5 +1,5 @@
-//! How the heads of a layer divide their attention: how much of it goes one token back, to the first token and to the
-//! token itself, and a small picture of all of it.
+//! Attention patterns of the heads of a layer: the weight on the previous token, on the first token and on the token
+//! itself, and a small picture of the matrix.
 
 use std::ops::Range;
 
@@ -8,27 +8,27 @@ use super::probe::{Probe, Values};
 use super::site::Site;
 use super::sizes::{PassDims, Sizes};
 
-/// The rows and columns of a picture, at the most.
+/// The largest number of rows and columns of a picture.
 pub const SIDE: usize = 16;
 
-/// What a head attends to, over the queries of a pass that see a key before their own.
+/// The attention of a head, over the queries of a pass that see an earlier key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pattern {
-    /// How many such queries there are. Where there is none the three means are 0.
+    /// The number of such queries. If it is 0, the three means are 0.
     pub queries: usize,
-    /// The mean of softmax[h, t, p − 1], where p is the query's own position.
+    /// The mean of softmax[h, t, p − 1], with p the query's position.
     pub back: f64,
     /// The mean of softmax[h, t, 0].
     pub first: f64,
     /// The mean of softmax[h, t, p].
     pub itself: f64,
-    /// The head's matrix made small: each place has the largest weight of those that it stands for, row-major.
+    /// The head's matrix, downscaled, row-major: each cell is the maximum of the weights it covers.
     pub picture: Vec<f32>,
-    /// How many rows and columns the picture has.
+    /// Rows and columns of the picture.
     pub places: (usize, usize),
 }
 
-/// A probe that measures the heads of a layer's softmax, and keeps none of it.
+/// A probe that measures the heads of a layer's softmax without keeping it.
 #[derive(Debug)]
 pub struct Measuring {
     site: Site,
@@ -37,7 +37,7 @@ pub struct Measuring {
 }
 
 impl Measuring {
-    /// For the softmax of `site`, in pass `dims` of a model of `sizes`.
+    /// A probe for the softmax `site`, in pass `dims` of a model with `sizes`.
     pub fn new(site: Site, sizes: &Sizes, dims: PassDims) -> Self {
         let places = (dims.tokens.min(SIDE), dims.keys().min(SIDE));
         let picture = vec![0.0; places.0 * places.1];
@@ -45,7 +45,7 @@ impl Measuring {
         Self { site, dims, heads: vec![none; sizes.heads] }
     }
 
-    /// The patterns of a layer whose softmax is there whole.
+    /// The patterns of a layer from its whole softmax.
     pub fn of_frame(frame: &Frame, sizes: &Sizes, dims: PassDims) -> Vec<Pattern> {
         let mut measuring = Self::new(frame.site, sizes, dims);
         if let FrameData::F32(array) = &frame.data
@@ -56,7 +56,7 @@ impl Measuring {
         measuring.patterns()
     }
 
-    /// What was measured.
+    /// The measured patterns.
     pub fn patterns(mut self) -> Vec<Pattern> {
         for head in &mut self.heads {
             let count = head.queries.max(1) as f64;
@@ -108,7 +108,7 @@ mod tests {
     use super::super::stage::Stage;
     use super::*;
 
-    /// Two heads over `tokens` tokens: one looks one token back, the other at the first.
+    /// Two heads over `tokens` tokens: one attends to the previous token, the other to the first.
     fn frame(tokens: usize) -> (Frame, Sizes, PassDims) {
         let sizes = ModelCard::small(|config| config.heads = 2).sizes();
         let dims = PassDims { pass: 0, start: 0, tokens };
@@ -125,7 +125,7 @@ mod tests {
         let (frame, sizes, dims) = frame(6);
         let heads = Measuring::of_frame(&frame, &sizes, dims);
         let means = |head: &Pattern| (head.queries, head.back, head.first, head.itself);
-        // Of the second query the first token is also the one before.
+        // For the second query, the first token is also the previous one.
         assert_eq!(means(&heads[0]), (5, 1.0, 0.2, 0.0));
         assert_eq!(means(&heads[1]), (5, 0.2, 1.0, 0.0));
         assert_eq!(heads[0].places, (6, 6));

@@ -1,13 +1,13 @@
-//! The probe: how the one forward pass is observed.
+//! The probe: the observer of the forward pass.
 //!
-//! `forward` of the engine asks [`Probe::wants`] before it copies or materialises anything, so a pass
-//! that nobody watches does no work for being watchable.
+//! `forward` of the engine calls [`Probe::wants`] before it copies or materialises anything. A pass without an observer
+//! does no extra work.
 
 use std::ops::Range;
 
 use super::site::Site;
 
-/// Values of some rows of a stage, in the stage's own layout.
+/// Values of some rows of a stage, in the stage's layout.
 #[derive(Clone, Copy, Debug)]
 pub enum Values<'a> {
     /// float32, most stages.
@@ -19,7 +19,7 @@ pub enum Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// How many there are.
+    /// Number of values.
     pub fn len(&self) -> usize {
         match self {
             Self::F32(values) => values.len(),
@@ -28,12 +28,12 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Each of them as a float64; ids are small enough.
+    /// The values as float64. Ids are small enough to be exact.
     pub fn numbers(self) -> impl ExactSizeIterator<Item = f64> + Clone + use<'a> {
         (0..self.len()).map(move |i| match self {
             Self::F32(values) => f64::from(values[i]),
@@ -42,7 +42,7 @@ impl<'a> Values<'a> {
         })
     }
 
-    /// Those in `range`.
+    /// The values in `range`.
     #[must_use]
     pub fn slice(self, range: Range<usize>) -> Values<'a> {
         match self {
@@ -55,15 +55,15 @@ impl<'a> Values<'a> {
 
 /// An observer of a forward pass.
 pub trait Probe {
-    /// False for an observer that never wants anything: it is asked once for each place of a pass, and then nothing more.
+    /// False for an observer that wants nothing. It is then asked only once per position in the pass.
     fn enabled(&self) -> bool;
 
-    /// Whether the values of `site` should be recorded. For a stage with an operation of its own the
-    /// question comes right after the operation, before its values are copied.
+    /// Whether to record the values of `site`. For a stage with its own operation, the call comes right after the
+    /// operation, before its values are copied.
     fn wants(&self, site: Site) -> bool;
 
-    /// Takes some rows of `site`, which was wanted. A row is everything along the last axis; rows are
-    /// numbered over all the axes before it, row-major. Each row comes once.
+    /// Receives some rows of `site`, after [`Probe::wants`] returned true. A row is everything along the last axis;
+    /// rows are numbered over all other axes, row-major. Each row comes once.
     fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>);
 }
 
@@ -81,7 +81,7 @@ impl<P: Probe> Probe for &mut P {
     }
 }
 
-/// The observer of the fast run: nobody.
+/// The observer of the fast run: it wants nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoProbe;
 

@@ -1,4 +1,4 @@
-//! What a viewer asks about a run, and what it is told.
+//! The queries of a viewer about a run, and their answers.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -8,50 +8,50 @@ use std::sync::Arc;
 use super::block::{Block, Region};
 use super::draw::{Draw, DrawAt};
 use super::explanation::{Explanation, ExplanationAt};
-use super::foretold::{Foretold, ForetoldAt, Made};
 use super::lens::{Attribution, AttributionAt, LensAt, Reading};
 use super::pattern::Pattern;
 use super::site::{Run, Site};
 use super::spread::{Order, Part, Spread};
 use super::stream::{Addition, StreamAt};
+use super::token_logprobs::{TokenLogprob, TokenLogprobsAt, TokenPieces};
 use super::units::{UnitsAt, WritesAt, Writing};
 use super::weight::Weight;
 
-/// A question about a run. Equal questions have equal answers.
+/// A query about a run. Equal queries have equal answers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Query {
-    /// A block of a stage that has what is in the region; the whole stage where that is small enough.
+    /// A block of a stage that contains the region; the whole stage if it is small enough.
     Block(Site, Region),
-    /// How far the values of a part of a stage spread.
+    /// The spread of the values of a part of a stage.
     Spread(Part),
-    /// The ids of a vocabulary by the values of a part, which has that axis alone.
+    /// The ids of a vocabulary, ordered by the values of a part, whose only axis is the vocabulary.
     Order(Part),
-    /// How the heads of a layer divide their attention; of its softmax.
+    /// The attention patterns of the heads of a layer; the site is its softmax.
     Patterns(Site),
     /// Rows of a weight.
     Rows(WeightRows),
-    /// Where a number comes from.
+    /// The explanation of a number.
     Explanation(ExplanationAt),
-    /// What the model would answer after a layer.
+    /// The prediction after a layer.
     Lens(LensAt),
-    /// What each part of the model added to a logit.
+    /// The contribution of each part of the model to a logit.
     Attribution(AttributionAt),
-    /// What is drawn after a pass.
+    /// The draw after a pass.
     Draw(DrawAt),
-    /// What the sublayers of a layer added to the residual stream.
+    /// The additions of a layer's sublayers to the residual stream.
     Stream(StreamAt),
     /// The units of a feed-forward network, by strength.
     Units(UnitsAt),
-    /// What some of them add to the logits.
+    /// The contribution of some units to the logits.
     Writes(WritesAt),
-    /// How likely tokens were before they were read.
-    Foretold(ForetoldAt),
-    /// What the tokens of a pass are made of; the site is that of `tokens`.
-    Made(Site),
+    /// The probabilities of tokens before they were read.
+    TokenLogprobs(TokenLogprobsAt),
+    /// The pieces of the tokens of a pass; the site is that of `tokens`.
+    TokenPieces(Site),
 }
 
 impl Query {
-    /// The stage that it asks about; none of a weight.
+    /// The stage that it is about; `None` for a weight.
     pub fn site(&self) -> Option<Site> {
         match self {
             Self::Block(site, _) => Some(*site),
@@ -64,12 +64,12 @@ impl Query {
             Self::Stream(at) => Some(at.site),
             Self::Units(at) => Some(at.site),
             Self::Writes(at) => Some(at.site),
-            Self::Foretold(at) => Some(at.site),
-            Self::Made(site) | Self::Patterns(site) => Some(*site),
+            Self::TokenLogprobs(at) => Some(at.site),
+            Self::TokenPieces(site) | Self::Patterns(site) => Some(*site),
         }
     }
 
-    /// The same question of another run.
+    /// The same query about another run.
     #[must_use]
     pub fn of_run(&self, run: Run) -> Self {
         let mut query = self.clone();
@@ -84,19 +84,19 @@ impl Query {
             Self::Stream(at) => at.site.run = run,
             Self::Units(at) => at.site.run = run,
             Self::Writes(at) => at.site.run = run,
-            Self::Foretold(at) => at.site.run = run,
-            Self::Made(site) | Self::Patterns(site) => site.run = run,
+            Self::TokenLogprobs(at) => at.site.run = run,
+            Self::TokenPieces(site) | Self::Patterns(site) => site.run = run,
         }
         query
     }
 }
 
-/// Some rows of a weight: everything along its last axis is one, and a vector is one row.
+/// Some rows of a weight. A row is everything along its last axis; a vector is one row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WeightRows {
-    /// The run whose model has it.
+    /// The run whose model has the weight.
     pub run: Run,
-    /// Number of the layer, where each has one of its own.
+    /// Number of the layer, if each has its own.
     pub layer: Option<usize>,
     /// The weight.
     pub weight: Weight,
@@ -104,7 +104,7 @@ pub struct WeightRows {
     pub rows: Range<usize>,
 }
 
-/// What is answered. Each question has an answer of its own kind.
+/// The answer to a query. Each kind of query has its own kind of answer.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// To [`Query::Block`].
@@ -113,55 +113,55 @@ pub enum Answer {
     Spread(Spread),
     /// To [`Query::Order`].
     Order(Order),
-    /// To [`Query::Patterns`]: one for each head.
+    /// To [`Query::Patterns`]: one per head.
     Patterns(Vec<Pattern>),
-    /// To [`Query::Rows`]: their values in float32, one row after the other.
+    /// To [`Query::Rows`]: their values in float32, row after row.
     Rows(Vec<f32>),
     /// To [`Query::Explanation`].
     Explanation(Box<Explanation>),
-    /// To [`Query::Lens`]: one for each of the tokens.
+    /// To [`Query::Lens`]: one per token.
     Lens(Vec<Reading>),
     /// To [`Query::Attribution`].
     Attribution(Attribution),
     /// To [`Query::Draw`].
     Draw(Arc<Draw>),
-    /// To [`Query::Stream`]: for each of the tokens, what attention added and what the feed-forward network did.
+    /// To [`Query::Stream`]: for each token, the additions of attention and of the feed-forward network.
     Stream(Vec<[Addition; 2]>),
-    /// To [`Query::Units`]: all of them, the strongest first.
+    /// To [`Query::Units`]: all units, the strongest first.
     Units(Arc<[u32]>),
-    /// To [`Query::Writes`]: one for each of the units.
+    /// To [`Query::Writes`]: one per unit.
     Writes(Vec<Writing>),
-    /// To [`Query::Foretold`]: one for each of the tokens; none for the first of a text.
-    Foretold(Vec<Option<Foretold>>),
-    /// To [`Query::Made`]: one for each token of the pass.
-    Made(Arc<[Made]>),
+    /// To [`Query::TokenLogprobs`]: one per token; `None` for the first token of a text.
+    TokenLogprobs(Vec<Option<TokenLogprob>>),
+    /// To [`Query::TokenPieces`]: one per token of the pass.
+    TokenPieces(Arc<[TokenPieces]>),
 }
 
-/// A question that knows the type of its answer.
+/// A query that knows the type of its answer.
 pub trait Question: Clone + Into<Query> {
-    /// What it is told.
+    /// The borrowed form of the answer.
     type Told: ?Sized;
-    /// How [`Answer`] has that.
+    /// The form that [`Answer`] holds.
     type Answer: Borrow<Self::Told>;
 
-    /// The answer to such a question; none where it is one to another.
+    /// The answer to such a query; `None` if it answers another.
     fn answer(answer: Answer) -> Option<Self::Answer>;
 
-    /// The same, looked at.
+    /// A reference to the answer.
     fn told(answer: &Answer) -> Option<&Self::Told>;
 }
 
-/// A block of a stage that has what is in the region: [`Query::Block`].
+/// A block of a stage that contains the region: [`Query::Block`].
 #[derive(Clone, Debug)]
 pub struct BlockAt(pub Site, pub Region);
 
-/// How the heads of a layer divide their attention: [`Query::Patterns`].
+/// The attention patterns of the heads of a layer: [`Query::Patterns`].
 #[derive(Clone, Copy, Debug)]
 pub struct PatternsAt(pub Site);
 
-/// What the tokens of a pass are made of: [`Query::Made`].
+/// The pieces of the tokens of a pass: [`Query::TokenPieces`].
 #[derive(Clone, Copy, Debug)]
-pub struct MadeAt(pub Site);
+pub struct TokenPiecesAt(pub Site);
 
 impl From<BlockAt> for Query {
     fn from(BlockAt(site, region): BlockAt) -> Self {
@@ -175,9 +175,9 @@ impl From<PatternsAt> for Query {
     }
 }
 
-impl From<MadeAt> for Query {
-    fn from(MadeAt(site): MadeAt) -> Self {
-        Self::Made(site)
+impl From<TokenPiecesAt> for Query {
+    fn from(TokenPiecesAt(site): TokenPiecesAt) -> Self {
+        Self::TokenPieces(site)
     }
 }
 
@@ -217,7 +217,7 @@ queries! {
     StreamAt, Stream;
     UnitsAt, Units;
     WritesAt, Writes;
-    ForetoldAt, Foretold;
+    TokenLogprobsAt, TokenLogprobs;
 }
 
 questions! {
@@ -231,8 +231,8 @@ questions! {
     StreamAt, Stream: [[Addition; 2]], Vec<[Addition; 2]>;
     UnitsAt, Units: [u32], Arc<[u32]>;
     WritesAt, Writes: [Writing], Vec<Writing>;
-    ForetoldAt, Foretold: [Option<Foretold>], Vec<Option<Foretold>>;
-    MadeAt, Made: [Made], Arc<[Made]>;
+    TokenLogprobsAt, TokenLogprobs: [Option<TokenLogprob>], Vec<Option<TokenLogprob>>;
+    TokenPiecesAt, TokenPieces: [TokenPieces], Arc<[TokenPieces]>;
 }
 
 impl fmt::Display for Query {
@@ -243,15 +243,15 @@ impl fmt::Display for Query {
             Self::Order(part) => write!(f, "sorting {}", part.site),
             Self::Patterns(site) => write!(f, "measuring the heads of {site}"),
             Self::Rows(rows) => write!(f, "reading {rows}"),
-            Self::Explanation(at) => write!(f, "taking a number of {} apart", at.site),
-            Self::Lens(at) => write!(f, "reading {} as an answer", at.site),
+            Self::Explanation(at) => write!(f, "explaining a number of {}", at.site),
+            Self::Lens(at) => write!(f, "reading the prediction of {}", at.site),
             Self::Attribution(at) => write!(f, "splitting {}", at.site),
             Self::Draw(at) => write!(f, "drawing {}", at.site),
             Self::Stream(at) => write!(f, "measuring {}", at.site),
             Self::Units(at) => write!(f, "sorting {}", at.site),
             Self::Writes(at) => write!(f, "reading what the units of {} write", at.site),
-            Self::Foretold(at) => write!(f, "reading the tokens' probabilities of {}", at.site),
-            Self::Made(site) => write!(f, "splitting the text of {site}"),
+            Self::TokenLogprobs(at) => write!(f, "reading the tokens' probabilities of {}", at.site),
+            Self::TokenPieces(site) => write!(f, "splitting the text of {site}"),
         }
     }
 }

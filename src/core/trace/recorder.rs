@@ -1,4 +1,4 @@
-//! The recorder: a probe that assembles rows into frames and hands each frame on when it is whole.
+//! The recorder: a probe that assembles rows into frames and passes each complete frame on.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::select::Select;
 use super::site::Site;
 use super::sizes::{PassDims, Sizes};
 
-/// Records one pass. `sink` gets every whole frame, in the order in which they are completed.
+/// Records one pass. `sink` gets every complete frame, in the order of completion.
 pub struct Recorder<'a, S> {
     sizes: Sizes,
     dims: PassDims,
@@ -22,7 +22,7 @@ pub struct Recorder<'a, S> {
     sink: S,
 }
 
-/// A frame under way.
+/// A frame under construction.
 struct Partial {
     data: Buffer,
     missing_rows: usize,

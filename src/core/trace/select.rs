@@ -1,4 +1,4 @@
-//! Which passes, layers and stages to record or print: "0-2", "0,3-5", "xq,softmax".
+//! Selection of passes, layers and stages to record or print: "0-2", "0,3-5", "xq,softmax".
 
 use crate::error::{Error, Result};
 
@@ -9,7 +9,7 @@ use super::sizes::PassDims;
 use super::stage::Stage;
 use super::step::{Step, View};
 
-/// A choice of sites and steps. The default is all of them.
+/// A selection of sites and steps. The default is all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Select {
     passes: Option<Vec<usize>>,
@@ -17,16 +17,16 @@ pub struct Select {
     steps: Option<Vec<Step>>,
 }
 
-/// What a choice is made from.
+/// The limits of a selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Passes that the run has at most.
+    /// The largest number of passes of the run.
     pub passes: usize,
-    /// Passes that the model's context has room for.
+    /// Passes that fit in the model's context.
     pub room: usize,
-    /// Layers of the model.
+    /// Number of layers of the model.
     pub layers: usize,
-    /// Whether views can be chosen; only stages have values of their own.
+    /// Whether views may be selected; only stages have values of their own.
     pub views: bool,
 }
 
@@ -41,16 +41,16 @@ impl Select {
         Self { steps: Some(stages.iter().copied().map(Step::Stage).collect()), ..Self::default() }
     }
 
-    /// The same in these layers only.
+    /// The same selection, in these layers only.
     #[must_use]
     pub fn in_layers(self, layers: Vec<usize>) -> Self {
         Self { layers: Some(layers), ..self }
     }
 
-    /// The choice that command-line texts name, each none for all: `passes` and `layers` by number, `stages` by name.
+    /// Parses the texts of the command line, `None` for all: `passes` and `layers` by number, `stages` by name.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a number or a name that does not exist, with those that do.
+    /// [`Error::Usage`] for a number or a name that does not exist, with the valid ones.
     pub fn parse(
         passes: Option<&str>,
         layers: Option<&str>,
@@ -69,22 +69,22 @@ impl Select {
         })
     }
 
-    /// Whether `site` is chosen. A choice of layers leaves the stages outside the layers in.
+    /// Whether `site` is selected. A selection of layers keeps the stages outside the layers.
     pub fn contains(&self, site: Site) -> bool {
         self.has_step(site.pass, site.layer, Step::Stage(site.stage))
     }
 
-    /// Whether this step is chosen.
+    /// Whether this step is selected.
     pub fn has_step(&self, pass: usize, layer: Option<usize>, step: Step) -> bool {
         self.has_pass(pass)
             && layer.is_none_or(|layer| self.layers.as_ref().is_none_or(|layers| layers.contains(&layer)))
             && self.steps.as_ref().is_none_or(|steps| steps.contains(&step))
     }
 
-    /// Checks that each chosen step is in one of the chosen ones of `passes`.
+    /// Checks that each selected step exists in at least one of the selected passes.
     ///
     /// # Errors
-    /// [`Error::Usage`] for one that none of them has, with the reason.
+    /// [`Error::Usage`] for a step that none of them has, with the reason.
     pub fn check(&self, card: &ModelCard, passes: &[PassDims]) -> Result<()> {
         let passes: Vec<_> = passes.iter().filter(|dims| self.has_pass(dims.pass)).collect();
         for &step in self.steps.iter().flatten() {
@@ -96,18 +96,18 @@ impl Select {
         Ok(())
     }
 
-    /// The steps that were chosen by name; none where all are.
+    /// The steps that were selected by name; `None` for all.
     pub fn named(&self) -> Option<&[Step]> {
         self.steps.as_deref()
     }
 
-    /// Whether anything of this pass is chosen.
+    /// Whether anything of this pass is selected.
     pub fn has_pass(&self, pass: usize) -> bool {
         self.passes.as_ref().is_none_or(|passes| passes.contains(&pass))
     }
 }
 
-/// Says why `step` is not in a pass of `dims`.
+/// The error of a `step` that is absent in a pass of `dims`.
 pub fn absent(step: Step, card: &ModelCard, dims: PassDims) -> Error {
     match step.stage().absence(step.name(), card, dims) {
         Some(absence) => {
@@ -117,13 +117,13 @@ pub fn absent(step: Step, card: &ModelCard, dims: PassDims) -> Error {
     }
 }
 
-/// How to get a pass of this number where the run has fewer.
+/// The advice for a pass number beyond the run's last.
 pub fn ask_for_pass(pass: usize) -> String {
     format!("add -n {}, which runs that pass unless the text ends before it", pass.saturating_add(1))
 }
 
-/// That an axis of a pass of `dims` has no index of this number. Rows of tokens are counted anew in each pass: of a
-/// position that is one of its rows, that one is named.
+/// The message for an index past the end of an axis. Rows of tokens start at 0 in each pass; if the number is the
+/// position of one of the rows, the message names that row.
 pub fn past_the_last(axis: Axis, number: usize, length: usize, dims: PassDims) -> String {
     let there = match length {
         0 | 1 => "0 is the only one".to_owned(),
@@ -139,10 +139,10 @@ pub fn past_the_last(axis: Axis, number: usize, length: usize, dims: PassDims) -
     }
 }
 
-/// Numbers below `count` from text like "0,3-5". What to do about one that is not there, `missing` says.
+/// Parses numbers below `count` from text like "0,3-5". `missing` gives the advice for a number that does not exist.
 ///
 /// # Errors
-/// [`Error::Usage`] for a number that does not exist, and for what is none.
+/// [`Error::Usage`] for a number that does not exist, or a text that is not a number.
 pub fn numbers(
     what: &str,
     text: &str,
@@ -161,7 +161,7 @@ pub fn numbers(
     for part in text.split(',') {
         let part = part.trim();
         let (from, to) = part.split_once('-').unwrap_or((part, part));
-        // A number with more digits than any computer counts to is one that is not there.
+        // A number too large for a `usize` does not exist either.
         let number = |text: &str| match text.trim() {
             text if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) => None,
             text => Some(text.parse().unwrap_or(usize::MAX)),
@@ -169,7 +169,7 @@ pub fn numbers(
         let (Some(from), Some(to)) = (number(from), number(to)) else {
             let next =
                 format!("give numbers or ranges with commas between them, or leave --{what} out for all");
-            return wrong(format!("this is no list of numbers of a {what}"), part, next);
+            return wrong(format!("this is no list of {what} numbers"), part, next);
         };
         if from > to {
             let next = format!("write the smaller number first: {to}-{from}");
@@ -188,7 +188,7 @@ pub fn numbers(
 /// The stage with this name.
 ///
 /// # Errors
-/// [`Error::Usage`] with the nearest names and all the valid ones.
+/// [`Error::Usage`] with the nearest names and all valid ones.
 pub fn stage_named(name: &str) -> Result<Stage> {
     Stage::from_name(name).ok_or_else(|| {
         let all: Vec<_> = Stage::ALL.iter().map(|stage| stage.name()).collect();
@@ -207,13 +207,13 @@ pub fn stage_named(name: &str) -> Result<Stage> {
     })
 }
 
-/// How alike two names are that may be one mistyped, of 1.
+/// The smallest similarity, of 1, of a mistyped name to the intended one.
 const ALIKE: f64 = 0.6;
 
-/// Those of `names` that `name` may be meant to be: at most three, the likeliest first.
+/// The `names` that `name` may be a misspelling of: at most three, the most similar first.
 pub fn near<'a>(name: &str, names: &[&'a str]) -> Vec<&'a str> {
     let likeness = |other: &str| {
-        // The beginning of a name is as good as a name with an error in it.
+        // A prefix of a name counts as much as a name with one error.
         let begins = if name.len() >= 3 && other.starts_with(name) { ALIKE } else { 0.0 };
         strsim::normalized_damerau_levenshtein(name, other).max(begins)
     };

@@ -1,12 +1,11 @@
-//! Where the values of a stage are: run, sequence, pass, layer, stage.
+//! The location of a stage's values: run, sequence, pass, layer, stage.
 
 use std::fmt;
 
 use super::sizes::{PassDims, Sizes};
 use super::stage::{Input, Stage};
 
-/// Number of a run among those that a program has open: r0 is the run itself, others branch off from it or are
-/// another trace beside it.
+/// Number of a run among the open ones: r0 is the run itself; others are branches of it or other traces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Run(pub u16);
 
@@ -21,12 +20,12 @@ impl fmt::Display for Run {
     }
 }
 
-/// One stage of one layer of one pass of one sequence. `layer` is set exactly where the stage has one.
+/// One stage of one layer of one pass of one sequence. `layer` is set if and only if the stage is in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Site {
     /// The run.
     pub run: Run,
-    /// Number of the sequence in the batch; 0 where there is one.
+    /// Number of the sequence in the batch; 0 if there is only one.
     pub sequence: usize,
     /// Number of the pass; 0 is the prefill.
     pub pass: usize,
@@ -53,7 +52,7 @@ impl Site {
         Self { stage, ..self }
     }
 
-    /// The site that holds what enters its layer.
+    /// The site of the layer's input.
     #[must_use]
     pub fn layer_input(self) -> Self {
         match self.layer {
@@ -62,7 +61,7 @@ impl Site {
         }
     }
 
-    /// The site that holds an input of its stage; none of positions, which are no stage.
+    /// The site of an input of its stage; `None` for positions, which are no stage.
     #[must_use]
     pub fn input(self, input: Input, sizes: &Sizes) -> Option<Self> {
         match input {

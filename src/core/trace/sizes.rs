@@ -1,9 +1,9 @@
-//! What shapes are made of: the sizes of a model and of a pass.
+//! The sizes of a model and of a pass, from which shapes follow.
 
 use super::axis::Axis;
 use crate::config::{ModelConfig, Precision};
 
-/// What shapes are made of, and what decides which stages there are.
+/// The sizes that determine shapes, and which stages exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Number of layers.
@@ -22,15 +22,15 @@ pub struct Sizes {
     pub vocab: usize,
     /// Whether queries and keys are normalised, head by head, before RoPE.
     pub qk_norm: bool,
-    /// W: keys that a token sees in a layer with a sliding window, its own among them.
+    /// W: keys that a token sees in a layer with a sliding window, its own included.
     pub window: Option<usize>,
-    /// The first layer with the window; all from there on have it.
+    /// The first layer with the window; all later ones have it too.
     pub window_from: usize,
-    /// Activations that share a scale, where matrix products run in int8.
+    /// Activations per scale, if matrix products run in int8.
     pub group: Option<usize>,
 }
 
-/// The three numbers that tell one pass from another.
+/// The three numbers that define a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassDims {
     /// Number of the pass, from 0.
@@ -47,7 +47,7 @@ impl PassDims {
         self.start + self.tokens
     }
 
-    /// What such a pass is called: one that begins a text, or reads several tokens of it, is a prefill.
+    /// The kind of the pass: one at the start of a text, or of several tokens, is a prefill.
     pub fn kind(self) -> &'static str {
         if self.start == 0 || self.tokens > 1 { "prefill" } else { "decode" }
     }
@@ -76,8 +76,7 @@ impl Sizes {
         self.window.filter(|_| layer >= self.window_from)
     }
 
-    /// Whether some key is hidden from some token of pass `dims` in some layer: one that comes after it, or
-    /// one that has left its window.
+    /// Whether pass `dims` hides a key from a token in some layer: a later key, or one outside the window.
     pub fn hides(&self, dims: PassDims) -> bool {
         dims.tokens > 1 || self.window.is_some_and(|window| dims.keys() > window)
     }
@@ -103,12 +102,12 @@ impl Sizes {
         }
     }
 
-    /// How many scales a row of `width` values has.
+    /// The number of scales of a row of `width` values.
     fn groups(&self, width: usize) -> usize {
         self.group.map_or(0, |group| width.div_ceil(group))
     }
 
-    /// How many rows a tensor with these axes has: everything along the last axis is one.
+    /// The number of rows of a tensor with these axes; a row is everything along the last axis.
     pub fn rows(&self, axes: &[Axis], dims: PassDims) -> usize {
         let outer = axes.split_last().map_or(axes, |(_, outer)| outer);
         outer.iter().map(|&axis| self.axis(axis, dims)).product()

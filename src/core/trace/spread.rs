@@ -1,5 +1,5 @@
-//! What must be known about all values of a stage before a few of them can be drawn: statistics, what a colour scale
-//! should span, and for a vocabulary the order by size.
+//! Summaries of all values of a stage, which are needed to draw a few of them: statistics, the range of a colour scale,
+//! and for a vocabulary the order by value.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,37 +12,37 @@ use super::probe::{Probe, Values};
 use super::site::Site;
 use super::sizes::{PassDims, Sizes};
 
-/// Some values of a stage: all, or those at one index of one of its axes.
+/// Some values of a stage: all, or those at one index of one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Part {
     /// The stage.
     pub site: Site,
-    /// Axis and index.
+    /// The fixed axis and its index.
     pub held: Option<(usize, usize)>,
 }
 
-/// The statistics of some values, and how far they spread.
+/// The statistics of some values, and the range of their magnitudes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// Minimum, maximum, mean, standard deviation, and what is not finite.
+    /// Minimum, maximum, mean, standard deviation, and the counts of non-finite values.
     pub stats: Stats,
-    /// What the size of nearly all values is at most: of all but one in a hundred (and but one at least) of
-    /// those that are not 0, where the largest is more than twice that; else the largest.
+    /// The usual magnitude: a bound for 99 of 100 nonzero values (at least one may exceed it), if the largest is more
+    /// than twice as large. Otherwise the largest magnitude.
     pub usual: f64,
-    /// How many are larger than that.
+    /// The number of values beyond it.
     pub beyond_usual: usize,
-    /// Three standard deviations; where the values were not held together, up to 1 in 128 more.
+    /// Three standard deviations; up to 1/128 larger if the values were not all in memory.
     pub deviations: f64,
-    /// How many are further than that from 0.
+    /// The number of values farther from 0 than that.
     pub beyond_deviations: usize,
 }
 
-/// A vocabulary's ids by the size of their values, the largest first.
+/// The ids of a vocabulary, ordered by value, largest first.
 #[derive(Clone, Debug)]
 pub struct Order {
     /// The ids.
     pub ids: Arc<[u32]>,
-    /// How many have a value above 0; they come first.
+    /// The number of values above 0; they come first.
     pub positive: usize,
     /// The sum of those values.
     pub sum: f64,
@@ -54,7 +54,7 @@ impl Part {
         Self { site, held: None }
     }
 
-    /// Where its values are in a stage of `shape`.
+    /// Their region in a stage of `shape`.
     pub fn region(self, shape: &[usize]) -> Region {
         let mut region = Region::whole(shape);
         if let Some((axis, index)) = self.held {
@@ -65,7 +65,7 @@ impl Part {
 }
 
 impl Spread {
-    /// The spread of `values`, which are walked several times.
+    /// The spread of `values`, which are iterated several times.
     pub fn of(values: impl Iterator<Item = f32> + Clone) -> Self {
         let mut spreading = Spreading::default();
         spreading.add(values.clone());
@@ -76,11 +76,11 @@ impl Spread {
         Self { deviations, beyond_deviations: beyond, ..spread }
     }
 
-    /// The spread of the values of `frame` at an index of an axis; of all of them where none is held.
+    /// The spread of the values of `frame` at an index of an axis, or of all values if `held` is `None`.
     pub fn of_frame(frame: &Frame, held: Option<(usize, usize)>) -> Self {
         match &frame.data {
             FrameData::F32(array) => of_array(array, held, |value| value),
-            // Ids and int8 values are exact in float32 as far as colours and statistics go.
+            // Ids and int8 values are exact enough in float32 for colours and statistics.
             FrameData::I64(array) => of_array(array, held, |value| value as f32),
             FrameData::I8(array) => of_array(array, held, f32::from),
         }
@@ -100,16 +100,16 @@ fn of_array<T: Copy>(
     }
 }
 
-/// The leading bits of a size, its exponent and seven binary digits, are in the order of sizes: counting by them
-/// needs no copy of the values.
+/// A histogram over the leading bits of a magnitude, its exponent and seven binary digits. Their order is that of the
+/// magnitudes, and no copy of the values is needed.
 const SHIFT: u32 = 16;
 const BINS: usize = 1 << (31 - SHIFT);
 
-/// The spread of values that come one run after the other and are not kept.
+/// The spread of values that arrive in parts and are not kept.
 #[derive(Clone, Debug)]
 pub struct Spreading {
     sum: Summing,
-    /// How many sizes are in each bin; those of 0 are in none.
+    /// The number of values in each bin; zeros are in none.
     counts: Vec<usize>,
 }
 
@@ -119,18 +119,18 @@ impl Default for Spreading {
     }
 }
 
-/// The largest size in a bin; it has few digits, and so is a round number.
+/// The largest magnitude of a bin. It has few binary digits, which makes it a round number.
 fn last_of(bin: usize) -> f64 {
     f64::from(f32::from_bits((bin as u32 + 1) << SHIFT))
 }
 
-/// The bin of a size that is not 0.
+/// The bin of a nonzero magnitude.
 fn bin_of(size: f32) -> usize {
     (size.abs().to_bits().saturating_sub(1) >> SHIFT) as usize
 }
 
 impl Spreading {
-    /// Takes in more values.
+    /// Adds values.
     pub fn add(&mut self, values: impl Iterator<Item = f32> + Clone) {
         self.sum.add(values.clone().map(f64::from));
         for value in values.filter(|value| value.is_finite() && *value != 0.0) {
@@ -148,8 +148,8 @@ impl Spreading {
         Spread { stats, usual, beyond_usual, deviations, beyond_deviations }
     }
 
-    /// The size that all but one in a hundred of the values that are finite and not 0 stay within, to 1 in 128, and
-    /// how many do not. None where there are too few to tell.
+    /// The magnitude that 99 of 100 finite nonzero values stay within, accurate to 1 in 128, and the number beyond it.
+    /// `None` if there are too few values.
     fn usual(&self) -> Option<(f64, usize)> {
         const FEWEST: usize = 16;
         let count: usize = self.counts.iter().sum();
@@ -167,7 +167,7 @@ impl Spreading {
         None
     }
 
-    /// The end of the bin that `size` is in, and how many values are larger.
+    /// The end of the bin of `size`, and the number of larger values.
     fn beyond(&self, size: f64, largest: f64) -> (f64, usize) {
         if !size.is_finite() || size >= largest {
             return (size, 0);
@@ -181,8 +181,8 @@ impl Spreading {
 }
 
 impl Order {
-    /// The order of the values of `block` at an index of an axis of its stage, all of which it must have; of all its
-    /// values where none is held. What is not a number goes last; equal values stay in the order of their ids.
+    /// The order of the values of `block` at an index of an axis of its stage, or of all its values if `held` is
+    /// `None`. The block must contain that whole slice. NaN comes last; equal values are ordered by id.
     pub fn of(block: &Block, held: Option<(usize, usize)>) -> Self {
         let held = held.map(|(axis, index)| (axis, index - block.region.0[axis].start));
         let values: Vec<f32> = match (held, block.frame.floats()) {
@@ -209,7 +209,7 @@ impl Order {
     }
 }
 
-/// A probe that sums up a part of a stage without keeping it.
+/// A probe that summarises a part of a stage without keeping it.
 #[derive(Debug)]
 pub struct Counting {
     part: Part,
@@ -218,13 +218,13 @@ pub struct Counting {
 }
 
 impl Counting {
-    /// For `part`, in pass `dims` of a model with `sizes`.
+    /// A probe for `part`, in pass `dims` of a model with `sizes`.
     pub fn new(part: Part, sizes: &Sizes, dims: PassDims) -> Self {
         let shape = sizes.shape(part.site.stage.axes(), dims);
         Self { part, shape, spreading: Spreading::default() }
     }
 
-    /// The spread of what was recorded.
+    /// The spread of the recorded values.
     pub fn spread(&self) -> Spread {
         self.spreading.spread()
     }
@@ -255,7 +255,7 @@ impl Probe for Counting {
         }
         let width = self.shape.last().copied().unwrap_or(1).max(1);
         for (i, row) in rows.enumerate() {
-            // Ids and int8 values are exact in float32 as far as colours and statistics go.
+            // Ids and int8 values are exact enough in float32 for colours and statistics.
             self.row(row, values.slice(i * width..(i + 1) * width).numbers().map(|value| value as f32));
         }
     }

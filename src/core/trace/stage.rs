@@ -1,6 +1,5 @@
-//! The stages of a forward pass, and what is true of each: its name, its axes, its formula, what it is made of, what
-//! its values are, where it exists. All of it stands in its row of the `table`; everything else in the program reads
-//! that.
+//! The stages of a forward pass, and their properties: name, axes, formula, inputs, unit, existence. Each stage has one
+//! row of the `table`, which the rest of the program reads.
 
 mod op;
 mod table;
@@ -17,7 +16,7 @@ use table::TABLE;
 pub use op::Op;
 pub use table::Stage;
 
-/// How often a stage happens.
+/// The place of a stage in the pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Section {
     /// Once a pass, before the layers.
@@ -30,30 +29,30 @@ pub enum Section {
     Sampler,
 }
 
-/// What a stage reads, besides weights.
+/// An input of a stage, besides weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// Another stage of the same pass (and layer, where it has one).
+    /// Another stage of the same pass, and of the same layer if it is in one.
     Stage(Stage),
-    /// x, what enters the layer: `embedding`, or the previous layer's `ffn_residual`.
+    /// x, the layer's input: `embedding`, or the previous layer's `ffn_residual`.
     LayerInput,
     /// The positions of this pass's tokens, start .. start + T.
     Positions,
 }
 
-/// How a stage's time can be told.
+/// How a stage is computed, which decides how it is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
-    /// It is given, not computed.
+    /// It is an input, not computed.
     Given,
     /// It is an operation of its own.
     Alone,
-    /// It has no operation of its own: it exists when somebody asks for it, or it is made together with a
-    /// later stage, where the time of both is told.
+    /// It has no operation of its own: it is computed on demand, or together with a later stage, whose time includes
+    /// both.
     Derived,
 }
 
-/// What a stage's values are.
+/// The unit of a stage's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Numbers without a unit.
@@ -64,26 +63,26 @@ pub enum Unit {
     Cosine,
     /// Sines.
     Sine,
-    /// 0 where a key is seen, −∞ where it is hidden.
+    /// 0 for a visible key, −∞ for a hidden one.
     Hiding,
     /// Dot products of two heads' vectors.
     Dot,
-    /// Those divided by √C.
+    /// Dot products divided by √C.
     ScaledDot,
-    /// Shares of 1, of attention.
+    /// Attention weights, which sum to 1.
     Share,
     /// Scores before softmax.
     Logit,
-    /// Shares of 1, of chance.
+    /// Probabilities, which sum to 1.
     Probability,
-    /// int8: how many times its scale a value is.
+    /// int8: a value as a multiple of its scale.
     Steps,
-    /// Scales: what an int8 value of 1 stands for.
+    /// Scales: the value of an int8 1.
     Step,
 }
 
 impl Unit {
-    /// Its name, as the viewer has it.
+    /// Its name in the viewer.
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "no unit",
@@ -101,7 +100,7 @@ impl Unit {
         }
     }
 
-    /// The same in little room.
+    /// A shorter name for narrow columns.
     pub fn short(self) -> &'static str {
         match self {
             Self::ScaledDot => "qk / √C",
@@ -109,7 +108,7 @@ impl Unit {
         }
     }
 
-    /// Whether the values are shares of 1.
+    /// Whether the values are fractions of 1.
     pub fn is_share(self) -> bool {
         matches!(self, Self::Share | Self::Probability)
     }
@@ -120,21 +119,21 @@ impl Unit {
     }
 }
 
-/// Where a stage is rounded when the model runs in bfloat16, as PyTorch does.
+/// The rounding of a stage when the model runs in bfloat16, as in PyTorch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounded {
-    /// Nowhere: it copies or hides what is rounded already, has no numbers, is computed in float32 by the sampler, or is
-    /// not there in bfloat16.
+    /// None: it copies or hides rounded values, has no numbers, is computed in float32 by the sampler, or does not
+    /// exist in bfloat16.
     Never,
-    /// When it is done.
+    /// Of the result.
     Result,
-    /// Before the weight of the norm, and when it is done.
+    /// Before the weight of the norm, and of the result.
     TwiceInNorm,
-    /// Every product, and the sum of two.
+    /// Of every product, and of the sum of two.
     ProductsAndSum,
 }
 
-/// When a weight of the table exists.
+/// The condition for a weight of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Always,
@@ -143,31 +142,31 @@ enum When {
     MlpBias,
 }
 
-/// Where a stage exists, and so why it may be absent.
+/// The condition for a stage, and so the reason for its absence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exists {
     /// In every pass of every model.
     Always,
-    /// In passes where a key is hidden from some token in some layer.
+    /// In passes that hide a key from some token in some layer.
     Hiding,
     /// In families that normalise queries and keys.
     QkNorm,
-    /// In runs whose products are in int8.
+    /// In runs with int8 products.
     Int8,
 }
 
-/// Why a stage is absent, in the parts of an error.
+/// The reason for the absence of a stage, in the parts of an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absence {
-    /// What is the matter.
+    /// The problem.
     pub what: String,
-    /// Why, in a clause.
+    /// The reason, as a clause.
     pub why: String,
-    /// Where there would be one.
+    /// The condition under which it would exist.
     pub expected: &'static str,
-    /// What there is instead.
+    /// The actual situation.
     pub found: String,
-    /// What to do.
+    /// The advice.
     pub next: &'static str,
 }
 
@@ -181,7 +180,7 @@ pub struct WeightUse {
     when: When,
 }
 
-/// A stage's names in other code, to look things up by; empty where there is none.
+/// A stage's names in other code, for looking things up; empty if there is none.
 #[derive(Clone, Copy, Debug)]
 pub struct Aliases {
     /// Hugging Face module, under `model.layers.L.` for stages of a layer.
@@ -199,36 +198,36 @@ pub struct Aliases {
 pub struct StageInfo {
     /// The stage.
     pub stage: Stage,
-    /// Its name, everywhere.
+    /// Its name, used everywhere.
     pub name: &'static str,
-    /// When it happens.
+    /// Its place in the pass.
     pub section: Section,
     /// Its axes, outermost first.
     pub axes: &'static [Axis],
     /// The operation that computes it.
     pub op: Op,
-    /// What it is computed from.
+    /// Its inputs.
     pub inputs: &'static [Input],
     /// The weights it reads, biases included.
     pub weights: &'static [WeightUse],
     /// The formula, with `{D}` and the like for [`ModelCard::fill`].
     pub formula: &'static str,
-    /// What it is for, in a sentence or two.
+    /// Its purpose, in a sentence or two.
     pub purpose: &'static str,
-    /// What its values are.
+    /// The unit of its values.
     pub unit: Unit,
-    /// Where it is rounded in bfloat16.
+    /// Its rounding in bfloat16.
     pub rounded: Rounded,
-    /// How its time can be told.
+    /// How it is computed and timed.
     pub runs: Runs,
-    /// The stages that its operation derives it from without any weight: its own inputs, or what stands before those.
-    /// None where it takes weights, or is given or drawn.
+    /// The stages from which its operation derives it without any weight: its own inputs, or the inputs of those.
+    /// `None` if it uses weights, is an input, or is drawn.
     pub derived_from: Option<&'static [Input]>,
-    /// Where it exists.
+    /// The condition for its existence.
     pub exists: Exists,
-    /// What is read instead where it does not exist; none where nothing is.
+    /// The stage that is read in its place if it is absent; `None` if there is no such stage.
     pub instead: Option<Stage>,
-    /// Its names elsewhere.
+    /// Its names in other code.
     pub aliases: Aliases,
 }
 
@@ -253,7 +252,7 @@ impl Stage {
         self.info().section == Section::Layer
     }
 
-    /// Whether its values are ids (int64) and not numbers (float32).
+    /// Whether its values are ids (int64) rather than numbers (float32).
     pub fn is_ids(self) -> bool {
         self.info().unit == Unit::Id
     }
@@ -268,7 +267,7 @@ impl Stage {
         self.info().unit == Unit::Step
     }
 
-    /// Bytes that one of its values takes.
+    /// Bytes per value.
     pub fn value_bytes(self) -> usize {
         match self {
             _ if self.is_ids() => 8,
@@ -277,10 +276,10 @@ impl Stage {
         }
     }
 
-    /// Whether it exists in pass `dims` of a model of `sizes`, as its row says.
+    /// Whether it exists in pass `dims` of a model with `sizes`.
     ///
-    /// The `mask` of a pass is that of the layers with a window, where there are any. In a model where only
-    /// some have one (Qwen's `max_window_layers`), the others hide less: their own `masked_scores` show it.
+    /// The `mask` of a pass is that of the layers with a window, if there are any. If only some layers have one (Qwen's
+    /// `max_window_layers`), the others hide fewer keys; their `masked_scores` show it.
     pub fn present(self, sizes: &Sizes, dims: PassDims) -> bool {
         match self.info().exists {
             Exists::Always => true,
@@ -290,8 +289,8 @@ impl Stage {
         }
     }
 
-    /// Why it does not exist in pass `dims` of `card`'s model; none where it does. `name` is what the user
-    /// called it: its own name, or that of a view of it.
+    /// The reason why it is absent in pass `dims` of the model `card`; `None` if it exists. `name` is the user's name
+    /// for it: its own, or that of a view of it.
     pub fn absence(self, name: &str, card: &ModelCard, dims: PassDims) -> Option<Absence> {
         if self.present(&card.sizes(), dims) {
             return None;
@@ -301,7 +300,7 @@ impl Stage {
             Exists::Hiding => Absence {
                 what: format!("pass {} has no {name}", dims.pass),
                 why: format!("it reads {} token, and nothing is hidden from it", dims.tokens),
-                expected: "a pass that reads several tokens: from one alone nothing is hidden",
+                expected: "a pass that reads several tokens: nothing is hidden from a single one",
                 found: format!("{} token", dims.tokens),
                 next: "choose softmax",
             },
@@ -315,7 +314,7 @@ impl Stage {
             Exists::Int8 => Absence {
                 what: format!("this run has no {name}"),
                 why: format!(
-                    "it computes in {}; where products are in int8 there is one",
+                    "it computes in {}; only runs with int8 products have one",
                     card.precision.name()
                 ),
                 expected: "a run whose products are in int8",
@@ -325,9 +324,9 @@ impl Stage {
         })
     }
 
-    /// What it reads in pass `dims`, besides weights: stages that are absent there are replaced by the ones
-    /// before them. Where nothing is masked, softmax reads the scores; where nothing is normalised, RoPE the
-    /// projections; where nothing is quantised, a product the activations themselves.
+    /// Its inputs in pass `dims`, besides weights. Absent stages are replaced by the ones before them: without a mask,
+    /// softmax reads the scores; without qk-norm, RoPE reads the projections; without int8, a product reads the
+    /// activations.
     pub fn inputs(self, sizes: &Sizes, dims: PassDims) -> Vec<Input> {
         let mut inputs: Vec<Input> = (self.info().inputs.iter())
             .map(|input| match *input {
@@ -339,7 +338,7 @@ impl Stage {
         inputs
     }
 
-    /// Itself, or where it is absent the stage before it.
+    /// Itself, or the stage before it if it is absent.
     fn or_before(self, sizes: &Sizes, dims: PassDims) -> Self {
         if self.present(sizes, dims) { self } else { self.info().instead.unwrap_or(self) }
     }
@@ -349,7 +348,7 @@ impl Stage {
         Self::ALL.iter().copied().find(|stage| stage.name() == name)
     }
 
-    /// The weights that it reads in this model, biases only where the model has them.
+    /// The weights that it reads in this model; biases only if the model has them.
     pub fn weights(self, card: &ModelCard) -> impl Iterator<Item = &'static WeightUse> {
         let ModelConfig { qkv_bias, output_bias, mlp_bias, .. } = card.config;
         self.info().weights.iter().filter(move |weight| match weight.when {

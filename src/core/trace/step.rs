@@ -1,18 +1,18 @@
-//! The steps of a pass as a user walks through them: the stages, and the views of them.
+//! The steps of a pass, as a user walks through them: the stages and their views.
 
 use std::fmt;
 
 use super::axis::Axis as A;
 use super::stage::{Section, Stage};
 
-/// A reshape or a transpose: a step of the pass whose values are its source's, seen in another shape.
+/// A reshape or a transpose: a step that shows its source's values in another shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum View {
-    /// Queries cut into heads: (T, H·C) → (T, H, C).
+    /// Queries split into heads: (T, H·C) → (T, H, C).
     XqHeads,
-    /// Keys cut into heads: (T, G·C) → (T, G, C).
+    /// Keys split into heads: (T, G·C) → (T, G, C).
     XkHeads,
-    /// Values cut into heads: (T, G·C) → (T, G, C).
+    /// Values split into heads: (T, G·C) → (T, G, C).
     XvHeads,
     /// Queries head first: (T, H, C) → (H, T, C).
     QueriesT,
@@ -20,18 +20,18 @@ pub enum View {
     KeysT,
     /// Values head first: (K, H, C) → (H, K, C).
     ValuesT,
-    /// Heads side by side again: (T, H, C) → (T, H·C).
+    /// Heads concatenated again: (T, H, C) → (T, H·C).
     AttnMerged,
 }
 
-/// How a view's index is made of its source's.
+/// The mapping of a view's index to its source's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arranged {
-    /// It is the same: the source has the shape that comes out already.
+    /// The same index: the source already has the view's shape.
     Same,
-    /// Each axis is the source's axis of this number.
+    /// A permutation: each axis is the source's axis of this number.
     Axes([usize; 3]),
-    /// The last two axes of the source are one.
+    /// The last two axes of the source are merged.
     Merged,
 }
 
@@ -42,7 +42,7 @@ struct Row {
     axes_in: &'static [A],
     axes: &'static [A],
     arranged: Arranged,
-    /// The stage beside which it stands, and whether it comes before it.
+    /// The stage next to it, and whether the view comes before that stage.
     beside: (Stage, bool),
     formula: &'static str,
     purpose: &'static str,
@@ -148,12 +148,12 @@ impl View {
         self.row().source
     }
 
-    /// The axes that go in.
+    /// The axes of its input.
     pub fn axes_in(self) -> &'static [A] {
         self.row().axes_in
     }
 
-    /// The axes that come out.
+    /// The axes of its output.
     pub fn axes(self) -> &'static [A] {
         self.row().axes
     }
@@ -171,7 +171,7 @@ impl View {
         self.row().formula
     }
 
-    /// What it is for, in a sentence.
+    /// Its purpose, in a sentence.
     pub fn purpose(self) -> &'static str {
         self.row().purpose
     }
@@ -183,7 +183,7 @@ impl fmt::Display for View {
     }
 }
 
-/// One step of the pass as a user walks through it: a stage, or a view of one.
+/// One step of the pass: a stage, or a view of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// A stage with values of its own.
@@ -193,7 +193,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// All steps of one section, in order; the views stand where they happen.
+    /// All steps of one section, in order, with the views at their places.
     pub fn in_section(section: Section) -> impl Iterator<Item = Self> {
         let views = |stage, before| {
             View::ALL
@@ -230,7 +230,7 @@ impl Step {
         }
     }
 
-    /// How its index is made of its stage's.
+    /// The mapping of its index to its stage's.
     pub fn arranged(self) -> Arranged {
         match self {
             Self::Stage(_) => Arranged::Same,
@@ -238,7 +238,7 @@ impl Step {
         }
     }
 
-    /// `index` on the axes of its stage, whose shape is `shape`.
+    /// `index` of the view, as an index of its stage with shape `shape`.
     pub fn index_in_stage(self, index: &[usize], shape: &[usize]) -> Vec<usize> {
         match self.arranged() {
             Arranged::Same => index.to_vec(),
@@ -270,7 +270,7 @@ impl Step {
         }
     }
 
-    /// What it is for, with marks for [`super::ModelCard::fill`].
+    /// Its purpose, with marks for [`super::ModelCard::fill`].
     pub fn purpose(self) -> &'static str {
         match self {
             Self::Stage(stage) => stage.info().purpose,
@@ -278,7 +278,7 @@ impl Step {
         }
     }
 
-    /// Whether its values have a vocabulary as their last axis.
+    /// Whether its last axis is the vocabulary.
     pub fn over_vocabulary(self) -> bool {
         self.axes().last() == Some(&A::Vocab)
     }

@@ -1,39 +1,39 @@
-//! What each sublayer adds to the residual stream: the data that a source answers with. Attention and the feed-forward
-//! network each read the stream x and add a to it, and so does the next layer.
+//! The additions of the sublayers to the residual stream. A source answers queries with these types. Attention and the
+//! feed-forward network each read the stream x and add a to it.
 
 use std::ops::Range;
 
 use super::site::Site;
 
-/// Asks what the two sublayers of a layer add.
+/// Asks for the additions of the two sublayers of a layer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StreamAt {
-    /// What leaves the layer: its `ffn_residual`.
+    /// The layer's output: its `ffn_residual`.
     pub site: Site,
     /// Tokens of the pass.
     pub tokens: Range<usize>,
 }
 
-/// What a sublayer adds, as it was recorded: norms are √(Σ v²) over the D components, summed in float64.
+/// The addition of a sublayer, from recorded values. Norms are √(Σ v²) over the D components, summed in float64.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Addition {
-    /// ‖x‖, of the stream that comes in.
+    /// ‖x‖, the stream before.
     pub before: f64,
-    /// ‖a‖, of what is added.
+    /// ‖a‖, the addition.
     pub added: f64,
-    /// ‖x + a‖, of the stream that goes out.
+    /// ‖x + a‖, the stream after.
     pub after: f64,
     /// x · a.
     pub dot: f64,
 }
 
 impl Addition {
-    /// ‖a‖ / ‖x‖: how large what is added is beside what it is added to; none where there is nothing to compare with.
+    /// ‖a‖ / ‖x‖: the relative size of the addition; `None` if it is not finite.
     pub fn share(&self) -> Option<f64> {
         Some(self.added / self.before).filter(|share| share.is_finite())
     }
 
-    /// The angle between x and a in degrees, arccos(x · a / (‖x‖ · ‖a‖)); none where one of them is 0.
+    /// The angle between x and a in degrees, arccos(x · a / (‖x‖ · ‖a‖)); `None` if one of them is 0.
     pub fn angle(&self) -> Option<f64> {
         let cosine = self.dot / (self.before * self.added);
         cosine.is_finite().then(|| cosine.clamp(-1.0, 1.0).acos().to_degrees())

@@ -1,10 +1,10 @@
-//! The units of a feed-forward network: which are the strongest for a token, and what each of them writes towards the
-//! vocabulary. A network is a sum over its units: unit f writes its `ffn_hidden` times its column of w2 (Geva et al.,
-//! "Transformer Feed-Forward Layers Build Predictions by Promoting Concepts in the Vocabulary Space", 2022).
+//! The units of a feed-forward network: the strongest for a token, and the contribution of each to the logits. The
+//! network is a sum over its units: unit f adds its `ffn_hidden` times its column of w2 (Geva et al., "Transformer
+//! Feed-Forward Layers Build Predictions by Promoting Concepts in the Vocabulary Space", 2022).
 
 use super::site::Site;
 
-/// Asks for the units of a layer in the order of their strength for one token.
+/// Asks for the units of a layer, ordered by strength for one token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UnitsAt {
     /// `ffn_hidden` of the layer.
@@ -13,7 +13,7 @@ pub struct UnitsAt {
     pub token: usize,
 }
 
-/// Asks what some units add to the logits.
+/// Asks for the contribution of some units to the logits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WritesAt {
     /// `ffn_hidden` of the layer.
@@ -22,32 +22,32 @@ pub struct WritesAt {
     pub token: usize,
     /// The units.
     pub units: Vec<u32>,
-    /// How many tokens of the vocabulary are told at either end.
+    /// The number of tokens listed at either end.
     pub top: usize,
 }
 
-/// What a unit adds to the logits directly: for token v of the vocabulary
+/// The direct contribution of a unit to the logits. For token v of the vocabulary it is
 ///
 /// ```text
 /// Σ_d ffn_hidden[t, f] · w2[d, f] · norm[d] · output[v, d] / √(mean x² + ε)   x = the last layer's ffn_residual[t, :]
 /// ```
 ///
-/// The final norm's denominator is what it was for this token; what later layers make of the unit's writing is left out.
+/// The final norm's denominator is that of this token. Effects through later layers are not included.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Writing {
     /// Number of the unit.
     pub unit: u32,
-    /// Those whose logits it raises most, the most first.
+    /// The tokens whose logits it raises most, the largest first.
     pub most: Vec<Promoted>,
-    /// Those whose logits it lowers most, the most first.
+    /// The tokens whose logits it lowers most, the largest first.
     pub least: Vec<Promoted>,
 }
 
-/// A token of the vocabulary, and what is added to its logit.
+/// A token of the vocabulary, and the contribution to its logit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Promoted {
     /// Its id.
     pub id: u32,
-    /// What is added, in units of logits.
+    /// The contribution, in logits.
     pub added: f64,
 }

@@ -1,4 +1,4 @@
-//! The weights that the table of stages names, as addresses name them.
+//! The weights of the table of stages, as addresses name them.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -8,7 +8,7 @@ use super::card::ModelCard;
 use super::stage::{Exists, Stage, WeightUse};
 use super::step::Step;
 
-/// A weight that a stage of the table reads, under Meta's short name: `wq`, `bq` for its bias, `tok_embeddings`.
+/// A weight that a stage reads, under Meta's short name: `wq`, `bq` for its bias, `tok_embeddings`.
 #[derive(Clone, Copy, Debug)]
 pub struct Weight {
     used: &'static WeightUse,
@@ -22,8 +22,8 @@ impl Weight {
         Stage::ALL.iter().flat_map(of)
     }
 
-    /// The weight of this name. `.weight` may stand after it as in Meta's files, and must where a stage has the name
-    /// too: `ffn_norm.weight`.
+    /// The weight with this name. The suffix `.weight`, as in Meta's files, is optional; it is required if a stage has
+    /// the same name: `ffn_norm.weight`.
     pub fn from_name(name: &str) -> Option<Self> {
         let short = name.strip_suffix(".weight");
         Self::all().find(|weight| match short {
@@ -32,15 +32,15 @@ impl Weight {
         })
     }
 
-    /// The weights that `stage` reads in `card`'s model: its matrix, table or norm first, then its bias. A tied head is
-    /// the embedding table.
+    /// The weights that `stage` reads in the model `card`: its matrix, table or norm first, then its bias. A tied head
+    /// reads the embedding table.
     pub fn read_in(stage: Stage, card: &ModelCard) -> impl Iterator<Item = Self> {
         let tied = card.config.tied && stage == Stage::Logits;
         let by = if tied { Stage::Embedding } else { stage };
         by.weights(card).map(move |used| Self { used, by })
     }
 
-    /// The stage that reads it, and where its name is looked up.
+    /// The stage that reads it.
     pub fn read_by(self) -> Stage {
         self.by
     }
@@ -50,25 +50,25 @@ impl Weight {
         self.used.name
     }
 
-    /// Whether each layer has one of its own.
+    /// Whether each layer has its own.
     pub fn in_layer(self) -> bool {
         self.by.in_layer()
     }
 
-    /// Whether `card`'s model has it. A tied head is the embedding table, and is named so.
+    /// Whether the model `card` has it. A tied head is the embedding table and has its name.
     pub fn present(self, card: &ModelCard) -> bool {
         let tied = card.config.tied && self.by == Stage::Logits;
         let there = self.by.info().exists != Exists::QkNorm || card.sizes().qk_norm;
         !tied && there && self.by.weights(card).any(|weight| weight.name == self.used.name)
     }
 
-    /// What each axis means, outermost first: outputs × inputs.
+    /// The meaning of each axis, outermost first: outputs × inputs.
     pub fn axes(self) -> &'static [Axis] {
         self.used.axes
     }
 
-    /// The letter of each axis: `v` and `d` of a table of tokens, `o` and `i` for the outputs and inputs of a
-    /// projection, `o` of its bias, the axis's own of a norm.
+    /// The letter of each axis: `v` and `d` for a table of tokens, `o` and `i` for the outputs and inputs of a
+    /// projection, `o` for its bias, and the axis's own letter for a norm.
     pub fn letters(self) -> Vec<char> {
         match self.used.axes {
             [Axis::Vocab, _] => self.used.axes.iter().map(|axis| axis.index()).collect(),
@@ -78,7 +78,7 @@ impl Weight {
         }
     }
 
-    /// A bias is the second weight of the stage that reads it.
+    /// Whether it is a bias: the second weight of its stage.
     fn is_bias(self) -> bool {
         self.by.info().weights.first().is_some_and(|first| first.name != self.used.name)
     }

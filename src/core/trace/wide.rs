@@ -1,11 +1,10 @@
-//! Sums over many values, as wide as the processor adds: the same additions in the same lanes on every one, and so the
-//! same bits.
+//! Vectorised sums over many values. The additions use the same lanes on every processor, and so give the same bits.
 #![allow(unsafe_code)]
 
-/// Sums that are side by side.
+/// Number of parallel sums.
 const LANES: usize = 16;
 
-/// What one walk over values finds. Where one of them is not finite `sum` is not either, and the others mean nothing.
+/// The result of one pass over values. If a value is not finite, `sum` is not finite, and the others are meaningless.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sums {
     /// The smallest value.
@@ -16,15 +15,15 @@ pub struct Sums {
     pub sum: f64,
 }
 
-/// How far values are from others. Where one of either is not finite `error` or `norm` is not, and the others mean
-/// nothing.
+/// The distance of values from expected ones. If a value of either is not finite, `error` or `norm` is not finite, and
+/// the others are meaningless.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Distance {
-    /// The squares of the differences.
+    /// The sum of the squared differences.
     pub error: f64,
-    /// The squares of the values that are expected.
+    /// The sum of the squared expected values.
     pub norm: f64,
-    /// The largest difference, as large.
+    /// The largest absolute difference.
     pub most: f64,
 }
 
@@ -48,11 +47,11 @@ macro_rules! widest {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
                 {
-                    // SAFETY: the processor has these features.
+                    // SAFETY: the processor has these features, as checked above.
                     return unsafe { avx512($($argument),*) };
                 }
                 if has_avx2 {
-                    // SAFETY: the processor has this feature.
+                    // SAFETY: the processor has this feature, as checked above.
                     return unsafe { avx2($($argument),*) };
                 }
             }
@@ -66,19 +65,20 @@ widest!(
     sums, plain::sums, (values: &[f32]) -> Sums
 );
 widest!(
-    /// The squares of the distances from `mean`, together.
+    /// The sum of the squared distances from `mean`.
     squares, plain::squares, (values: &[f32], mean: f64) -> f64
 );
 widest!(
-    /// How far `found` is from `expected`, which is as long.
+    /// The distance of `found` from `expected`; both have one length.
     distance, plain::distance, (expected: &[f32], found: &[f32]) -> Distance
 );
 widest!(
-    /// Where the first of the lanes is that has a difference of `most`: some values before it at most.
+    /// The index at which the first group of lanes with a difference of `most` begins. The value itself is at most
+    /// `LANES` further.
     near, plain::near, (expected: &[f32], found: &[f32], most: f64) -> usize
 );
 
-/// The loops, which the compiler makes wide.
+/// The plain loops, which the compiler vectorises.
 mod plain {
     use super::{Distance, LANES, Sums};
 
@@ -90,7 +90,7 @@ mod plain {
         for lane in lanes {
             for i in 0..LANES {
                 let x = lane[i];
-                // Written so that a processor has an instruction for it.
+                // This form compiles to one instruction.
                 min[i] = if x < min[i] { x } else { min[i] };
                 max[i] = if x > max[i] { x } else { max[i] };
                 sum[i] += f64::from(x);
@@ -190,7 +190,7 @@ mod tests {
                 }
             }
         }
-        // However large, finite values have finite sums.
+        // Finite values of any size have finite sums.
         let most = vec![f32::MAX; 100];
         let least = vec![f32::MIN; 100];
         assert!(sums(&most).sum.is_finite());

@@ -1,4 +1,4 @@
-//! The cells of one stage by their rules in float64, of a model's own weights.
+//! The cells of one stage, computed by their rules in float64 from the model's weights.
 
 use std::ops::Range;
 
@@ -12,40 +12,40 @@ use llama_trace_core::trace::{Site, Stage, WeightRows};
 use llama_trace_engine::backend::{Backend, WholeRows};
 use llama_trace_engine::model::Model;
 
-/// Cells that a thread takes at once.
+/// Cells per work item of a thread.
 const CELLS: usize = 1 << 12;
 
-/// Reads rows of a weight as float32; of a vector there is one.
+/// Reads rows of a weight as float32; a vector has one row.
 pub type ReadRows<'a> = &'a dyn Fn(Place, Range<usize>) -> Result<Vec<f32>>;
 
-/// What is otherwise than the rules and the weights have it.
+/// A modification of the rules or weights, to simulate a mistake.
 pub trait Change: Sync {
-    /// The rule of cell `at` of `site` instead of `rule`.
+    /// Returns the rule of cell `at` of `site`, in place of `rule`.
     fn rule(&self, _site: Site, _at: usize, rule: Rule) -> Rule {
         rule
     }
 
-    /// What cell `at` of `site` is instead of `value`, which its rule gives.
+    /// Returns the value of cell `at` of `site`, in place of `value`, the result of its rule.
     fn value(&self, _site: Site, _at: usize, value: Exact) -> Exact {
         value
     }
 
-    /// The rows of a weight instead of those that `read` has there.
+    /// Returns rows of a weight, in place of those of `read`.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// The errors of `read`.
     fn rows(&self, place: Place, rows: Range<usize>, read: ReadRows<'_>) -> Result<Vec<f32>> {
         read(place, rows)
     }
 }
 
-/// Nothing is.
+/// No modification.
 #[derive(Clone, Copy, Debug)]
 pub struct Nothing;
 
 impl Change for Nothing {}
 
-/// The cells of a stage, and what they are folded from.
+/// The cells of a stage and their operands.
 pub struct Cells<'a, B: Backend> {
     model: &'a Model<B>,
     site: Site,
@@ -56,18 +56,18 @@ pub struct Cells<'a, B: Backend> {
     stop: &'a Stop,
 }
 
-/// A weight as a question to the model.
+/// A weight as a query to the model.
 pub(super) fn weight_rows(place: Place, rows: Range<usize>) -> Option<WeightRows> {
     let Place::Weight(layer, weight) = place else { return None };
     Some(WeightRows { run: llama_trace_core::trace::Run::ITSELF, layer, weight, rows })
 }
 
-/// A number of a stage's matrix, for [`Sample::of`]: another one for each.
+/// A distinct number for each stage's matrix, for [`Sample::of`].
 pub(super) fn number(site: Site) -> usize {
     site.layer.map_or(0, |layer| layer + 1) * Stage::ALL.len() + site.stage as usize
 }
 
-/// The rows of the matrix of `site` that `sample` has; none where its rules have no matrix.
+/// The rows of the matrix of `site` in `sample`; empty if its rules have no matrix.
 pub fn rows(site: Site, rules: &SiteRules, sample: Sample) -> Vec<Range<usize>> {
     match rules.matrix() {
         Some(_) => sample.of(number(site), rules.shape().0),
@@ -76,10 +76,10 @@ pub fn rows(site: Site, rules: &SiteRules, sample: Sample) -> Vec<Range<usize>> 
 }
 
 impl<'a, B: Backend> Cells<'a, B> {
-    /// The cells of `site`, whose rules are among `rules`; `held` has the stages that they are folded from.
+    /// The cells of `site`, whose rules are in `rules`; `held` has the stages of their operands.
     ///
     /// # Errors
-    /// [`Error::Usage`] where no rule is known for them.
+    /// [`Error::Usage`] if there is no rule for them.
     pub fn new(
         model: &'a Model<B>,
         rules: &'a Rules,
@@ -94,11 +94,11 @@ impl<'a, B: Backend> Cells<'a, B> {
         Ok(Self { model, site, whole, rules, held, change, stop: model.backend.stop() })
     }
 
-    /// Hands every cell with what its rule gives to `see`, in no order; of a product with a matrix those of `rows` of it
-    /// ([`rows`]). Returns what was seen; nothing of what is given.
+    /// Passes every cell with the result of its rule to `see`, in no order. For a product with a matrix, only the cells
+    /// of `rows` ([`rows`]). Returns the merged results; `None` for inputs, which have no rule.
     ///
     /// # Errors
-    /// Where the backend fails or was asked to stop.
+    /// The errors of the backend, and a stop request.
     pub fn fold<S: Default + Send>(
         &self,
         rows: &[Range<usize>],
@@ -132,7 +132,7 @@ impl<'a, B: Backend> Cells<'a, B> {
         self.change.rows(place, rows, &read)
     }
 
-    /// All cells of a stage that reads no matrix.
+    /// All cells of a stage without a matrix.
     fn cells<S: Default + Send>(
         &self,
         fold: &(impl Fn(&Held<'_>, &mut dyn Iterator<Item = usize>) -> S + Sync),
@@ -155,7 +155,7 @@ impl<'a, B: Backend> Cells<'a, B> {
         parts.try_reduce(S::default, |a, b| Ok(merge(a, b)))
     }
 
-    /// The rows of the embedding table that the ids name.
+    /// The rows of the embedding table for the ids.
     fn rows_of_table<S: Default + Send>(
         &self,
         fold: &impl Fn(&Held<'_>, &mut dyn Iterator<Item = usize>) -> S,
@@ -175,7 +175,7 @@ impl<'a, B: Backend> Cells<'a, B> {
         Ok(seen)
     }
 
-    /// A product with a matrix: a row of it for all tokens, then the next.
+    /// A product with a matrix: each row for all tokens.
     fn product<S: Default + Send>(
         &self,
         matrix: Place,
@@ -211,7 +211,7 @@ impl<'a, B: Backend> Cells<'a, B> {
                 self.model.int8_rows(&rows, &mut |whole| {
                     match whole {
                         WholeRows::Int8(rows) => fold(Numbers::Int8(rows)),
-                        // What the blocks stand for, times what the int8 values stand for.
+                        // The dequantised blocks times the dequantised activations.
                         WholeRows::Blocks(_) => fold(Numbers::F32(&self.model.rows(&rows)?)),
                     }
                     Ok(())

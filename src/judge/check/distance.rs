@@ -1,4 +1,4 @@
-//! How far a stage is from its rule in float64, and how far it may be.
+//! The distance of a stage from its rule in float64, and its limits.
 
 use std::collections::BTreeMap;
 
@@ -12,33 +12,35 @@ use llama_trace_engine::backend::{Backend, Operation};
 /// The largest relative L2 distance of a stage from float64: ‖ours − exact‖ / ‖exact‖.
 const DISTANCE: f64 = 1e-5;
 
-/// The same of `attn_heads` in bfloat16, from a device that rounds elsewhere on the way: two roundings of a weight.
+/// The limit for `attn_heads` in bfloat16 on a device that rounds at other points: two roundings of a weight.
 pub(super) const FUSED: f64 = 1.0 / 128.0;
 
-/// The largest share of a stage's values that may be rounded to another bfloat16: where a device cuts its sums off, so many
-/// more as a distance of [`CUT_OFF`](llama_trace_engine::backend::CUT_OFF) may carry past the middle between two.
+/// The largest fraction of a stage's values that may round to another bfloat16. It is larger for a device that
+/// truncates its sums: the distance [`CUT_OFF`](llama_trace_engine::backend::CUT_OFF) moves more values past the middle
+/// between two.
 pub(super) fn unequal(cuts_off: bool) -> f64 {
     if cuts_off { 0.05 } else { 0.01 }
 }
 
-/// What a stage may differ by, and so what its distance is in.
+/// The measure and limit of a stage's distance from its rule.
 ///
-/// - float32: the relative L2 distance of each stage of each layer and pass, 10⁻⁵ at most.
-/// - int8: the same, and int8 values are the same, or their distance is 1 or more.
-/// - bfloat16: each value is rounded where the rule rounds; then none is further than one unit of its largest term, the
-///   distance from that term to the next bfloat16, and of each stage 1 % are unequal at most, or 5 % of a device's that
-///   cuts its sums off. The distance is in these allowances: 1 is the most. What the pass does not round has 10⁻⁵ as in float32. A device whose attention has an order
-///   of its own does not round on the way to `attn_heads` where the rule does: they have a relative L2 distance, 1/128 at most.
+/// - float32: the relative L2 distance of each stage of each layer and pass, at most 10⁻⁵.
+/// - int8: the same; the int8 values themselves must be equal, a difference counts as 1 or more.
+/// - bfloat16: each value is rounded where the rule rounds. It may differ by one unit of its largest term, the distance
+///   from that term to the next bfloat16. In each stage at most 1 % of the values may differ, or 5 % on a device that
+///   truncates its sums. The distance is relative to these limits: 1 is the maximum. Stages that the pass does not
+///   round have the limit 10⁻⁵, as in float32. If a device's attention has its own order of sums, it does not round
+///   before `attn_heads` at the rule's points; that stage then has a relative L2 distance of at most 1/128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judge {
-    /// Float32, and int8 beside it.
+    /// float32, and int8 with it.
     Distance,
     /// bfloat16.
     Units,
 }
 
 impl Judge {
-    /// What judges runs in `precision`.
+    /// The measure for runs in `precision`.
     pub fn of(precision: Precision) -> Self {
         match precision {
             Precision::F32 | Precision::Q8 { .. } => Self::Distance,
@@ -60,16 +62,16 @@ impl Judge {
 pub(super) struct Sums {
     count: usize,
     unequal: usize,
-    /// Σ of squares of differences, and of what was expected.
+    /// The sums of the squared differences, and of the squared expected values.
     error: f64,
     norm: f64,
-    /// The largest difference, and where.
+    /// The largest difference and its cell.
     most: (f64, usize),
-    /// The same in units of the largest term.
+    /// The largest difference in units of the largest term, and its cell.
     units: (f64, usize),
-    /// The first value that cannot be compared: it is not a number, or infinite where it should not be.
+    /// The first value that cannot be compared, because it is NaN or unexpectedly infinite.
     broken: Option<(f64, usize)>,
-    /// The first that differs.
+    /// The first value that differs.
     first: Option<usize>,
 }
 
@@ -80,7 +82,7 @@ fn unit(x: f64) -> f64 {
 }
 
 impl Sums {
-    /// Takes in cell `at`, whose value is `found`.
+    /// Adds cell `at` with the value `found`.
     pub(super) fn add(&mut self, at: usize, found: f64, exact: &Exact) {
         let near = |x: f64| (found - x).abs();
         let expected = if near(exact.other) < near(exact.value) { exact.other } else { exact.value };
@@ -105,7 +107,7 @@ impl Sums {
         larger(&mut self.units, (difference / unit(exact.largest.max(expected.abs())), at));
     }
 
-    /// Both together.
+    /// Combines two sums.
     pub(super) fn merge(mut self, other: Self) -> Self {
         self.count += other.count;
         self.unequal += other.unequal;
@@ -122,7 +124,7 @@ impl Sums {
         self
     }
 
-    /// ‖ours − exact‖ / ‖exact‖, and where the largest difference is.
+    /// ‖ours − exact‖ / ‖exact‖, and the cell of the largest difference.
     pub(super) fn distance(&self) -> (f64, usize) {
         match self.broken {
             Some(broken) => broken,
@@ -131,12 +133,12 @@ impl Sums {
         }
     }
 
-    /// The largest difference in units of the largest term, and where it is.
+    /// The largest difference in units of the largest term, and its cell.
     pub(super) fn in_units(&self) -> (f64, usize) {
         self.broken.unwrap_or(self.units)
     }
 
-    /// How many differ, and the first of them.
+    /// The number of values that differ, and the first of them.
     pub(super) fn different(&self) -> (usize, usize) {
         (self.unequal, self.first.unwrap_or(0))
     }
@@ -152,15 +154,15 @@ fn earliest(first: &mut Option<usize>, at: usize) {
     *first = Some(first.map_or(at, |first| first.min(at)));
 }
 
-/// Puts the stages of a run together.
+/// Combines the stages of a run.
 pub(super) struct Verdict {
     judge: Judge,
     check: Check,
-    /// Whether attention rounds on its way as the rule does.
+    /// Whether attention rounds at the same points as the rule.
     rounds_on_the_way: bool,
-    /// The largest share of a stage's values that may be unequal.
+    /// The largest fraction of a stage's values that may differ.
     unequal: f64,
-    /// Values of each stage, how many of them are unequal, and the first that is.
+    /// For each stage: its number of values, the number that differ, and the first that differs.
     shares: BTreeMap<Stage, (usize, usize, Option<Cell>)>,
 }
 
@@ -176,7 +178,7 @@ impl Verdict {
         }
     }
 
-    /// Takes in a stage of one layer and pass.
+    /// Adds a stage of one layer and pass.
     pub(super) fn see(&mut self, rules: &Rules, site: Site, sums: &Sums) {
         let address = |at| move || rules.address(Cell { place: Place::Stage(site), at });
         let rounded = site.stage.info().rounded != Rounded::Never;

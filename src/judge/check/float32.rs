@@ -1,4 +1,4 @@
-//! A device's stages beside the processor's in float32: two runs of the same ids, stage by stage.
+//! A device against the processor in float32: two runs of the same ids, compared stage by stage.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{self, Receiver};
@@ -13,15 +13,14 @@ use llama_trace_engine::backend::Backend;
 use llama_trace_engine::generate::{Sampler, Session};
 use llama_trace_engine::model::Model;
 
-/// The largest relative L2 distance from the processor's float32, ‖ours − its‖ / ‖its‖, of any stage of any layer and
-/// pass.
+/// The largest relative L2 distance ‖ours − its‖ / ‖its‖ of any stage of any layer and pass from the processor's
+/// float32.
 ///
-/// - float32: 10⁻⁵, what separates two orders of the same sums. With a cache that rounds, where a value may fall to the
-///   other neighbour, a step of bfloat16.
-/// - bfloat16: a value is rounded by a 512th at most wherever it is written, and what comes of it goes on from there
-///   through all layers, and into the exponents of softmax: a quarter. So far apart are two runs, not two kernels: those are
-///   held to less, on the same inputs.
-/// - int8: both factors of every product are rounded to 255 steps of their group's largest value: a half.
+/// - float32: 10⁻⁵, the effect of a different order of sums. With a cache that rounds, a value may round to the other
+///   neighbour: one step of bfloat16.
+/// - bfloat16: ¼. Each stored value is rounded by at most 1/512, and the error propagates through all layers and the
+///   exponents of softmax. This limit is for two runs; two kernels have stricter limits on equal inputs.
+/// - int8: ½. Both factors of every product are rounded to 255 steps of their group's largest value.
 fn bound(precision: Precision, cache: CacheDtype) -> f64 {
     match (precision, cache) {
         (Precision::F32, CacheDtype::F32) => 1e-5,
@@ -31,11 +30,11 @@ fn bound(precision: Precision, cache: CacheDtype) -> f64 {
     }
 }
 
-/// Runs the prompt and decode passes on both, the processor on a thread of its own; one stage of each is held, or a
-/// few where one of them is ahead.
+/// Runs the prompt and decode passes on both, the processor on its own thread. One stage of each is in memory, or a few
+/// if one of them is ahead.
 ///
 /// # Errors
-/// Where either fails or was asked to stop.
+/// The errors of either backend, and a stop request.
 pub(super) fn check<B: Backend, C: Backend>(runs: &Runs<'_, B>, processor: &Model<C>) -> Result<Check> {
     let model = runs.model;
     let mut check = Check::new("float32", bound(model.backend.precision(), model.backend.cache_dtype()));
@@ -43,7 +42,7 @@ pub(super) fn check<B: Backend, C: Backend>(runs: &Runs<'_, B>, processor: &Mode
     let (sampler, tokens) = (Sampler::new(SAMPLING)?, runs.ids.len() + runs.decodes());
     let mut ours = Session::with_capacity(model, sampler.clone(), tokens)?;
     let mut its = Session::with_capacity(processor, sampler, tokens)?;
-    // Both read the same: after the prompt its first tokens once more, whatever either would draw.
+    // Both read the same tokens: after the prompt, its first tokens again instead of drawn ones.
     let mut ids = runs.ids.to_vec();
     for pass in 0..=runs.decodes() {
         let dims = ours.next_pass(ids.len());
@@ -58,7 +57,7 @@ pub(super) fn check<B: Backend, C: Backend>(runs: &Runs<'_, B>, processor: &Mode
     Ok(check)
 }
 
-/// Runs `ids` on both, and shows the frames that both have, as they come.
+/// Runs `ids` on both, and passes each pair of frames to `see` as it arrives.
 fn one_pass<B: Backend, C: Backend>(
     ours: &mut Session<'_, B>,
     its: &mut Session<'_, C>,
@@ -73,7 +72,7 @@ fn one_pass<B: Backend, C: Backend>(
         let other = scope.spawn({
             let select = &select;
             move || {
-                // Nobody takes them any more where the device has failed.
+                // The receiver is gone if the device failed.
                 let sink = |frame| drop(send.send(frame));
                 its.read(ids, &mut Recorder::new(its_sizes, dims, select, sink))
             }
@@ -87,7 +86,7 @@ fn one_pass<B: Backend, C: Backend>(
             }
         };
         let done = ours.read(ids, &mut Recorder::new(sizes, dims, &select, sink));
-        // The other need not wait for anybody who takes what is left.
+        // Without a receiver the other thread does not wait to send its remaining frames.
         drop(beside);
         let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         done.and(other)
@@ -97,12 +96,12 @@ fn one_pass<B: Backend, C: Backend>(
 /// The frames of the other run.
 struct Beside {
     frames: Receiver<Frame>,
-    /// Those that came before they were asked for.
+    /// Frames that arrived before they were needed.
     ahead: HashMap<Site, Frame>,
 }
 
 impl Beside {
-    /// The frame of a site, once it is there; none where its run has ended before.
+    /// Waits for the frame of a site; `None` if its run has ended before.
     fn of(&mut self, site: Site) -> Option<Frame> {
         loop {
             if let Some(frame) = self.ahead.remove(&site) {
@@ -114,7 +113,7 @@ impl Beside {
     }
 }
 
-/// ‖ours − its‖ / ‖its‖, and where the largest difference is; what has the same bits is no difference, as −∞ of the mask.
+/// ‖ours − its‖ / ‖its‖, and the cell of the largest difference. Equal bits are no difference, such as −∞ of the mask.
 fn distance(ours: &Frame, its: &Frame) -> (f64, usize) {
     let (mut apart, mut size, mut most) = (0.0, 0.0, (0.0, 0));
     let mut see = |at: usize, a: f64, b: f64| {
@@ -124,7 +123,7 @@ fn distance(ours: &Frame, its: &Frame) -> (f64, usize) {
         }
         let difference = (a - b).abs();
         apart += difference * difference;
-        // What is no number is further than any, and the first is named.
+        // NaN counts as larger than any difference; the first one is named.
         if difference > most.0 || difference.is_nan() && !f64::is_nan(most.0) {
             most = (difference, at);
         }
@@ -136,7 +135,7 @@ fn distance(ours: &Frame, its: &Frame) -> (f64, usize) {
         (Values::I64(a), Values::I64(b)) => {
             (0..).zip(a.iter().zip(b)).for_each(|(at, (a, b))| see(at, *a as f64, *b as f64));
         }
-        // The processor's float32 has no int8.
+        // The processor's float32 run has no int8 values.
         _ => {}
     }
     (if apart == 0.0 { 0.0 } else { (apart / size).sqrt() }, most.1)

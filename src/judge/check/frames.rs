@@ -1,4 +1,4 @@
-//! The recorded run, and what is computed again of it: layer by layer, so that no more than one is held.
+//! The recorded run, and the recomputation of its stages, layer by layer: only one layer is in memory.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::cells::number;
 use super::distance::Verdict;
 use super::kernels::Kernels;
-use super::prints::Prints;
+use super::row_hashes::RowHashes;
 use super::sample::Sample;
 use super::stages::{self, Frames};
 use super::{AGAIN, Check, Runs, SAMPLING};
@@ -18,44 +18,44 @@ use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::Model;
 use llama_trace_runs::replay::derive::{derive, is_derived};
 
-/// What a recorded run had, and what was found of it.
+/// The recorded run's results and the checks of its stages.
 pub(super) struct Found {
     /// The bits of the last logits of each pass.
     pub(super) logits: Vec<Vec<u32>>,
-    pub(super) prints: Prints,
+    pub(super) hashes: RowHashes,
     pub(super) derived: Check,
     pub(super) float64: Check,
     pub(super) kernels: Vec<Check>,
-    /// Rows of the matrices that were computed again, and all of them.
+    /// The number of matrix rows that were recomputed, and of all rows.
     pub(super) rows: (usize, usize),
     pub(super) passes: Vec<PassDims>,
 }
 
-/// What takes the frames as they come.
-struct Taking<'a, 'm, B: Backend> {
+/// Receives the frames as they arrive.
+struct FrameChecker<'a, 'm, B: Backend> {
     runs: &'a Runs<'m, B>,
     rules: Rules,
     dims: PassDims,
     frames: Frames,
-    prints: Prints,
+    hashes: RowHashes,
     derived: Check,
     float64: Verdict,
     kernels: Kernels<'m, B>,
     sample: Sample,
     rows: (usize, usize),
-    /// Why what comes is not looked at any more.
+    /// The error after which frames are ignored.
     failed: Option<Error>,
 }
 
-/// Runs the passes recorded, and computes every stage again.
+/// Runs the passes with a recorder, and recomputes every stage.
 pub(super) fn record<'m, B: Backend>(runs: &Runs<'m, B>, sample: &Sample) -> Result<Found> {
     let model: &'m Model<B> = runs.model;
-    let taking = RefCell::new(Taking {
+    let checker = RefCell::new(FrameChecker {
         runs,
         rules: Rules::new(model.card(), model.backend.cache_dtype(), SAMPLING),
         dims: PassDims { pass: 0, start: 0, tokens: 0 },
         frames: Frames::new(),
-        prints: Prints::default(),
+        hashes: RowHashes::default(),
         derived: Check::new("derived", 0.0),
         float64: Verdict::new("float64", &model.backend),
         kernels: Kernels::new(model, *sample),
@@ -67,34 +67,34 @@ pub(super) fn record<'m, B: Backend>(runs: &Runs<'m, B>, sample: &Sample) -> Res
     runs.passes(
         |dims, random| {
             passes.push(dims);
-            taking.borrow_mut().begin(dims, random);
-            Recorder::new(model.sizes(), dims, &select, |frame| taking.borrow_mut().take(frame))
+            checker.borrow_mut().begin(dims, random);
+            Recorder::new(model.sizes(), dims, &select, |frame| checker.borrow_mut().take(frame))
         },
         |_, last| {
             logits.push(last);
-            taking.borrow_mut().failed.take().map_or(Ok(()), Err)
+            checker.borrow_mut().failed.take().map_or(Ok(()), Err)
         },
     )?;
-    let Taking { rules, prints, derived, float64, kernels, rows, .. } = taking.into_inner();
+    let FrameChecker { rules, hashes, derived, float64, kernels, rows, .. } = checker.into_inner();
     let float64 = float64.finish(&rules);
-    Ok(Found { logits, prints, derived, float64, kernels: kernels.finish(&rules), rows, passes })
+    Ok(Found { logits, hashes, derived, float64, kernels: kernels.finish(&rules), rows, passes })
 }
 
-impl<B: Backend> Taking<'_, '_, B> {
+impl<B: Backend> FrameChecker<'_, '_, B> {
     fn begin(&mut self, dims: PassDims, random: Option<f64>) {
         self.dims = dims;
         self.rules.push(dims, random);
     }
 
-    /// Takes the next frame, and where it is the last of a layer, or of the pass, looks at all of them.
+    /// Adds the next frame. After the last frame of a layer, or of the pass, checks all of them.
     fn take(&mut self, frame: Frame) {
         let site = frame.site;
-        // Rows as the probe had them: everything along the last axis is one.
+        // Rows as the probe got them: everything along the last axis.
         let rows = self.rules.sizes().rows(site.stage.axes(), self.dims);
-        self.prints.add(site, 0..rows, frame.values());
+        self.hashes.add(site, 0..rows, frame.values());
         self.frames.insert(site, Arc::new(frame));
         let whole = match (site.stage, site.layer) {
-            // All that comes before the layers is there.
+            // All stages before the layers are complete.
             (Stage::AttnNorm, Some(0)) => Section::Start,
             (Stage::FfnResidual, _) => Section::Layer,
             (Stage::Sampled, _) => Section::End,
@@ -108,8 +108,8 @@ impl<B: Backend> Taking<'_, '_, B> {
         }
     }
 
-    /// Computes the stages of a layer again, or those before or after the layers, and lets go what nobody reads any
-    /// more.
+    /// Recomputes the stages of a layer, or those before or after the layers, and drops the frames that are no longer
+    /// needed.
     fn look(&mut self, part: Section, layer: Option<usize>) -> Result<()> {
         let mut sites: Vec<Site> = self.frames.keys().copied().collect();
         sites.retain(|site| {
@@ -132,7 +132,7 @@ impl<B: Backend> Taking<'_, '_, B> {
         self.kernels.see(&self.rules, self.dims, &sites, &self.frames)?;
         let dims = self.dims;
         self.frames.retain(|site, _| match part {
-            // What is in the cache comes from these, in later passes too.
+            // Later passes read these from the cache.
             _ if matches!(site.stage, Stage::XkRope | Stage::Xv) => true,
             Section::Start => true,
             Section::Layer => {
@@ -144,7 +144,7 @@ impl<B: Backend> Taking<'_, '_, B> {
         Ok(())
     }
 
-    /// Derives what can be derived, and compares it with what the pass had.
+    /// Derives the derivable stages, and compares them with those of the pass.
     fn derive(&mut self, sites: &[Site]) -> Result<()> {
         let backend = &self.runs.model.backend;
         for &site in sites.iter().filter(|site| is_derived(backend, site.stage)) {
@@ -162,7 +162,7 @@ impl<B: Backend> Taking<'_, '_, B> {
         Ok(())
     }
 
-    /// Counts the rows of a product's matrix that are computed again, in the first pass.
+    /// Counts the recomputed rows of a product's matrix in the first pass.
     fn count(&mut self, site: Site) {
         let Some(rules) = self.rules.of(site).filter(|_| self.dims.pass == 0) else { return };
         if rules.matrix().is_some() {
@@ -174,9 +174,9 @@ impl<B: Backend> Taking<'_, '_, B> {
     }
 }
 
-/// How many values of two frames have other bits, and the first.
+/// The number of values whose bits differ in two frames, and the first.
 fn different(a: &Frame, b: &Frame) -> (usize, usize) {
-    /// The places at which `differs`.
+    /// The number of places for which `differs` is true, and the first.
     fn places(count: usize, differs: impl Fn(usize) -> bool) -> (usize, usize) {
         let different = (0..count).filter(|&at| differs(at));
         (different.clone().count(), different.clone().next().unwrap_or(0))

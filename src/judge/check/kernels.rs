@@ -1,4 +1,4 @@
-//! Every kernel of the device against the plain functions, on what a run recorded.
+//! Every kernel of the device against the plain functions, on the inputs of a recorded run.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use llama_trace_engine::backend::{AttentionShape, Backend, Nobody, ORDERS_APART,
 use llama_trace_engine::model::Model;
 use llama_trace_runs::replay::derive::{derive, values};
 
-/// One kernel, and what was found of it.
+/// One kernel and its check.
 struct One<B> {
     backend: B,
     check: Check,
-    /// Of products in bfloat16 that are summed in another order: how many there are, and how many are unequal.
+    /// For bfloat16 products summed in another order: the number of values, and of those that differ.
     rounded: (usize, usize),
-    /// The first that is.
+    /// The first that differs.
     first: Option<Cell>,
 }
 
@@ -43,7 +43,7 @@ impl<'m, B: Backend> Kernels<'m, B> {
         Self { model, sample, all: model.backend.kernels().into_iter().map(one).collect() }
     }
 
-    /// Compares the operations of a layer, or those after the layers, whose frames are at hand.
+    /// Checks the operations of a layer, or those after the layers, whose frames are in memory.
     pub(super) fn see(
         &mut self,
         rules: &Rules,
@@ -123,13 +123,13 @@ impl<'m, B: Backend> Kernels<'m, B> {
         })
     }
 
-    /// Attention, from the queries and the cache to what each head answers.
+    /// Attention, from the queries and the cache to the outputs of the heads.
     fn attention(&mut self, rules: &Rules, dims: PassDims, site: Site, frames: &Frames) -> Result<()> {
         let [q, keys, cached] =
             [Stage::XqRope, Stage::CacheK, Stage::CacheV].map(|stage| frames.get(&site.other(stage)));
         let (Some(q), Some(keys), Some(cached)) = (q, keys, cached) else { return Ok(()) };
         let (sizes, stop) = (*rules.sizes(), self.model.backend.stop().clone());
-        // The functions of ops/, from the queries on: nothing that the pass had on the way.
+        // Computed by the functions of ops/ from the queries on, not from the pass's own intermediate stages.
         let mut made: Frames = [q, keys, cached].map(|frame| (frame.site, Arc::clone(frame))).into();
         for stage in [Stage::Qk, Stage::Scores, Stage::Softmax, Stage::AttnHeads] {
             let mut input = |site: Site| {
@@ -174,7 +174,7 @@ impl<'m, B: Backend> Kernels<'m, B> {
         })
     }
 
-    /// The int8 values of what a product reads, or their scales.
+    /// The int8 values of a product's input, or their scales.
     fn int8(&mut self, rules: &Rules, dims: PassDims, site: Site, frames: &Frames) -> Result<()> {
         let (Some(x), Precision::Q8 { group }) = (input(rules, site, frames), self.model.backend.precision())
         else {
@@ -197,7 +197,7 @@ impl<'m, B: Backend> Kernels<'m, B> {
         })
     }
 
-    /// Holds what each kernel gives against `plain`, bit by bit.
+    /// Compares the results of each kernel with `plain`, bit by bit.
     fn each(
         &mut self,
         rules: &Rules,
@@ -208,7 +208,7 @@ impl<'m, B: Backend> Kernels<'m, B> {
         self.each_in_order(rules, site, plain, |_| true, run)
     }
 
-    /// The same, but where a kernel does not keep the order of `plain`, within what its own may change.
+    /// [`Self::each`], with a tolerance for kernels that sum in another order than `plain`.
     fn each_in_order(
         &mut self,
         rules: &Rules,
@@ -242,14 +242,14 @@ impl<'m, B: Backend> Kernels<'m, B> {
         Ok(())
     }
 
-    /// The line of each kernel.
+    /// The check of each kernel.
     pub(super) fn finish(self, rules: &Rules) -> Vec<Check> {
         self.all.into_iter().map(|one| one.finish(rules)).collect()
     }
 }
 
 impl<B: Backend> One<B> {
-    /// Takes in the products of some rows of a matrix of `outputs` rows, (tokens, rows).
+    /// Adds the products (tokens, rows) of some rows of a matrix with `outputs` rows.
     fn see(
         &mut self,
         rules: &Rules,
@@ -307,7 +307,7 @@ fn input<'a>(rules: &Rules, site: Site, frames: &'a Frames) -> Option<&'a Frame>
     frames.get(rules.sources(site).first()?).map(|frame| &**frame)
 }
 
-/// What a product reads before it is quantised.
+/// The input of a product before it is quantised.
 fn activations(rules: &Rules, site: Site, frames: &Frames) -> Option<Arc<Frame>> {
     let first = *rules.sources(site).first()?;
     let stage = if first.stage.is_int8() { first.stage.info().instead? } else { first.stage };
@@ -331,7 +331,7 @@ fn read<B: Backend>(backend: &B, buffer: &B::Buffer, count: usize) -> Result<Vec
     Ok(values)
 }
 
-/// A pass over one sequence, whose ids nobody reads.
+/// A pass over one sequence with dummy ids.
 fn pass<B: Backend>(backend: &B, dims: PassDims) -> Result<B::Pass> {
     let mut pass = backend.new_pass()?;
     let span = Span { sequence: 0, start: dims.start, tokens: dims.tokens };
@@ -339,7 +339,7 @@ fn pass<B: Backend>(backend: &B, dims: PassDims) -> Result<B::Pass> {
     Ok(pass)
 }
 
-/// `x` (tokens, width), ready for products.
+/// `x` (tokens, width), prepared for products.
 fn prepared<B: Backend>(backend: &B, dims: PassDims, x: &[f32], width: usize) -> Result<B::Input> {
     let mut input = backend.input();
     backend.prepare(&written(backend, x)?, width, &pass(backend, dims)?, &PassRows::All, &mut input)?;

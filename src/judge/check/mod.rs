@@ -1,28 +1,28 @@
-//! How the program proves itself on this machine and this model: [`run`] runs the model in several ways that must
-//! agree, and computes what a run recorded again, in other ways.
+//! Self-checks on this machine and this model. [`run`] runs the model in several ways that must agree, and recomputes
+//! the stages of a recorded run in other ways.
 //!
 //! | line | what must agree | by how much |
 //! |---|---|---|
-//! | `recorded` | a run that is recorded whole, and one that nobody watches: the logits | to the bit |
-//! | `derived` | stages that follow from others, and what the pass had there ([`llama_trace_runs::replay::derive`]) | to the bit |
+//! | `recorded` | the logits of a fully recorded run, and of one without a probe | to the bit |
+//! | `derived` | derived stages, and those of the pass ([`llama_trace_runs::replay::derive`]) | to the bit |
 //! | `threads` | every stage on one thread, and on all | to the bit |
-//! | `kernel:NAME` | each kernel of this device, and the plain functions of [`llama_trace_core::ops`], on the run's own inputs | to the bit, or [`ORDERS_APART`](llama_trace_engine::backend::ORDERS_APART) where a unit, or a device, sums in an order of its own |
+//! | `kernel:NAME` | each kernel of this device, and the plain functions of [`llama_trace_core::ops`], on the run's own inputs | to the bit, or [`ORDERS_APART`](llama_trace_engine::backend::ORDERS_APART) if a matrix unit or a device sums in its own order |
 //! | `float64` | each stage, and its rule ([`llama_trace_core::explain`]) in float64 on the run's own inputs | [`Judge`] |
-//! | `float32` | on a device that is not the processor: each stage, and the processor's in float32 of the same ids | relative L2: 10⁻⁵ in float32, ¼ in bfloat16, ½ in int8 |
-//! | `batch` | every stage of each of three sequences in one pass, and alone | to the bit |
+//! | `float32` | on a device other than the processor: each stage, and the processor's in float32 for the same ids | relative L2: 10⁻⁵ in float32, ¼ in bfloat16, ½ in int8 |
+//! | `batch` | every stage of each of three sequences in one pass, and of each alone | to the bit |
 //! | `tokenizer` | the prompt's text, to ids and back | the same ids |
 //!
-//! There is no second forward pass: a stage is computed again from what the run recorded before it, and let go when
-//! its layer is done.
+//! There is no second forward pass. A stage is recomputed from the earlier stages of the recorded run, and its frames
+//! are dropped after their layer.
 
-mod alone;
+mod batch_invariance;
 mod cells;
 mod distance;
 mod float32;
 mod frames;
 mod kernels;
 mod plain;
-mod prints;
+mod row_hashes;
 mod sample;
 mod stages;
 mod tokens;
@@ -42,41 +42,41 @@ pub use cells::{Cells, Change, Nothing, ReadRows, rows};
 pub use distance::Judge;
 pub use sample::{ROWS, Sample, TOGETHER};
 
-/// What is checked.
+/// The inputs of the checks.
 pub struct Plan<'a> {
     /// The tokens of the first pass.
     pub ids: Vec<u32>,
-    /// What a text was split into, whole, of which they are the beginning; none where they were not split from a text.
+    /// All ids of the text whose first tokens are `ids`; `None` if `ids` did not come from a text.
     pub split: Option<Vec<u32>>,
-    /// What splits texts into tokens, where the model has such a thing.
+    /// The tokenizer, if the model has one.
     pub tokenizer: Option<&'a dyn Tokenizer>,
-    /// Which rows of the matrices are computed again.
+    /// The rows of the matrices to recompute.
     pub sample: Sample,
 }
 
-/// Decode passes after the first pass, where the context has room for them.
+/// Decode passes after the first pass, if the context has room for them.
 pub const DECODES: usize = 2;
 
-/// One thing that must hold.
+/// The result of one check.
 #[derive(Clone, Debug)]
 pub struct Check {
     /// Its name: `recorded`, `kernel:avx2`, ….
     pub name: String,
-    /// Whether it holds; what was skipped does.
+    /// Whether it passed; a skipped check counts as passed.
     pub ok: bool,
-    /// Why it was not looked at, where it was not.
+    /// The reason why it was skipped, if it was.
     pub skipped: Option<String>,
-    /// The largest difference, in what `bound` is in; NaN where a value is none.
+    /// The largest difference, in the unit of `bound`; NaN if a value is NaN.
     pub worst: f64,
-    /// The largest that is allowed; 0 where every bit must be the same, and then `worst` is how many numbers, rows of
-    /// them or texts are not.
+    /// The largest difference allowed. 0 means that every bit must be equal; `worst` is then the number of values, rows
+    /// or texts that differ.
     pub bound: f64,
-    /// Where the largest difference is; where it does not hold the first place at which it does not.
+    /// The address of the largest difference. If the check failed, the first address at which it did.
     pub at: Option<Address>,
 }
 
 impl Check {
-    /// Nothing is known to differ yet.
+    /// A check without differences so far.
     fn new(name: impl Into<String>, bound: f64) -> Self {
         Self { name: name.into(), ok: true, skipped: None, worst: 0.0, bound, at: None }
     }
@@ -85,7 +85,7 @@ impl Check {
         Self { skipped: Some(reason.into()), ..Self::new(name, 0.0) }
     }
 
-    /// Takes in a difference of `worst` at a place; what is no number is more than any bound.
+    /// Adds a difference of `worst` at an address; NaN exceeds any bound.
     fn see(&mut self, worst: f64, at: impl FnOnce() -> Address) {
         let holds = worst <= self.bound;
         if self.ok && (!holds || worst > self.worst) {
@@ -97,7 +97,7 @@ impl Check {
         self.ok &= holds;
     }
 
-    /// Takes in that `count` numbers at and after a place have other bits.
+    /// Adds `count` values with different bits, the first of them at an address.
     fn differ(&mut self, count: usize, at: impl FnOnce() -> Address) {
         if count > 0 {
             let at = self.at.take().unwrap_or_else(at);
@@ -106,53 +106,52 @@ impl Check {
     }
 }
 
-/// What was found.
+/// The results of all checks.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Every line, in the order of the table above.
     pub checks: Vec<Check>,
-    /// Rows of the matrices that were computed again, and how many there are.
+    /// The number of recomputed matrix rows, and of all rows.
     pub rows: (usize, usize),
-    /// How many tokens the passes read.
+    /// The number of tokens of each pass.
     pub tokens: Vec<usize>,
 }
 
 impl Report {
-    /// Whether everything holds that was looked at.
+    /// Whether all checks that ran have passed.
     pub fn ok(&self) -> bool {
         self.checks.iter().all(|check| check.ok)
     }
 }
 
-/// For how many layers one counts in [`Progress`] that is computed again, with every kernel.
+/// The weight of a layer in [`Progress`] that is recomputed with every kernel, in layers.
 const AGAIN: usize = 10;
 
-/// Told what is under way, and how many layers of [`layers`] are done.
+/// Called with the current activity and the number of finished layers, out of [`layers`].
 pub type Progress<'a> = &'a (dyn Fn(&'static str, usize) + Sync);
 
-/// How many layers all runs have together, for [`Progress`].
+/// The number of layers of all runs together, for [`Progress`].
 pub fn layers(layers: usize) -> usize {
     layers * ((1 + DECODES) * (2 + AGAIN) + 8)
 }
 
-/// How the tokens of a run are drawn: so that temperature, top-k and top-p all change something.
+/// The sampler settings of the runs; temperature, top-k and top-p all have an effect.
 const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 1 };
 
 /// Checks `model`.
 ///
 /// # Errors
-/// [`Error::Prompt`] where the ids cannot be run,
-/// [`Error::Interrupted`] where the backend was asked to stop, and where
-/// the backend fails. What does not hold is no error.
+/// [`Error::Prompt`] if the ids cannot be run, [`Error::Interrupted`] after a stop request, and the errors of the
+/// backend. A failed check is no error.
 pub fn run<B: Backend>(model: &Model<B>, plan: &Plan<'_>, progress: Progress<'_>) -> Result<Report> {
     all(model, None::<&Model<B>>, plan, progress)
 }
 
-/// The same of a model on another device than the processor, which is held against `processor` too: the same model
-/// there, in float32.
+/// [`run`] for a model on another device than the processor. It is also compared with `processor`, the same model there
+/// in float32.
 ///
 /// # Errors
-/// As [`run`]'s.
+/// Those of [`run`].
 pub fn run_beside<B: Backend, C: Backend>(
     model: &Model<B>,
     processor: &Model<C>,
@@ -173,9 +172,9 @@ fn all<B: Backend, C: Backend>(
     let plain = run.plain()?;
     let found = frames::record(&run, &plan.sample)?;
     let recorded = recorded(&run, &plain, &found.logits);
-    let threads = run.threads(&found.prints)?;
+    let threads = run.threads(&found.hashes)?;
     let float32 = processor.map(|processor| float32::check(&run, processor)).transpose()?;
-    let batch = alone::check(&run)?;
+    let batch = batch_invariance::check(&run)?;
     let tokenizer = tokens::check(plan, model)?;
     let mut checks = vec![recorded, found.derived, threads];
     checks.extend(found.kernels);
@@ -186,19 +185,19 @@ fn all<B: Backend, C: Backend>(
     Ok(Report { checks, rows: found.rows, tokens })
 }
 
-/// Checks that what a pass over `tokens` tokens records of one layer can be held, and what is outside the layers.
+/// Checks that the frames of one layer, and of the stages outside the layers, fit in memory for `tokens` tokens.
 ///
 /// # Errors
-/// [`Error::Prompt`] where memory is not free for it.
+/// [`Error::Prompt`] if there is not enough free memory.
 fn room<B: Backend>(model: &Model<B>, tokens: usize) -> Result<()> {
     let (sizes, dims) = (Sizes { layers: 1, ..model.sizes() }, PassDims { pass: 0, start: 0, tokens });
     let bytes = |site: &Site| {
         let lengths = site.stage.axes().iter().map(|&axis| sizes.axis(axis, dims));
         lengths.fold(site.stage.value_bytes(), usize::saturating_mul)
     };
-    // A stage is held twice while its rows come together.
+    // A stage needs twice its size while its rows are assembled.
     let all = Site::all(&sizes, dims).iter().map(bytes).fold(0, usize::saturating_add).saturating_mul(2);
-    // Whatever device the model is on, they are held here.
+    // The frames are in host memory for every device.
     match cpu::free_memory() {
         Some(free) if free < all => Err(Error::prompt("there is not enough memory to check so many tokens")
             .expected(format!("room for {all} bytes: every stage of a layer is held, for {tokens} tokens"))
@@ -208,7 +207,7 @@ fn room<B: Backend>(model: &Model<B>, tokens: usize) -> Result<()> {
     }
 }
 
-/// The model, and how far its runs are.
+/// The model, and the progress of its runs.
 struct Runs<'a, B: Backend> {
     model: &'a Model<B>,
     ids: &'a [u32],
@@ -217,24 +216,24 @@ struct Runs<'a, B: Backend> {
 }
 
 impl<B: Backend> Runs<'_, B> {
-    /// How many decode passes the context has room for.
+    /// The number of decode passes that fit in the context.
     fn decodes(&self) -> usize {
         DECODES.min(self.model.config.context.saturating_sub(self.ids.len()))
     }
 
-    /// Says that one more layer is done.
+    /// Reports one more finished layer.
     fn tick(&self, what: &'static str) {
         self.ticks(what, 1);
     }
 
-    /// Says that something is done that takes as long as `count` layers.
+    /// Reports work equal to `count` layers as finished.
     fn ticks(&self, what: &'static str, count: usize) {
         let done = self.done.fetch_add(count, Ordering::Relaxed) + count;
         (self.progress)(what, done);
     }
 
-    /// Runs the passes, each watched by a probe of its own, made for it and the random number of its draw, and hands over
-    /// the last logits of each.
+    /// Runs the passes. `probe` makes a probe for each pass and the random number of its draw; `see` gets that probe
+    /// and the last logits.
     fn passes<P: Probe>(
         &self,
         mut probe: impl FnMut(PassDims, Option<f64>) -> P,
@@ -257,7 +256,7 @@ impl<B: Backend> Runs<'_, B> {
         Ok(())
     }
 
-    /// The last logits of each pass of a run that nobody watches.
+    /// The last logits of each pass of a run without a probe.
     fn plain(&self) -> Result<Vec<Vec<u32>>> {
         let mut all = Vec::new();
         self.passes(
@@ -271,20 +270,20 @@ impl<B: Backend> Runs<'_, B> {
         Ok(all)
     }
 
-    /// That one thread computes what all of them do.
-    fn threads(&self, all: &prints::Prints) -> Result<Check> {
+    /// Checks that one thread gives the results of all threads.
+    fn threads(&self, all: &row_hashes::RowHashes) -> Result<Check> {
         let threads = rayon::current_num_threads();
-        // Where there is one, two are the others.
+        // With only one, it is compared with two.
         let other = if threads == 1 { 2 } else { 1 };
         let Ok(pool) = ThreadPoolBuilder::new().num_threads(other).build() else {
             return Ok(Check::skipped("threads", "the system gives no other threads"));
         };
-        let mut seen = prints::Prints::default();
+        let mut seen = row_hashes::RowHashes::default();
         let ran = pool.install(|| {
             self.passes(
-                |_, _| prints::Printing::new(|| self.tick("running on another number of threads")),
+                |_, _| row_hashes::RowHasher::new(|| self.tick("running on another number of threads")),
                 |probe, _| {
-                    seen.extend(probe.prints);
+                    seen.extend(probe.hashes);
                     Ok(())
                 },
             )
@@ -296,7 +295,7 @@ impl<B: Backend> Runs<'_, B> {
     }
 }
 
-/// That logits are the same watched and unwatched.
+/// Checks that logits are equal with and without a recorder.
 fn recorded<B: Backend>(run: &Runs<'_, B>, plain: &[Vec<u32>], recorded: &[Vec<u32>]) -> Check {
     let mut check = Check::new("recorded", 0.0);
     for (pass, (plain, recorded)) in plain.iter().zip(recorded).enumerate() {
@@ -310,7 +309,8 @@ fn recorded<B: Backend>(run: &Runs<'_, B>, plain: &[Vec<u32>], recorded: &[Vec<u
     check
 }
 
-/// The first ids of a seed, for a model without a prompt: spread over its vocabulary, the same on every machine.
+/// Random ids from a seed, for a model without a prompt. They are spread over the vocabulary, and equal on every
+/// machine.
 pub fn seeded_ids(vocab: usize, tokens: usize, seed: u64) -> Vec<u32> {
     let mut random = sample::Random::new(seed);
     (0..tokens).map(|_| random.below(vocab) as u32).collect()

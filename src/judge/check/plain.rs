@@ -1,4 +1,4 @@
-//! What the plain functions of [`llama_trace_core::ops`] give, for kernels to be held against.
+//! Results of the plain functions of [`llama_trace_core::ops`], as references for kernels.
 
 use std::ops::Range;
 
@@ -13,12 +13,12 @@ use llama_trace_core::ops::quantize::Quantized;
 use llama_trace_engine::backend::{Backend, WholeRows};
 use llama_trace_engine::model::Model;
 
-/// Products of all tokens with some rows of a matrix: (rows, tokens), as [`ops::matmul`] and [`ops::quantize`] have
-/// them, rounded as the precision rounds; without the bias.
+/// Products of all tokens with some rows of a matrix, (rows, tokens), computed by [`ops::matmul`] and
+/// [`ops::quantize`]. They are rounded to the precision and have no bias.
 pub(super) struct Products {
     pub(super) rows: Range<usize>,
     pub(super) values: Vec<f32>,
-    /// The largest term of each.
+    /// The largest term of each product.
     pub(super) largest: Vec<f64>,
 }
 

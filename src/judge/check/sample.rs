@@ -1,26 +1,26 @@
-//! Which rows of the matrices are computed again.
+//! The rows of the matrices that are recomputed.
 
 use std::ops::Range;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Rows of each matrix that are, at least.
+/// Recomputed rows per matrix, at least.
 pub const ROWS: usize = 256;
 
-/// Rows that stand together, so that tiles are full.
+/// Length of a run of consecutive rows, which fills the kernels' tiles.
 pub const TOGETHER: usize = 64;
 
-/// A choice of rows.
+/// A selection of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sample {
     /// All of them.
     All,
-    /// [`ROWS`] of each matrix, chosen by this seed; of smaller ones all.
+    /// [`ROWS`] of each matrix, selected by this seed; all rows of smaller matrices.
     Seeded(u64),
 }
 
-/// Random numbers that are the same on every machine.
+/// Random numbers that are equal on every machine.
 pub(super) struct Random(ChaCha8Rng);
 
 impl Random {
@@ -28,14 +28,14 @@ impl Random {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }
 
-    /// A number from 0 on below `end`.
+    /// A random number from 0 to `end` − 1.
     pub(super) fn below(&mut self, end: usize) -> usize {
         self.0.random_range(0..end.max(1))
     }
 }
 
 impl Sample {
-    /// The rows that are chosen of matrix number `number`, which has `count`: runs in order, apart from one another.
+    /// The selected rows of matrix number `number` with `count` rows: runs in order, spread over the matrix.
     pub fn of(self, number: usize, count: usize) -> Vec<Range<usize>> {
         let runs = ROWS / TOGETHER;
         match self {

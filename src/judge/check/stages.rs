@@ -1,4 +1,4 @@
-//! One stage against its rule in float64.
+//! One stage compared with its rule in float64.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use llama_trace_core::trace::{Frame, Site, Values};
 use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::Model;
 
-/// The frames that are held.
+/// The frames in memory.
 pub(super) type Frames = HashMap<Site, Arc<Frame>>;
 
-/// How far the cells of `site` are from what their rules give in float64: all of them, or of a product those of the
-/// rows that `sample` has. Nothing for what is given.
+/// The distance of the cells of `site` from their rules in float64: all cells, or for a product those of the rows in
+/// `sample`. `None` for inputs, which have no rule.
 ///
 /// # Errors
-/// Where the backend fails or was asked to stop.
+/// The errors of the backend, and a stop request.
 pub(super) fn distance<B: Backend>(
     model: &Model<B>,
     rules: &Rules,

@@ -1,4 +1,4 @@
-//! Text to ids and back.
+//! The tokenizer: text to ids and back.
 
 use super::sample::Random;
 use super::{Check, Plan, Sample};
@@ -9,20 +9,20 @@ use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::Model;
 use llama_trace_formats::tokenizer::Tokenizer;
 
-/// Tokens of the vocabulary that are tried, where not all are.
+/// Number of vocabulary tokens tested, if not all are.
 const TOKENS: usize = 4096;
 
-/// What a decoder writes in place of bytes that are no UTF-8.
+/// The replacement character that a decoder writes for invalid UTF-8.
 const NO_TEXT: char = '\u{fffd}';
 
-/// That ids give a text that gives the ids again. It holds for ids that a text was split into: those of the prompt must
-/// all come back. Ids that nobody split need not: many ids spell one text. Of those, and of each token of the
-/// vocabulary by itself, it is the text that must come back.
+/// Checks that ids decode to a text that encodes to the same ids. This must hold for the ids of a text, so those of the
+/// prompt must all come back. It need not hold for arbitrary ids, because several id sequences can spell one text. For
+/// those, and for each token of the vocabulary alone, only the text must come back.
 ///
-/// Left out are special tokens, for which no text stands, and those that are a part of a character.
+/// Special tokens, which have no text, and tokens that are part of a character are skipped.
 ///
 /// # Errors
-/// [`llama_trace_core::error::Error::Interrupted`] where the process was asked to stop.
+/// [`llama_trace_core::error::Error::Interrupted`] if the process was asked to stop.
 pub(super) fn check<B: Backend>(plan: &Plan<'_>, model: &Model<B>) -> Result<Check> {
     let Some(tokenizer) = plan.tokenizer else {
         return Ok(Check::skipped("tokenizer", "the model has no tokenizer"));
@@ -39,7 +39,7 @@ pub(super) fn check<B: Backend>(plan: &Plan<'_>, model: &Model<B>) -> Result<Che
         stop::check()?;
         let id = if all { i } else { random.below(vocab) };
         let Some(text) = text(tokenizer, &[id as u32]) else { continue };
-        // A vocabulary need not have a token for every character that one of its tokens has.
+        // A vocabulary need not have tokens for all characters of one of its tokens.
         let Ok(ids) = tokenizer.encode_plain(&text) else { continue };
         let Some(again) = self::text(tokenizer, &ids) else { continue };
         tried = true;
@@ -50,17 +50,17 @@ pub(super) fn check<B: Backend>(plan: &Plan<'_>, model: &Model<B>) -> Result<Che
         });
     }
     if !tried {
-        return Ok(Check::skipped("tokenizer", "no id of it has a text of its own"));
+        return Ok(Check::skipped("tokenizer", "none of its ids has a text of its own"));
     }
     Ok(check)
 }
 
-/// Tries the prompt. Whether there was something to try.
+/// Tests the prompt. Returns whether there was something to test.
 fn prompt(plan: &Plan<'_>, tokenizer: &dyn Tokenizer, check: &mut Check) -> bool {
     let all = plan.split.as_ref().unwrap_or(&plan.ids);
     let Some(text) = text(tokenizer, all) else { return false };
     let Ok(ids) = tokenizer.encode(&text) else {
-        // What was split once can be split again.
+        // A text that was encoded once must encode again.
         check.differ(usize::from(plan.split.is_some()), || token(0));
         return plan.split.is_some();
     };
@@ -74,8 +74,8 @@ fn prompt(plan: &Plan<'_>, tokenizer: &dyn Tokenizer, check: &mut Check) -> bool
     true
 }
 
-/// The text of `ids`, at whose beginning the token stands that begins a text, where the tokenizer adds one: a decoder
-/// may take the first blank away after it. None where another id has no text of its own, or all together have none.
+/// The text of `ids`. The beginning-of-text token is put before them, if the tokenizer adds one, because a decoder may
+/// remove the first space after it. `None` if another id has no text of its own, or all together have none.
 fn text(tokenizer: &dyn Tokenizer, ids: &[u32]) -> Option<String> {
     let (mut stream, mut text) = (tokenizer.stream(), String::new());
     let own = ids.iter().copied().skip(usize::from(ids.first().copied() == tokenizer.bos()));
@@ -91,8 +91,8 @@ fn text(tokenizer: &dyn Tokenizer, ids: &[u32]) -> Option<String> {
     (!text.is_empty() && !text.contains(NO_TEXT)).then_some(text)
 }
 
-/// The text of `ids` that a text was split into. One of them may have none by itself: a blank that the tokenizer puts before
-/// every text, and takes away again.
+/// The text of `ids` that came from a text. A single id may have no text: the space that the tokenizer puts before
+/// every text and removes again.
 fn decoded(tokenizer: &dyn Tokenizer, ids: &[u32]) -> String {
     let mut stream = tokenizer.stream();
     let pieces: String = ids.iter().map(|&id| stream.push(id)).collect();

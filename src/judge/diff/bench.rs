@@ -1,4 +1,4 @@
-//! Stages computed from what a run had before them, by their rules: as the rules are, or with a mistake in them.
+//! Computes stages from the earlier stages of a run by their rules, unchanged or with a mistake.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,68 +19,69 @@ use llama_trace_engine::model::Model;
 /// The frames of one run.
 pub(super) type Frames = HashMap<Site, Arc<Frame>>;
 
-/// One of the frames that a stage is folded from.
+/// A frame that a stage is computed from.
 type Operand = (Site, Arc<Frame>);
 
-/// Cells with what their rules give.
+/// Cells with the results of their rules.
 pub(super) type Exactly = Vec<(usize, f64)>;
 
-/// What is otherwise than the rules have it, besides a [`Change`].
+/// Modifications of the computation, besides a [`Change`].
 #[derive(Clone, Copy, Default)]
 pub(super) struct Otherwise {
-    /// Stages that are computed again, although they are there.
+    /// Stages that are recomputed although the run has them.
     pub(super) again: &'static [Stage],
-    /// What else a stage reads.
+    /// Additional inputs of stages.
     pub(super) also: &'static [(Stage, Stage)],
-    /// The values that a product reads are rounded to int8 first, so many to a scale; 0 for a whole row.
+    /// Whether the inputs of products are rounded to int8 first, and the values per scale; 0 for a whole row.
     pub(super) quantize: Option<usize>,
-    /// They are rounded to bfloat16 first.
+    /// Whether they are rounded to bfloat16 first.
     pub(super) rounds_inputs: bool,
-    /// Stages that read what enters their layer, too.
+    /// Stages that also read the input of their layer.
     pub(super) reads_input: &'static [Stage],
-    /// Stages that read each row less its mean.
+    /// Stages that subtract the mean from each row of their input.
     pub(super) centres: &'static [Stage],
-    /// What heads give, (T, H, C), is read as if heads came first, (H, T, C).
+    /// Whether the heads' outputs (T, H, C) are read as (H, T, C).
     pub(super) merges_heads: bool,
 }
 
-/// Where stages are computed.
+/// Computes stages of one run.
 pub(super) struct Bench<'a, B: Backend> {
     pub(super) model: &'a Model<B>,
     pub(super) rules: &'a Rules,
     pub(super) change: &'a dyn Change,
     pub(super) otherwise: Otherwise,
-    /// The stages of the run whose inputs are taken.
+    /// The stages of the run, as inputs.
     pub(super) run: &'a Frames,
-    /// Those that both runs have. What is not among them is computed from those before it, so that one input serves both.
+    /// Stages that both runs have. Others are computed from those before them, so both runs use the same inputs.
     pub(super) both: &'a Frames,
-    /// What is not among them and stands for the run's own: keys and values of earlier passes, and what the layer before gave.
+    /// Substitutes for stages of the run that B lacks: keys and values of earlier passes, and the output of the
+    /// previous layer.
     pub(super) kept: &'a Frames,
-    /// The reference's, for what cannot be computed.
+    /// The stages of the reference, for inputs that cannot be computed.
     pub(super) reference: &'a Frames,
-    /// What was computed on the way.
+    /// Intermediate stages computed so far.
     pub(super) made: Frames,
 }
 
 impl<'a, B: Backend> Bench<'a, B> {
-    /// What the cells of `site` are, computed from the run's own inputs, of a product with a matrix those of the rows that
-    /// `sample` has; none where the inputs are not there.
+    /// The results for the cells of `site`, computed from the run's own inputs. For a product with a matrix, only those
+    /// of the rows in `sample`. `None` if an input is missing.
     ///
     /// # Errors
-    /// Where the backend fails or was asked to stop.
+    /// The errors of the backend, and a stop request.
     pub(super) fn fold(&mut self, site: Site, sample: Sample) -> Result<Option<Exactly>> {
         self.fold_rows(site, &self.rows(site, sample))
     }
 
-    /// The rows of the matrix of `site` that `sample` has; none where it is no product with one.
+    /// The rows of the matrix of `site` in `sample`; empty if it is no product with a matrix.
     pub(super) fn rows(&self, site: Site, sample: Sample) -> Vec<Range<usize>> {
         self.rules.of(site).map_or_else(Vec::new, |rules| check::rows(site, &rules, sample))
     }
 
-    /// The same of these rows.
+    /// [`Bench::fold`] for these rows.
     ///
     /// # Errors
-    /// As [`Bench::fold`]'s.
+    /// Those of [`Bench::fold`].
     pub(super) fn fold_rows(&mut self, site: Site, rows: &[Range<usize>]) -> Result<Option<Exactly>> {
         let Some(operands) = self.operands(site)? else { return Ok(None) };
         let mut held = Held::default();
@@ -103,7 +104,7 @@ impl<'a, B: Backend> Bench<'a, B> {
         cells.fold(rows, &|seen: &mut Exactly, at, exact| seen.push((at, exact.value)), merge)
     }
 
-    /// The stages that are computed to get `site`, itself among them.
+    /// The stages that are computed to get `site`, itself included.
     pub(super) fn chain(&self, site: Site) -> Vec<Site> {
         let mut chain = vec![site];
         let mut next = 0;
@@ -118,13 +119,13 @@ impl<'a, B: Backend> Bench<'a, B> {
         chain
     }
 
-    /// Whether the stage is computed by way of one of the run's own that has a layer.
+    /// Whether the computation of the stage uses one of the run's own stages in a layer.
     pub(super) fn stands_on_own(&self, site: Site) -> bool {
         let own = |source: &Site| source.layer.is_some() && self.is_there(*source);
         self.chain(site).iter().any(|site| self.sources(*site).iter().any(own))
     }
 
-    /// Whether the stage is computed by way of one that is the reference's.
+    /// Whether the computation of the stage uses one of the reference's.
     pub(super) fn borrows(&self, site: Site) -> bool {
         let borrowed = |source: &Site| {
             source.stage != Stage::Tokens && !self.is_there(*source) && !computable(*source, site)
@@ -132,7 +133,7 @@ impl<'a, B: Backend> Bench<'a, B> {
         self.chain(site).iter().any(|site| self.sources(*site).iter().any(borrowed))
     }
 
-    /// Whether the run has the stage itself, or something stands for it.
+    /// Whether the run has the stage itself, or a substitute for it.
     pub(super) fn is_there(&self, site: Site) -> bool {
         self.both.contains_key(&site) && !self.otherwise.again.contains(&site.stage)
             || self.kept.contains_key(&site)
@@ -146,7 +147,7 @@ impl<'a, B: Backend> Bench<'a, B> {
         sources
     }
 
-    /// The frames that `site` is folded from.
+    /// The frames of the stage's operands.
     fn operands(&mut self, site: Site) -> Result<Option<Vec<Operand>>> {
         let mut operands = Vec::new();
         for source in self.sources(site) {
@@ -173,10 +174,10 @@ impl<'a, B: Backend> Bench<'a, B> {
         Ok(Some(operands))
     }
 
-    /// What is read at `source` to compute a cell of `of`: the run's own, or else it is computed.
+    /// The frame of `source`, as an input of `of`: the run's own, or a computed one.
     ///
     /// # Errors
-    /// As [`Bench::fold`]'s.
+    /// Those of [`Bench::fold`].
     pub(super) fn operand(&mut self, source: Site, of: Site) -> Result<Option<Arc<Frame>>> {
         if self.is_there(source) {
             let own = if self.both.contains_key(&source) { self.run } else { self.kept };
@@ -201,14 +202,14 @@ impl<'a, B: Backend> Bench<'a, B> {
     }
 }
 
-/// Whether `source` is computed again for `site` where it is not there: what is of the same layer, or of none before the
-/// layers. What an earlier layer gave is kept, or is the reference's.
+/// Whether a missing `source` is computed for `site`: if it is in the same layer, or before the layers. The output of
+/// an earlier layer is a substitute or the reference's.
 fn computable(source: Site, site: Site) -> bool {
     let start = matches!(source.stage, Stage::Embedding | Stage::RopeCos | Stage::RopeSin | Stage::Mask);
     start || (source.stage != Stage::Tokens && source.layer == site.layer)
 }
 
-/// Other values in the shape of a frame.
+/// A frame with the shape of another, and other values.
 fn frame_like(of: &Frame, values: Vec<f32>) -> Option<Frame> {
     frame(of.site, of.shape(), values)
 }
@@ -220,7 +221,7 @@ fn heads_first(of: &Frame) -> Option<Frame> {
     frame_like(of, turned.iter().copied().collect())
 }
 
-/// The frame with each of its rows, along the last axis, less its mean.
+/// The frame with the mean of each row (along the last axis) subtracted.
 fn centred(of: &Frame) -> Option<Frame> {
     let (mut values, width) = (floats(of).to_vec(), *of.shape().last()?);
     for row in values.chunks_exact_mut(width.max(1)) {
@@ -244,7 +245,7 @@ fn rounded_to_steps(of: &Frame, width: usize, group: usize) -> Option<Frame> {
     frame_like(of, values)
 }
 
-/// Value by value, what a frame has where something was computed.
+/// Pairs of a frame's value and the computed value, for each computed cell.
 pub(super) fn beside<'f>(
     frame: &'f Frame,
     exactly: &'f Exactly,
@@ -252,7 +253,8 @@ pub(super) fn beside<'f>(
     exactly.iter().map(|&(at, exact)| (at, number(frame, at), exact))
 }
 
-/// That an error is the run's own and no reason to stop looking at the others: an id outside the vocabulary.
+/// Turns an error of the run itself, such as an id outside the vocabulary, into `None`: the other stages are still
+/// compared.
 pub(super) fn of_the_run<T>(result: Result<Option<T>>) -> Result<Option<T>> {
     match result {
         Err(Error::Usage(_)) => Ok(None),

@@ -1,4 +1,4 @@
-//! What can differ before anything is computed: the model, the text, its tokens.
+//! Differences before any computation: the model, the text, its tokens.
 
 use serde_json::{Map, Value, json};
 
@@ -7,15 +7,15 @@ use super::traced::{About, Pass};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Address, Site, Stage, Step};
 
-/// What differs, and what it looks like.
+/// A difference, and a diagnosis of it.
 pub(super) struct Cause {
     pub(super) first: First,
     pub(super) diagnosis: Vec<Diagnosis>,
-    /// The pass that reads other tokens: what the passes before it computed comes first. 0 where nothing does.
+    /// The first pass with different tokens; the passes before it are compared first. 0 for other causes.
     pub(super) pass: usize,
 }
 
-/// The first of these that differs, in the order of causes.
+/// The first of these causes that differs, in their order.
 pub(super) fn first(a: &About, b: &About) -> Option<Cause> {
     if let Some(first) = artifact(a, b) {
         return Some(Cause { first, diagnosis: Vec::new(), pass: 0 });
@@ -49,15 +49,15 @@ pub(super) fn first(a: &About, b: &About) -> Option<Cause> {
             site: None,
         },
     };
-    // A later pass reads what was drawn: nothing was put before it.
+    // A later pass reads a drawn token; no token was put before it.
     let diagnosis = if number == 0 { bos(of_a, of_b) } else { None };
     Some(Cause { first, diagnosis: diagnosis.into_iter().collect(), pass: number })
 }
 
-/// Checks that runs of the same ids have them in the same passes: in others no stage has the same rows and keys.
+/// Checks that runs over the same ids split them into the same passes. Otherwise no stage has the same rows and keys.
 ///
 /// # Errors
-/// [`Error::Usage`] where they have not.
+/// [`Error::Usage`] if they do not.
 pub(super) fn check_passes(a: &About, b: &About) -> Result<()> {
     let ids = |about: &About| -> Vec<u32> {
         about.passes.iter().flat_map(|pass| &pass.tokens).map(|token| token.id).collect()
@@ -68,7 +68,7 @@ pub(super) fn check_passes(a: &About, b: &About) -> Result<()> {
     let mut pairs = a.passes.iter().zip(&b.passes).enumerate();
     let other = pairs.find(|(_, (a, b))| a.dims.tokens != b.dims.tokens).filter(|_| same);
     let Some((number, (of_a, of_b))) = other else { return Ok(()) };
-    // One that reads fewer, and no more after them, reads another text.
+    // If one run reads fewer tokens and then ends, it reads another text.
     let shorter = if of_a.dims.tokens < of_b.dims.tokens { a } else { b };
     if shorter.passes.len() == number + 1 {
         return Ok(());
@@ -78,10 +78,8 @@ pub(super) fn check_passes(a: &About, b: &About) -> Result<()> {
         format!("{}: {} {tokens} in p{}", about.name, pass.dims.tokens, pass.dims.pass)
     };
     let (ours, theirs) = (format!("as in {}", tokens(a, of_a)), tokens(b, of_b));
-    let other = Error::usage(
-        "the same ids were read in other passes, so that no stage of the one is one of the other",
-    );
-    // Who ported something has no `export` to run anew.
+    let other = Error::usage("the two read the same ids in different passes: their stages do not correspond");
+    // A port cannot rerun `export`.
     let anew = match (a.is_foreign(), b.is_foreign()) {
         (false, true) => Some(("A", chunk(&a.passes, &b.passes))),
         (true, false) => Some(("B", chunk(&b.passes, &a.passes))),
@@ -93,7 +91,7 @@ pub(super) fn check_passes(a: &About, b: &About) -> Result<()> {
             None => "let the other runtime read its prompt at once, or in parts of one length, as `llama-trace export --chunk` does".into(),
         }));
     }
-    // Which of the two reads its prompt in parts.
+    // The run that reads its prompt in parts.
     let (letter, first) = match (&a.passes[0].dims, &b.passes[0].dims) {
         (a, b) if a.tokens > b.tokens => ("A", b),
         (_, b) if of_a.dims.tokens > of_b.dims.tokens => ("A", b),
@@ -105,29 +103,30 @@ pub(super) fn check_passes(a: &About, b: &About) -> Result<()> {
     )))
 }
 
-/// How `export` reads a prompt, which it read in the passes `own`, in those of another run; none where it does not.
+/// The option with which `export` reads the prompt of the passes `own` in those of another run; `None` if there is
+/// none.
 fn chunk(own: &[Pass], other: &[Pass]) -> Option<String> {
     let lengths = |passes: &[Pass]| passes.iter().map(|pass| pass.dims.tokens).collect::<Vec<_>>();
     let (own, other) = (lengths(own), lengths(other));
-    // The prompt is in passes of one length, but for its last, and each later pass has one token.
+    // A chunked prompt has passes of one length, except the last, and each later pass has one token.
     let (&first, rest) = other.split_first()?;
     let rest = &rest[rest.iter().take_while(|&&tokens| tokens == first).count()..];
     let is_chunked =
         rest.iter().all(|&tokens| tokens <= first) && rest.iter().skip(1).all(|&tokens| tokens == 1);
-    // A shorter pass that is no single token ends a prompt for sure.
+    // A shorter pass of several tokens is certainly the end of a prompt.
     let parts = own.iter().take_while(|&&tokens| tokens == own[0]).count();
     let end = own.get(parts).filter(|&&tokens| tokens > 1).map(|tokens| parts * own[0] + tokens);
     let how = if end == Some(first) { "without --chunk".into() } else { format!("with --chunk {first}") };
     is_chunked.then_some(how)
 }
 
-/// From which pass on the tokens are other ones: its stages, and those of later passes, are not compared.
+/// The first pass with different tokens. Its stages and those of later passes are not compared.
 pub(super) fn same_until(a: &About, b: &About) -> usize {
     let differs = |(a, b): (&Pass, &Pass)| different(a, b).is_some();
     a.passes.iter().zip(&b.passes).position(differs).unwrap_or(a.passes.len())
 }
 
-/// The first row in which the tokens of a pass differ, where both runs say what they read; else whether one reads more.
+/// The first row in which the tokens of a pass differ, if both runs have them. Otherwise row 0 if one reads more.
 fn different(a: &Pass, b: &Pass) -> Option<usize> {
     if a.tokens.is_empty() || b.tokens.is_empty() {
         return (a.dims.tokens != b.dims.tokens).then_some(0);
@@ -137,14 +136,14 @@ fn different(a: &Pass, b: &Pass) -> Option<usize> {
         .find(|&row| a.tokens.get(row).map(|token| token.id) != b.tokens.get(row).map(|token| token.id))
 }
 
-/// In how many rows they differ.
+/// The number of rows that differ.
 fn apart(a: &Pass, b: &Pass) -> usize {
     let longest = a.dims.tokens.max(b.dims.tokens);
     let id = |pass: &Pass, row: usize| pass.tokens.get(row).map(|token| token.id);
     (0..longest).filter(|&row| id(a, row).is_none() || id(a, row) != id(b, row)).count()
 }
 
-/// Whether all that differs is the token that a text begins with: one is missing, one is too many, or it is another.
+/// Whether only the beginning-of-text token differs: it is missing, there is one too many, or it is another.
 fn bos(a: &Pass, b: &Pass) -> Option<Diagnosis> {
     let ids = |pass: &Pass| pass.tokens.iter().map(|token| token.id).collect::<Vec<_>>();
     let (ours, theirs) = (ids(a), ids(b));
@@ -163,7 +162,7 @@ fn bos(a: &Pass, b: &Pass) -> Option<Diagnosis> {
     (missing || too_many || other).then(|| found(form))
 }
 
-/// The first setting of the models that differs, of those that change a number; or their weights.
+/// The first setting of the models that differs and changes a number; or their weights.
 fn artifact(a: &About, b: &About) -> Option<First> {
     let differs = |address: &str, ours: Value, theirs: Value| First {
         kind: Kind::Artifact,
@@ -177,11 +176,11 @@ fn artifact(a: &About, b: &About) -> Option<First> {
     if let Some((name, ours, theirs)) = setting(&a.known(), &b.known()) {
         return Some(differs(&format!("config.{name}"), ours, theirs));
     }
-    // One file may have the embedding table a second time, as a head of its own: the logits tell whether that is another.
+    // A file may contain the embedding table a second time, as a separate head. The logits show whether the two differ.
     let tied = |about: &About| about.known().get("tied").cloned();
     let alike = a.precision == b.precision && tied(a) == tied(b);
     match (&a.fingerprint, &b.fingerprint) {
-        // In another precision the same weights may be other numbers.
+        // In another precision the same weights may be different numbers.
         (Some(ours), Some(theirs)) if ours != theirs && alike => {
             Some(differs("weights", json!(ours), json!(theirs)))
         }
@@ -189,11 +188,11 @@ fn artifact(a: &About, b: &About) -> Option<First> {
     }
 }
 
-/// The first setting that both know and that differs, of those that change a number.
+/// The first setting that both have and that differs, among those that change a number.
 pub(super) fn setting(a: &Map<String, Value>, b: &Map<String, Value>) -> Option<(String, Value, Value)> {
     let has_window =
         |settings: &Map<String, Value>| settings.get("window").is_some_and(|window| !window.is_null());
-    // Where no window is, it has no first layer; whose head it is shows in the logits.
+    // Without a window, its first layer does not matter. Whether the head is tied shows in the logits.
     let idle = |name: &str| {
         ["context", "tied"].contains(&name) || (name == "window_from" && !has_window(a) && !has_window(b))
     };
@@ -255,7 +254,7 @@ mod tests {
         let (one, two) =
             (about(&[1], |a| a.fingerprint = weights("x")), about(&[1], |b| b.fingerprint = weights("y")));
         assert_eq!(first(&one, &two).unwrap().first.address, "weights");
-        // The same head once more in the file is no other model.
+        // A second copy of the same head in the file is no other model.
         let tied = |tied, weights: &str| {
             about(&[1], |about| {
                 about.card.as_mut().unwrap().config.tied = tied;

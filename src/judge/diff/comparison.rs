@@ -1,4 +1,4 @@
-//! Two runs, stage by stage in the order of the pass.
+//! Compares two runs stage by stage, in the order of the pass.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use llama_trace_core::trace::{
     Address, Frame, ModelCard, PassDims, Sampling, Site, Sizes, Stage, Step, Values,
 };
 
-/// The cell of a stage that is told of, and what else is known of B's.
+/// The reported cell of a stage, and further facts about B's stage.
 struct Cell<'a> {
     at: usize,
     shape: &'a [usize],
@@ -27,33 +27,34 @@ struct Cell<'a> {
     print: Option<u64>,
 }
 
-/// How many times as far apart as what reads it a stage is that did not lead to it.
+/// If a stage that reads the first difference is equal in both, its file is wrong. The difference must exceed the
+/// reader's tolerance by this factor.
 const CLEAR: f64 = 16.0;
 
-/// So many stages that were not compared are named each.
+/// At most so many uncompared stages are named one by one.
 const NAMED: usize = 6;
 
-/// Two runs under comparison.
+/// Two runs that are compared.
 pub(super) struct Comparison<'a, A, B, J> {
     a: &'a mut A,
     b: &'a mut B,
     judge: J,
     sizes: Sizes,
     report: Report,
-    /// The stage that differs first, until the part of the pass that it is in is over.
+    /// The first stage that differs, until its part of the pass is complete.
     waits: Option<Site>,
-    /// Stages of B by what is in them, to notice one that is another's.
+    /// Stages of B by a hash of their values, to detect a copy of another stage.
     seen: HashMap<u64, Site>,
-    /// Whether the last row of logits has the same bits in both, and so what is drawn must be the same.
+    /// Whether the last row of logits has the same bits in both; the draw must then be the same.
     same_logits: bool,
-    /// What B draws from in the pass.
+    /// B's own logits and probabilities in the current pass.
     own: Own,
-    /// Passes in which it cannot be told whether B drew right.
+    /// Passes in which B's draw cannot be judged.
     not_told: BTreeSet<usize>,
 }
 
 impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
-    /// `known` are the sizes of the model, where neither run says them.
+    /// A comparison of two runs. `known` are the sizes of the model, if neither run has them.
     pub(super) fn new(a: &'a mut A, b: &'a mut B, known: Option<Sizes>, judge: J) -> Result<Self> {
         let sizes = sizes(a, b).or_else(|error| known.ok_or(error))?;
         let (sizes, report) = (sizes, Report { measured: judge.measures(), ..Report::default() });
@@ -77,7 +78,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         if cause.as_ref().is_none_or(|cause| cause.first.kind == Kind::Tokens) {
             causes::check_passes(self.a.about(), self.b.about())?;
         }
-        // What a later pass reads was drawn from what earlier ones computed.
+        // The tokens of a later pass were drawn from results of earlier ones.
         let (now, later) =
             if cause.as_ref().is_some_and(|cause| cause.pass == 0) { (cause, None) } else { (None, cause) };
         now.into_iter().for_each(|cause| self.because(cause));
@@ -123,7 +124,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 .push(format!("from p{} on the runs read other tokens, and are not compared", cause.pass)),
             None => {}
         }
-        // What has another shape tells of the file; values tell of the run.
+        // A wrong shape is a problem of the file; different values are a problem of the run.
         if let (None, Some(one)) = (&self.report.first, self.report.misshapen.first()) {
             self.report.first = Some(one.difference());
             self.report.notes.push(format!("{}: {}", one.site, one.why));
@@ -147,7 +148,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         let otherwise = self.went_on_otherwise();
         self.report.written_alone = otherwise.is_some();
         self.report.notes.extend(otherwise);
-        // Where something differs, that is what is to be said.
+        // If something differs, only that is reported.
         let not_told = self.not_told.len();
         if not_told > 0 && self.report.first.is_none() {
             let passes = if not_told == 1 { "a pass" } else { &format!("{not_told} passes") };
@@ -155,12 +156,12 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 Some(_) => "B has no logits, or no probs, of its own there",
                 None => "neither run says how it drew",
             };
-            self.report.notes.push(format!("of {passes} what was drawn is not judged: {why}"));
+            self.report.notes.push(format!("the draw of {passes} is not judged: {why}"));
         }
         if self.report.lines.is_empty() && self.report.first.is_none() {
             if let Some(missing) = self.report.damaged().next() {
                 return Err(Error::model(
-                    "there is nothing to compare: what B has of A's stages cannot be read",
+                    "there is nothing to compare: B's files of A's stages cannot be read",
                 )
                 .at(missing.site)
                 .expected("values that can be compared")
@@ -169,7 +170,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             }
             let what = match not_told {
                 0 => "the two have no stage in common",
-                _ => "of what B drew nobody can tell whether it is right",
+                _ => "it cannot be decided whether B's draw is right",
             };
             return Err(Error::usage(format!("there is nothing to compare: {what}"))
                 .at(&self.b.about().name)
@@ -177,13 +178,13 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 .found(
                     self.report.missing.iter().find_map(|missing| missing.why.as_deref()).unwrap_or("none"),
                 )
-                .next("look which files each of them has"));
+                .next("check which files each of them has"));
         }
         Ok(self.report)
     }
 
-    /// That B's map was not sure of the first stage that differs, or of one that may be an earlier one. Where nothing differs: of
-    /// what that holds.
+    /// Notes that B's map was unsure of the first stage that differs, or of an earlier candidate. If nothing differs:
+    /// of the compared stages.
     fn unsure(&self) -> Vec<String> {
         let unsure = &self.b.about().unsure;
         let listed =
@@ -203,7 +204,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         let Some(first) = first.site else { return Vec::new() };
         let mut others: BTreeSet<Stage> = unsure.get(&first.stage).into_iter().flatten().copied().collect();
         let own = !others.is_empty();
-        // As another stage a file differs, be it the same as this one or not.
+        // A file of another stage counts as different, whether it matches this one or not.
         let place = |site: Site| (site.pass, site.layer);
         let compared = |stage: Stage| self.report.lines.iter().find(|line| line.site.stage == stage);
         let mut earlier = Vec::new();
@@ -238,8 +239,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         }
     }
 
-    /// Where nothing differs: the stages that B does not have and that nothing was computed from which it has. A mistake in
-    /// them shows nowhere.
+    /// If nothing differs: notes the stages that B lacks and that no compared stage depends on. A mistake in them does
+    /// not show.
     fn beyond_compared(&self) -> Option<String> {
         if self.report.first.is_some() {
             return None;
@@ -274,12 +275,12 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         ))
     }
 
-    /// Takes note of a cause that is no stage.
+    /// Records a cause that is no stage.
     fn because(&mut self, cause: Cause) {
         (self.report.first, self.report.diagnosis) = (Some(cause.first), cause.diagnosis);
     }
 
-    /// Checks how many layers the runs say that ran, and says what is not compared for that.
+    /// Checks the number of layers that the runs report, and notes what is therefore not compared.
     fn check_layers(&mut self) -> Result<()> {
         let all = self.sizes.layers;
         for (letter, about) in [("A", self.a.about()), ("B", self.b.about())] {
@@ -292,7 +293,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                         .next("mend `layers` in capture.toml, or leave it out where all of them ran"));
                 }
                 Some(ran) if ran < all => self.report.notes.push(format!(
-                    "of {letter} the first {ran} of {all} layers ran: what comes after them is not compared"
+                    "in {letter} only the first {ran} of {all} layers ran: later stages are not compared"
                 )),
                 _ => {}
             }
@@ -300,7 +301,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         Ok(())
     }
 
-    /// Whether `site` comes after the layers that ran, where those are not all.
+    /// Whether `site` comes after the layers that ran, if not all of them did.
     fn is_after(&self, about: &About, site: Site) -> bool {
         about.layers.is_some_and(|ran| match site.layer {
             Some(layer) => layer >= ran,
@@ -308,7 +309,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         })
     }
 
-    /// The stages of a pass, and those that B has beyond them, each behind the one that stands for it.
+    /// The stages of a pass, and B's additional ones, each after the stage that stands for it.
     fn sites(&self, dims: PassDims) -> Vec<Site> {
         let mut sites = Site::all(&self.sizes, dims);
         for site in super::beyond(&self.sizes, dims).into_iter().filter(|site| self.b.has_beyond(*site)) {
@@ -318,7 +319,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         sites
     }
 
-    /// What A has in the place of a stage that the pass does not have.
+    /// A's counterpart of a stage that the pass does not have.
     fn stands_for(&self, site: Site, dims: PassDims) -> Option<Site> {
         let instead = site.stage.info().instead.filter(|_| !site.stage.present(&self.sizes, dims));
         instead.map(|stage| site.other(stage))
@@ -352,7 +353,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             (Ok(Some(a)), Ok(Some(b))) => (a, b),
             (Ok(None), Ok(theirs)) => {
                 if let Some(theirs) = &theirs {
-                    // What it drew from all the same.
+                    // B may have drawn from it anyway.
                     let (values, width) = (floats(theirs), self.sizes.vocab);
                     let last = || values.len().checked_sub(width).map(|first| values[first..].to_vec());
                     self.own.take(site.stage, last);
@@ -364,7 +365,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 self.report.missing.push(missing(Some(format!("A: {why}")), damaged));
                 return Ok(());
             }
-            // They were compared before the stages.
+            // The tokens were compared before the stages.
             (Ok(Some(_)), Ok(None)) if site.stage == Stage::Tokens && says_ids(self.b.about(), site.pass) => {
                 return Ok(());
             }
@@ -375,7 +376,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 let (why, damaged) = theirs.err().or_else(named).unzip();
                 let why = why.map(|why| format!("B: {why}"));
                 self.report.missing.push(missing(why, damaged.unwrap_or(false)));
-                a.into_iter().for_each(|frame| self.judge.alone(Arc::unwrap_or_clone(frame)));
+                a.into_iter().for_each(|frame| self.judge.only_a(Arc::unwrap_or_clone(frame)));
                 return Ok(());
             }
         };
@@ -430,7 +431,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         Ok(())
     }
 
-    /// Takes note of a stage whose values came part by part.
+    /// Records a stage that was compared part by part.
     fn streamed(&mut self, site: Site, shape: &[usize], seen: &Streamed) -> Result<()> {
         if site.stage == Stage::Logits {
             self.same_logits = seen.same_last;
@@ -449,7 +450,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             let at = judged.at.unwrap_or(0);
             let values =
                 [streamed::number(&*self.a, site, shape, at), streamed::number(&*self.b, site, shape, at)];
-            // It takes another look at all of their values.
+            // This reads all values of both once more.
             let odd = match self.report.first {
                 None => streamed::oddities(&*self.a, &*self.b, site, shape)?,
                 Some(_) => None,
@@ -460,19 +461,19 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         Ok(())
     }
 
-    /// How B drew.
+    /// B's sampler settings.
     fn sampling(&self) -> Option<Sampling> {
         self.b.about().sampling.or(self.a.about().sampling)
     }
 
-    /// Whether `drawn`, which B has at `site`, needs no look at A's: it follows from B's own logits and probabilities, or
-    /// nobody can tell. Where the logits have the same bits, A's can.
+    /// Whether `drawn`, B's values at `site`, need not be compared with A's: they follow from B's own logits and
+    /// probabilities, or cannot be judged. If the logits have the same bits, A's values are compared.
     fn drew_right(&mut self, site: Site, drawn: &Frame, apart: impl FnOnce() -> Apart) -> bool {
         if !matches!(site.stage, Stage::Nucleus | Stage::Sampled) {
             return false;
         }
         let sampling = self.sampling();
-        // Of equal logits each may be the argmax.
+        // Each of several equal logits may be the argmax.
         let greedy = sampling.is_some_and(|sampling| sampling.temperature == 0.0);
         if self.same_logits && !greedy {
             return false;
@@ -502,14 +503,14 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         if let Some(print) = print {
             self.seen.entry(print).or_insert(judged.line.site);
         }
-        // Of stages that are the same, the first that there is something to say of.
+        // While all stages are equal, only the first note is kept.
         if !judged.line.differs() && self.report.first.is_none() && self.report.notes.is_empty() {
             self.report.notes.extend(judged.note);
         }
         self.report.lines.push(judged.line);
     }
 
-    /// Takes note of a stage that differs.
+    /// Records a stage that differs.
     fn differs(&mut self, cell: &Cell<'_>, judged: &Judged) {
         let site = judged.line.site;
         let [ours, theirs] = cell.values;
@@ -542,7 +543,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         self.waits = (kind == Kind::Stage).then_some(site);
     }
 
-    /// Where the mistake may lie that shows at `site` first, where some of what leads to it was not compared: in that, too.
+    /// Where else the mistake that shows at `site` may be: in earlier stages that were not compared.
     fn unseen(&self, site: Site) -> Option<String> {
         let compared: HashSet<Site> = self.report.lines.iter().map(|line| line.site).collect();
         let (mut unseen, mut open) = (BTreeSet::new(), vec![site]);
@@ -572,8 +573,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         ))
     }
 
-    /// That what stands in the place of the first difference is not what the run went on with, where a stage that reads it is
-    /// the same in both. One that may be the same whatever its input is long, or beside, says nothing: a norm, softmax, a draw.
+    /// Notes that the file of the first difference is not what the run continued with, because a stage that reads it is
+    /// equal in both. Stages whose output may be equal for different inputs prove nothing: a norm, softmax, a draw.
     fn went_on_otherwise(&self) -> Option<String> {
         let first = self.report.first.as_ref()?.site?;
         let apart = self.report.lines.iter().find(|line| line.site == first)?.apart;
@@ -596,7 +597,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         ))
     }
 
-    /// The stages that `site` is computed from. What is in a cache came from earlier passes too.
+    /// The stages that `site` is computed from. A cache also depends on earlier passes.
     fn sources(&self, site: Site) -> Vec<Site> {
         let dims =
             |number: usize| self.a.about().passes.iter().map(|pass| pass.dims).find(|it| it.pass == number);
@@ -610,7 +611,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         sources
     }
 
-    /// Of a stage with another shape there is no cell to name, and what follows is compared as if B did not have it.
+    /// Records a stage with another shape. There is no cell to name, and later stages are compared as if B lacked it.
     fn differs_in_shape(&mut self, site: Site, shape: &[usize], [a, b]: [Arc<Frame>; 2], why: String) {
         let shapes = [&a, &b].map(|frame| difference::listed(frame.shape()));
         let fits = |frame: &Frame| difference::fitted(site, shape, frame);
@@ -619,7 +620,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         self.report.differences.push(misshapen.difference());
         self.report.misshapen.push(misshapen);
         if let Ok((a, 0)) = fits(&a) {
-            self.judge.alone(a);
+            self.judge.only_a(a);
         }
     }
 
@@ -632,12 +633,12 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
     }
 }
 
-/// Whether the run says which tokens a pass reads.
+/// Whether the run has the tokens of a pass.
 fn says_ids(about: &About, pass: usize) -> bool {
     about.passes.get(pass).is_some_and(|pass| !pass.tokens.is_empty())
 }
 
-/// A number for values that is another one for others, but for one case in 2⁶⁴.
+/// A hash of values. Different values have different hashes, except for one case in 2⁶⁴.
 fn print(values: &[f32]) -> u64 {
     const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
     values.iter().fold(MIX, |print, x| (print.rotate_left(23) ^ u64::from(x.to_bits())).wrapping_mul(MIX))

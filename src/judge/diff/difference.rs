@@ -1,4 +1,4 @@
-//! How far two stages are apart.
+//! The distance between two stages.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use ndarray::{ArrayD, IxDyn};
 use super::traced::Found;
 use llama_trace_core::trace::{Axis, Frame, FrameData, Site, Sizes, Stage, Stats, Values, wide};
 
-/// What is below this, where keys are hidden, stands for −∞: other runtimes add the lowest number that a type has, and
-/// float16's is the nearest to 0.
+/// Masked scores below this value count as −∞. Other runtimes add the lowest number of a type, and float16's is nearest
+/// to 0.
 const HIDDEN: f64 = -6e4;
 
 /// A stage of both runs, in one shape.
@@ -18,25 +18,25 @@ pub(super) struct Pair {
     pub(super) site: Site,
     pub(super) a: Arc<Frame>,
     pub(super) b: Arc<Frame>,
-    /// The first value that both have: later than 0 where one has the last row only.
+    /// The first value that both have; above 0 if one has only the last row.
     pub(super) first: usize,
 }
 
-/// The differences of some cells from what they should be.
+/// The differences of some cells from their expected values.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Apart {
     error: f64,
     norm: f64,
-    /// The largest difference, and where.
+    /// The largest difference and its cell.
     most: Option<(f64, usize)>,
-    /// The first value that cannot be compared: no number, or infinite, on one side.
+    /// The first value that cannot be compared: NaN or infinite on one side.
     broken: Option<(f64, usize)>,
-    /// Whether some are no numbers in both.
+    /// Whether some values are NaN in both.
     no_numbers: bool,
 }
 
 impl Apart {
-    /// Takes in cell `at`, which is `found` and should be `expected`.
+    /// Adds cell `at` with the value `found`.
     pub(super) fn add(&mut self, at: usize, found: f64, expected: f64) {
         let no_numbers = found.is_nan() && expected.is_nan();
         self.no_numbers |= no_numbers;
@@ -57,11 +57,11 @@ impl Apart {
         larger(&mut self.most, (difference, at));
     }
 
-    /// Takes in cells from `at` on, which are `found` and should be `expected`, where all of them are finite; false and
-    /// nothing where they are not. Its sums are side by side.
+    /// Adds cells from `at` on, if all of them are finite. Otherwise adds nothing and returns false. The sums are
+    /// vectorised.
     pub(super) fn add_finite(&mut self, at: usize, expected: &[f32], found: &[f32]) -> bool {
         let wide::Distance { error, norm, most } = wide::distance(expected, found);
-        // Squares of finite float32 values have a finite sum, and others have none.
+        // The sum is finite exactly if all float32 values are.
         if !(error + norm).is_finite() {
             return false;
         }
@@ -76,7 +76,7 @@ impl Apart {
         true
     }
 
-    /// Takes in what was found of cells after its own.
+    /// Adds the result of later cells.
     pub(super) fn merge(&mut self, later: &Self) {
         self.error += later.error;
         self.norm += later.norm;
@@ -85,7 +85,7 @@ impl Apart {
         self.no_numbers |= later.no_numbers;
     }
 
-    /// ‖found − expected‖ / ‖expected‖: NaN and ∞ where a value is none.
+    /// ‖found − expected‖ / ‖expected‖: NaN or ∞ if a value is.
     pub(super) fn error(&self) -> f64 {
         match self.broken {
             Some((worse, _)) => worse,
@@ -94,18 +94,18 @@ impl Apart {
         }
     }
 
-    /// Whether ‖found − expected‖ / ‖expected‖ is above `most` over these cells and others, whatever the others are: ‖found‖²
-    /// over them all is `norm`. Where it is not, ‖expected‖ ≤ ‖found‖ + `most` · ‖expected‖.
+    /// Whether ‖found − expected‖ / ‖expected‖ exceeds `most` over these cells and any others. ‖found‖² over all of
+    /// them is `norm`. If it did not, ‖expected‖ ≤ ‖found‖ + `most` · ‖expected‖ would hold, which bounds the error.
     pub(super) fn is_above(&self, most: f64, norm: f64) -> bool {
         self.broken.is_some() || most < 1.0 && self.error > norm * (most / (1.0 - most)).powi(2)
     }
 
-    /// What is to be said where values are no numbers in both, which is the same and seldom meant.
+    /// A note if values are NaN in both, which counts as equal and is seldom intended.
     pub(super) fn note(&self, site: Site) -> Option<String> {
         self.no_numbers.then(|| format!("both have NaN at the same places of {site}"))
     }
 
-    /// The cell of the largest difference, where there is one.
+    /// The cell of the largest difference, if there is one.
     pub(super) fn cell(&self) -> Option<usize> {
         self.broken.or(self.most).map(|(_, at)| at)
     }
@@ -122,7 +122,7 @@ pub(super) fn is_hidden(x: f32) -> bool {
     f64::from(x) < HIDDEN
 }
 
-/// A value as it is compared: what hides a key is −∞, however it is written.
+/// A value in the form in which it is compared: a hidden key is −∞, however it is stored.
 pub(super) fn value(stage: Stage, x: f64) -> f64 {
     match stage {
         Stage::Mask | Stage::MaskedScores if x < HIDDEN => f64::NEG_INFINITY,
@@ -131,7 +131,7 @@ pub(super) fn value(stage: Stage, x: f64) -> f64 {
 }
 
 impl Pair {
-    /// The stage of both runs; or why they cannot be compared, in words.
+    /// The stage of both runs. The error describes why they cannot be compared.
     pub(super) fn new(site: Site, shape: &[usize], a: &Frame, b: &Frame) -> Result<Self, String> {
         let (a, skipped_a) = fitted(site, shape, a).map_err(|what| format!("A: {what}"))?;
         let (b, skipped_b) = fitted(site, shape, b).map_err(|what| format!("B: {what}"))?;
@@ -143,8 +143,8 @@ impl Pair {
         [number(&self.a, at), number(&self.b, at)]
     }
 
-    /// The sine of the angle between them, over what is finite in both; 1 where one is 0, and where they point away
-    /// from each other.
+    /// The sine of the angle between them, over the values that are finite in both. 1 if one is 0, or the angle is
+    /// larger than 90°.
     pub(super) fn sine(&self) -> f64 {
         let (a, b) = (self.a.values().numbers(), self.b.values().numbers());
         let finite = a.zip(b).skip(self.first).filter(|(a, b)| (a * b).is_finite());
@@ -156,12 +156,13 @@ impl Pair {
         if cosine >= 0.0 { (1.0 - cosine * cosine).max(0.0).sqrt() } else { 1.0 }
     }
 
-    /// How far B is from A.
+    /// The difference of B from A.
     pub(super) fn apart(&self) -> Apart {
         self.apart_in(self.first..self.a.values().len())
     }
 
-    /// The same of some values, with sums side by side where all of them are finite: in many files a map is looked for.
+    /// The difference over some values, with vectorised sums if all are finite. It is used in the search for a map
+    /// among many files.
     pub(super) fn apart_soon(&self, range: Range<usize>) -> Apart {
         let (a, b) = (floats(&self.a), floats(&self.b));
         let hides = matches!(self.site.stage, Stage::Mask | Stage::MaskedScores);
@@ -172,7 +173,7 @@ impl Pair {
         }
     }
 
-    /// The same of some values.
+    /// The difference over some values.
     pub(super) fn apart_in(&self, range: Range<usize>) -> Apart {
         let mut apart = Apart::default();
         let (a, b) = (self.a.values().numbers(), self.b.values().numbers());
@@ -206,11 +207,11 @@ pub(super) fn frame(site: Site, shape: &[usize], values: Vec<f32>) -> Option<Fra
     Some(Frame { site, axes: site.stage.axes(), data: FrameData::F32(data) })
 }
 
-/// `frame` in the stage's own shape and number type, and how many values before the first that it has are made up: where
-/// only the last row is there, as runtimes compute logits.
+/// `frame` in the stage's own shape and number type, and the number of leading values that are filled in: runtimes may
+/// compute only the last row of logits.
 ///
 /// # Errors
-/// Why it does not fit, in words.
+/// A description of why it does not fit.
 pub fn fitted(site: Site, shape: &[usize], frame: &Frame) -> Result<(Frame, usize), String> {
     let (found, count): (_, usize) = (frame.shape(), shape.iter().product());
     let held: usize = found.iter().product();
@@ -237,7 +238,8 @@ pub fn fitted(site: Site, shape: &[usize], frame: &Frame) -> Result<(Frame, usiz
     Ok((Frame { site, axes, data: data.map_err(|_| wrong())? }, first))
 }
 
-/// Whether one shape is the other with neighbouring axes put together or cut: heads side by side, an axis of length 1.
+/// Whether one shape becomes the other by merging or splitting neighbouring axes: concatenated heads, an axis of length
+/// 1.
 fn refines(a: &[usize], b: &[usize]) -> bool {
     let ends = |shape: &[usize]| {
         let mut count = 1_usize;
@@ -257,8 +259,8 @@ fn refines(a: &[usize], b: &[usize]) -> bool {
     a.last() == b.last() && (within(&a, &b) || within(&b, &a))
 }
 
-/// The key of a map that may read values of the shape `found` as a stage of `shape`: another order of its axes, or a part of
-/// wider rows, which is the same part in each pass where those are no keys.
+/// The key of a map that may read values of the shape `found` as a stage of `shape`: `axes` for another order of axes,
+/// `columns` for a part of wider rows. The part is the same in each pass, so it cannot be of keys.
 pub(super) fn key(stage: Stage, shape: &[usize], found: &[usize]) -> Option<&'static str> {
     let sorted = |shape: &[usize]| {
         let mut lengths: Vec<_> = shape.iter().copied().filter(|&length| length != 1).collect();
@@ -274,19 +276,18 @@ pub(super) fn key(stage: Stage, shape: &[usize], found: &[usize]) -> Option<&'st
     (is_wider && axes.first() == Some(&Axis::Token) && axes.last() != Some(&Axis::Key)).then_some("columns")
 }
 
-/// A shape in words.
+/// A shape as text.
 pub(super) fn listed(shape: &[usize]) -> String {
     let lengths: Vec<_> = shape.iter().map(ToString::to_string).collect();
     format!("({})", lengths.join(", "))
 }
 
-/// What is odd about B's values of a stage that differs, in words.
+/// A description of unusual values of B in a stage that differs.
 pub(super) fn oddities(pair: &Pair) -> Option<String> {
     odd([pair.a.stats(), pair.b.stats()], pair.b.values().len())
 }
 
-/// What is odd about `count` values of B with these statistics, in words. What is no finite number is told of both sides:
-/// A's and B's.
+/// A description of unusual values among `count` values of B. Non-finite values are reported for both A and B.
 pub(super) fn odd([a, b]: [Stats; 2], count: usize) -> Option<String> {
     let strange = |stats: &Stats| stats.nan + stats.pos_inf > 0;
     let hides_less = a.neg_inf > 0 && b.neg_inf == 0 && b.min > HIDDEN;
@@ -306,7 +307,7 @@ pub(super) fn odd([a, b]: [Stats; 2], count: usize) -> Option<String> {
         return Some(format!("{theirs}; {ours}"));
     }
     match b {
-        // The extremes are those of the finite values alone.
+        // Minimum and maximum are over the finite values only.
         _ if b.neg_inf > 0 => None,
         _ if b.min == 0.0 && b.max == 0.0 => Some("every value is 0".into()),
         _ if b.min == b.max && count > 1 => Some(format!("every value is {}", b.min)),
@@ -315,7 +316,7 @@ pub(super) fn odd([a, b]: [Stats; 2], count: usize) -> Option<String> {
 }
 
 impl Found {
-    /// The frame, where there is one; or why it is not to be had, and whether it is damaged.
+    /// The frame, if there is one. The error has the reason, and whether the frame is damaged.
     pub(super) fn frame(self) -> Result<Option<Arc<Frame>>, (String, bool)> {
         match self {
             Self::Frame(frame) => Ok(Some(frame)),
@@ -372,7 +373,7 @@ mod tests {
         assert_eq!((seen.error(), seen.cell()), (f64::INFINITY, Some(2)));
         let nan = pair(&[1.0, f32::NAN, hidden]);
         assert!(nan.error().is_nan() && nan.cell() == Some(1) && nan.note(site).is_none());
-        // What is on which side is said.
+        // The text says which side has them.
         let told = |b: &[f32]| odd([a.stats(), of(site, &[1, 1, 3], b).stats()], 3);
         assert_eq!(told(&[1.0, 2.0, f32::INFINITY]).unwrap(), "1 of 3 values are +inf; 1 of A's are -inf");
         assert_eq!(told(&[1.0, hidden, hidden]).unwrap(), "2 of 3 values are -inf; 1 of A's are -inf");
@@ -381,13 +382,13 @@ mod tests {
             "all 3 values are finite, the least 1; 1 of A's are -inf"
         );
         assert_eq!((told(&[1.0, 2.0, lowest]), told(&[1.0, 2.5, hidden])), (None, None));
-        // Those that are there besides do not make all of them one number.
+        // Hidden keys beside equal values do not make all values equal.
         assert_eq!((told(&[0.0, 0.0, hidden]), told(&[3.0, 3.0, hidden])), (None, None));
         assert_eq!(told(&[0.0; 3]).unwrap(), "all 3 values are finite, the least 0; 1 of A's are -inf");
-        // What other runtimes add is told by its number.
+        // The number that another runtime adds is shown.
         let told_of = told(&[1.0, 2.0, -10000.0]).unwrap();
         assert_eq!(told_of, "all 3 values are finite, the least -10000; 1 of A's are -inf");
-        // In both it is the same, which is said.
+        // NaN in both counts as equal, with a note.
         let own = of(site, &[1, 1, 3], &[1.0, f32::NAN, hidden]);
         let both = Pair::new(site, &[1, 1, 3], &own, &own).unwrap().apart();
         assert_eq!((both.error(), both.cell()), (0.0, None));

@@ -1,13 +1,13 @@
-//! What was drawn, judged by the run's own logits and probabilities. Which id wins can turn on the last bit of a logit, so
-//! where logits are not the same to the bit the reference's cannot tell.
+//! Judges a draw by the run's own logits and probabilities. The drawn id may depend on the last bit of a logit. If the
+//! logits are not equal to the bit, the reference's draw proves nothing.
 
 use llama_trace_core::trace::{Frame, Sampling, Stage};
 
-/// How much of the whole a sum of probabilities may be off where top-p cuts, and how far shares may be apart.
+/// Tolerance of a sum of probabilities at the cut of top-p, and of the probabilities themselves.
 const SUM: f64 = 1e-6;
 const SHARES: f64 = 1e-5;
 
-/// What a run has to draw from in a pass.
+/// B's values to draw from in a pass.
 #[derive(Default)]
 pub(super) struct Own {
     logits: Option<Vec<f32>>,
@@ -16,7 +16,7 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// Takes the last row of a stage that tokens are drawn from.
+    /// Stores the last row of a stage that tokens are drawn from.
     pub(super) fn take(&mut self, stage: Stage, last: impl FnOnce() -> Option<Vec<f32>>) {
         match stage {
             Stage::Logits => self.logits = last(),
@@ -26,7 +26,7 @@ impl Own {
         }
     }
 
-    /// Whether `nucleus` or `sampled` is what they lead to; none where that cannot be told.
+    /// Whether `nucleus` or `sampled` follows from these values; `None` if that cannot be decided.
     pub(super) fn leads_to(&self, drawn: &Frame, sampling: Sampling) -> Option<bool> {
         let greedy = sampling.temperature == 0.0;
         match drawn.site.stage {
@@ -34,7 +34,7 @@ impl Own {
                 let id = usize::try_from(drawn.values().numbers().next()? as i64).unwrap_or(usize::MAX);
                 let of = |values: &Option<Vec<f32>>| values.as_ref().map(|values| values.get(id).copied());
                 match greedy {
-                    // Of equals each may be the argmax.
+                    // Each of several equal logits may be the argmax.
                     true => of(&self.logits).map(|found| found.is_some() && found == self.largest()),
                     false => match &self.nucleus {
                         Some(_) => of(&self.nucleus).map(|found| found > Some(0.0)),
@@ -66,8 +66,8 @@ impl Own {
     }
 }
 
-/// The candidates that top-k and then top-p leave, likelier ones first and of equals the lower ids; where the sum that top-p
-/// asks for is reached within [`SUM`], one more and one less are so as well.
+/// The possible results of top-k and then top-p, most likely ids first, equal ones by id. If the sum reaches top-p's
+/// limit within [`SUM`], one id more or less is possible too.
 fn cuts(probs: &[f32], sampling: Sampling) -> impl Iterator<Item = Vec<usize>> {
     let mut ids: Vec<usize> = (0..probs.len()).filter(|&id| probs[id] > 0.0).collect();
     ids.sort_by(|&a, &b| probs[b].total_cmp(&probs[a]).then(a.cmp(&b)));
@@ -89,7 +89,7 @@ fn cuts(probs: &[f32], sampling: Sampling) -> impl Iterator<Item = Vec<usize>> {
     counts.map(move |count| ids[..count].to_vec())
 }
 
-/// How far shares are from those of the ids that were kept, ‖found − expected‖ / ‖expected‖.
+/// ‖found − expected‖ / ‖expected‖ of probabilities, for the ids that were kept.
 fn apart(probs: &[f32], kept: &[usize], shares: &[f64]) -> f64 {
     let total: f64 = kept.iter().map(|&id| f64::from(probs[id])).sum();
     let mut expected = vec![0.0; shares.len()];
@@ -155,11 +155,11 @@ mod tests {
             (told(two, of(2, 1.0)), told(two, of(0, 0.6)), told(two, of(0, 0.9))),
             (Some(true), Some(true), Some(false))
         );
-        // Top-p is a share of what top-k left, and at its edge both sides are right.
+        // Top-p applies to the tokens that top-k kept; at its edge both results are accepted.
         let three = [0.0, 0.4 / 0.9, 0.2 / 0.9, 0.3 / 0.9];
         assert_eq!((told(two, of(3, 0.75)), told(three, of(3, 0.79))), (Some(true), Some(true)));
         assert_eq!((told(two, of(0, 0.7)), told(three, of(0, 0.7))), (Some(true), Some(true)));
-        // The nucleus follows from the probabilities, where it is not there.
+        // Without a nucleus, it follows from the probabilities.
         assert_eq!(
             [0, 1, 2, 3].map(|id| own.leads_to(&sampled(id), of(2, 1.0)).unwrap()),
             [false, true, false, true]

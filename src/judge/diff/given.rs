@@ -1,4 +1,4 @@
-//! What a stage is computed from to try a mistake: the frames of a run as they are, or of the first tokens alone.
+//! The inputs to try a mistake on: the frames of a run, or those of its first tokens only.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use llama_trace_core::trace::{Axis, Frame, FrameData, ModelCard, PassDims, Sampl
 use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::Model;
 
-/// The passes so far, and the frames that are there.
+/// The passes so far and the available frames.
 pub(super) struct Given {
     passes: Vec<PassDims>,
     run: Frames,
@@ -22,14 +22,14 @@ pub(super) struct Given {
 }
 
 impl Given {
-    /// What is in `of`, whose rules have these passes.
+    /// The frames of `of`, whose rules have these passes.
     pub(super) fn all<B: Backend>(of: &Bench<'_, B>, passes: &[PassDims]) -> Self {
         let [run, both, kept, reference] = [of.run, of.both, of.kept, of.reference].map(Frames::clone);
         Self { passes: passes.to_vec(), run, both, kept, reference }
     }
 
-    /// The same of the first tokens of the pass of `site`, on which later ones have no part where nothing looks ahead; none
-    /// where the pass has not many more, or the stage is not one token's.
+    /// The frames of the first tokens of the pass of `site`. Later tokens do not affect them unless the mistake looks
+    /// ahead. `None` if the pass has few more tokens, or the stage has no token axis.
     pub(super) fn first(&self, tokens: usize, site: Site, sizes: &Sizes) -> Option<Self> {
         let dims = *self.passes.iter().find(|dims| dims.pass == site.pass)?;
         if dims.tokens < 4 * tokens || !site.stage.axes().contains(&Axis::Token) {
@@ -54,14 +54,14 @@ impl Given {
         self.run.get(&site).map(AsRef::as_ref)
     }
 
-    /// The rules of `card`'s model for these passes.
+    /// The rules of the model `card` for these passes.
     pub(super) fn rules(&self, card: &ModelCard, sampling: Sampling) -> Rules {
         let mut rules = Rules::new(card.clone(), CacheDtype::F32, sampling);
         self.passes.iter().for_each(|dims| rules.push(*dims, None));
         rules
     }
 
-    /// Where stages are computed from it.
+    /// A bench that computes stages from these frames.
     pub(super) fn bench<'a, B: Backend>(&'a self, model: &'a Model<B>, rules: &'a Rules) -> Bench<'a, B> {
         let Self { run, both, kept, reference, .. } = self;
         let (otherwise, made) = (Otherwise::default(), Frames::new());
@@ -69,7 +69,7 @@ impl Given {
     }
 }
 
-/// The part of a frame that a shorter pass has; none where it has not the stage's shape.
+/// The part of a frame that a shorter pass has; `None` if the frame does not have the stage's shape.
 fn shortened(frame: &Frame, sizes: &Sizes, dims: [PassDims; 2]) -> Option<Frame> {
     let axes = frame.site.stage.axes();
     let [whole, short] = dims.map(|dims| sizes.shape(axes, dims));
@@ -81,7 +81,7 @@ fn shortened(frame: &Frame, sizes: &Sizes, dims: [PassDims; 2]) -> Option<Frame>
     Some(Frame { site: frame.site, axes, data })
 }
 
-/// What of values in the shape `whole` is in the shape `short`.
+/// The part of values in the shape `whole` that is in the shape `short`.
 fn start_of<T: Copy>(values: &ArrayD<T>, whole: &[usize], short: &[usize]) -> Option<ArrayD<T>> {
     let values = ArrayView::from_shape(IxDyn(whole), values.as_slice()?).ok()?;
     let start = values.slice_each_axis(|axis| Slice::from(..short[axis.axis.index()].min(axis.len)));

@@ -1,5 +1,5 @@
-//! The judge that has the model: each stage is computed from the reference's own inputs and from those of the run that
-//! is judged, so that what it brings in itself is told from what came with them.
+//! The judge with a model. It computes each stage from the reference's inputs and from those of the judged run. This
+//! separates the error of the stage itself from the error of its inputs.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -20,40 +20,42 @@ use llama_trace_core::trace::{Frame, FrameData, ModelCard, PassDims, Sampling, S
 use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::Model;
 
-/// The least that a float32 stage may be off: a few units of its last place.
+/// The smallest tolerance of a float32 stage: a few units in its last place.
 const LEAST: f64 = 1e-6;
 
-/// The most, however far the reference itself is off on these inputs.
+/// The largest tolerance, whatever the reference's own error on these inputs.
 const MOST: f64 = 2e-5;
 
-/// How many times as far off as the reference a float32 stage may be: others add up in another order.
+/// Tolerance of a float32 stage as a multiple of the reference's error, because others sum in another order.
 const ORDERS: f64 = 16.0;
 
-/// How many times as far off as rounding by the rules a bfloat16 stage may be: others round in other places.
+/// Tolerance of a bfloat16 stage as a multiple of the error of rounding by the rules, because others round at other
+/// points.
 const PLACES: f64 = 6.0;
 
-/// Of what a bfloat16 stage may be off, the part that the right mistake may leave: twice what rounding by the rules leads to.
+/// Divisor of a bfloat16 stage's tolerance for the error that the right mistake may leave: twice the error of rounding
+/// by the rules.
 const EXPLAINED: f64 = PLACES / 2.0;
 
-/// The least that a bfloat16 stage may be off.
+/// The smallest tolerance of a bfloat16 stage.
 const LEAST_ROUNDED: f64 = 1e-2;
 
-/// How many times as much as it rounded itself a layer of bfloat16 may be off for what the layers before it rounded, times
-/// the root of their number: what comes in is off, and products and norms make it more. Measured on the built-in model and the
-/// golden ones in transformers: the worst is 0.8 of what is allowed.
+/// Factor for the rounding of earlier layers in bfloat16: the tolerance of a layer grows by this factor times the root
+/// of their number. A layer's inputs are inexact, and products and norms amplify the error. Measured on the built-in
+/// model and the golden ones in transformers: the worst case uses 0.8 of the tolerance.
 const PASSED_ON: f64 = 2.0;
 
-/// What a product in whole numbers may be off.
+/// Tolerance of an int8 product.
 const WHOLE: f64 = 0.05;
 
-/// What a cache may be off that keeps 8 bits of a number or more.
+/// Tolerance for a cache with at least 8 bits per number.
 const CACHED: f64 = 4e-3;
 
-/// What a unit in the last place of an angle's float32 is, over the angle.
+/// A unit in the last place of an angle in float32, relative to the angle.
 const ANGLE: f64 = 1.2e-7;
 
-/// How many times as far from A as the furthest of the rows of a matrix that were computed B may be in others, before those
-/// are computed too.
+/// Factor for rows outside the sample. A row is computed too if it is farther from A than the farthest sampled row
+/// times this factor.
 const STANDS_OUT: f64 = 2.0;
 
 /// The judge.
@@ -61,20 +63,20 @@ pub(super) struct Injection<'m, B: Backend> {
     pub(super) model: &'m Model<B>,
     pub(super) card: ModelCard,
     pub(super) sampling: Sampling,
-    /// Whether A says how it drew, and B not otherwise.
+    /// Whether A's sampler settings are known, and B's do not differ.
     drew_alike: bool,
     pub(super) rules: Rules,
-    /// The same with every result rounded, where one of the runs does that.
+    /// The rules with every result rounded, if one of the runs rounds.
     rounded: Option<Rules>,
     precisions: [Precision; 2],
     passes: Vec<Pass>,
     pub(super) begun: Vec<PassDims>,
     pub(super) a: Frames,
     pub(super) b: Frames,
-    /// What B does not have by itself and later stages read, of A and of B: keys and values of earlier passes and what the
-    /// layer before gave, as they lie in the cache, or computed from the run's own inputs.
+    /// Substitutes for stages of A and of B that B lacks and later stages read: keys and values of earlier passes, and
+    /// the output of the previous layer. They come from the cache, or are computed from the run's own inputs.
     pub(super) kept: [Frames; 2],
-    /// The stages that B shows, of all passes so far.
+    /// The stages that B has, of all passes so far.
     shown: HashSet<Site>,
     table: Table,
     bad: HashMap<Site, Bad>,
@@ -85,12 +87,12 @@ pub(super) struct Injection<'m, B: Backend> {
 
 /// A stage that differs.
 pub(super) struct Bad {
-    /// How far it may be off.
+    /// Its tolerance.
     pub(super) tolerance: f64,
-    /// How far it may be off what a mistake makes of it, to be explained by that. Where results are rounded, much is allowed
-    /// that another mistake would be, too; the right one leaves what rounding does.
+    /// The largest error that a mistake may leave if it is to explain the difference. If results are rounded, the
+    /// tolerance is large enough for other mistakes too; the right one leaves only the rounding.
     pub(super) explained: f64,
-    /// Whether it is the reference that is.
+    /// Whether it is the reference that differs from the model.
     pub(super) of_a: bool,
     /// The rows of its matrix that were computed.
     pub(super) rows: Vec<Range<usize>>,
@@ -104,7 +106,7 @@ impl<'m, B: Backend> Injection<'m, B> {
         let precisions = [of(a), of(b)];
         let card = ModelCard { precision: Precision::F32, ..model.card() };
         let sampling = a.sampling.unwrap_or_default();
-        // The seed is no part of `probs` or `nucleus`.
+        // The seed does not affect `probs` or `nucleus`.
         let unseeded = |about: &About| about.sampling.map(|sampling| Sampling { seed: 0, ..sampling });
         let rules =
             |precision| Rules::new(ModelCard { precision, ..card.clone() }, CacheDtype::F32, sampling);
@@ -132,7 +134,7 @@ impl<'m, B: Backend> Injection<'m, B> {
         }
     }
 
-    /// Where stages of A are computed, or of B.
+    /// A bench for stages of A or of B.
     pub(super) fn bench<'a>(&'a self, rules: &'a Rules, of_a: bool) -> Bench<'a, B> {
         let (otherwise, made) = (Otherwise::default(), Frames::new());
         let (both, reference) = (&self.b, &self.a);
@@ -140,8 +142,8 @@ impl<'m, B: Backend> Injection<'m, B> {
         Bench { model: self.model, rules, change: &Nothing, otherwise, run, both, kept, reference, made }
     }
 
-    /// What the stage is, of a product these rows of the matrix, computed from A's inputs and from B's; none where no rule is
-    /// known or an input is missing.
+    /// The stage computed from A's inputs and from B's; for a product, only these rows of the matrix. `None` if there
+    /// is no rule, or an input is missing.
     fn folded(&self, site: Site, rows: &[Range<usize>]) -> Result<Option<[Exactly; 2]>> {
         let stage = site.stage;
         let known = match stage {
@@ -157,8 +159,8 @@ impl<'m, B: Backend> Injection<'m, B> {
         Ok(Some([a, b]))
     }
 
-    /// The rows of a matrix that were not among those `looked` at, and in which B is further from A than in any of them, and
-    /// than all may be: those are computed as well, so that what is not in the sample cannot hide a difference.
+    /// The rows of a matrix outside `looked` in which B is farther from A than in any of those, and farther than the
+    /// tolerance. They are computed as well: a difference must not hide outside the sample.
     fn standing_out(&self, pair: &Pair, looked: &[Range<usize>], tolerance: f64) -> Vec<Range<usize>> {
         let Some(outputs) =
             self.rules.of(pair.site).filter(|of| of.matrix().is_some()).map(|of| of.shape().0)
@@ -174,7 +176,7 @@ impl<'m, B: Backend> Injection<'m, B> {
             for (apart, (a, b)) in apart.iter_mut().zip(a.iter().zip(b)) {
                 let (a, b) = (f64::from(*a), f64::from(*b));
                 norm += if a.is_finite() { a * a } else { 0.0 };
-                // Infinite or no number in both is the same.
+                // Equal infinities or NaN in both count as equal.
                 *apart += if a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan() {
                     0.0
                 } else {
@@ -186,7 +188,7 @@ impl<'m, B: Backend> Injection<'m, B> {
         let most = (STANDS_OUT * STANDS_OUT * furthest).max(tolerance * tolerance * norm / outputs as f64);
         let is_looked_at = |row: usize| looked.iter().any(|run| run.contains(&row));
         let mut out: Vec<Range<usize>> = Vec::new();
-        // What is no number is further than anything.
+        // NaN counts as farther than anything.
         for row in (0..outputs).filter(|&row| !apart[row].le(&most) && !is_looked_at(row)) {
             match out.last_mut() {
                 Some(run) if run.end == row && run.len() < TOGETHER => run.end += 1,
@@ -196,24 +198,25 @@ impl<'m, B: Backend> Injection<'m, B> {
         out
     }
 
-    /// A stage of A or of B that is further off than `tolerance`.
+    /// A stage of A or of B whose error exceeds `tolerance`.
     fn of_bad(&self, of_a: bool, tolerance: f64, rows: Vec<Range<usize>>, first: usize) -> Bad {
         let rounds = self.precisions[usize::from(!of_a)] == Precision::Bf16;
         let explained = if rounds { tolerance / EXPLAINED } else { tolerance };
         Bad { tolerance, explained, of_a, rows, first }
     }
 
-    /// What a stage of run `i`, whose cache may keep 16 bits, may be off where it is computed by way of cached keys
-    /// and values that it does not have.
+    /// The tolerance of a stage of run `i`, whose cache may be 16-bit, if its computation uses cached keys and values
+    /// that the run lacks.
     fn cached(&self, i: usize, site: Site) -> f64 {
         let reads = |site: &Site| matches!(site.stage, Stage::Keys | Stage::Values);
         let unseen = || self.bench(&self.rules, i == 0).chain(site).iter().any(reads);
         if unseen() { CACHED } else { 0.0 }
     }
 
-    /// Keeps what later stages read of the layer that is over and B does not have: its keys and values, for later passes, which
-    /// may lie in the caches and else are computed from the runs' own inputs, and what it gave, for the next layer. This only in
-    /// float32: what is rounded more parts from its rules layer by layer, and no tolerance of one stage has room for that.
+    /// Keeps substitutes for stages of the finished layer that B lacks: its keys and values for later passes, and its
+    /// output for the next layer. Keys and values come from the caches, or are computed from the runs' own inputs. The
+    /// output is kept only in float32: rounded results drift from their rules layer by layer, beyond the tolerance of
+    /// one stage.
     fn keep(&mut self, last: Site) -> Result<()> {
         let (Some(dims), Some(_)) = (self.rules.pass(last.pass), last.layer) else { return Ok(()) };
         let is_last = self.begun.len() >= self.passes.len();
@@ -235,7 +238,7 @@ impl<'m, B: Backend> Injection<'m, B> {
                 [a, b].map(|cached| newest(&cached, site, &shape))
             } else if self.bench(&self.rules, false).stands_on_own(site) {
                 let made = |of_a| of_the_run(self.bench(&self.rules, of_a).operand(site, site));
-                // A's own, but where computing tells how far float32 leads from the rules.
+                // A's own values, except for the output: computing it measures how far float32 drifts from the rules.
                 let own = self.a.get(&site).filter(|_| cache.is_some()).cloned();
                 [own.map_or_else(|| made(true), |own| Ok(Some(own)))?, made(false)?]
             } else {
@@ -246,7 +249,7 @@ impl<'m, B: Backend> Injection<'m, B> {
                 self.kept[1].insert(site, b);
             }
         }
-        // What the layer before this one gave nobody reads any more.
+        // The output of the previous layer is no longer needed.
         let stays = |site: &Site| {
             site.stage != Stage::FfnResidual || (site.pass, site.layer) == (last.pass, last.layer)
         };
@@ -254,7 +257,7 @@ impl<'m, B: Backend> Injection<'m, B> {
         Ok(())
     }
 
-    /// How many stages of its pass that calculate lie between a stage and those that B shows, itself among them.
+    /// The number of computing stages of its pass between a stage and those that B has, itself included.
     fn between(&self, site: Site) -> usize {
         let (mut between, mut open) = (HashSet::from([site]), vec![site]);
         while let Some(of) = open.pop() {
@@ -265,8 +268,8 @@ impl<'m, B: Backend> Injection<'m, B> {
         between.iter().filter(|site| site.stage.info().rounded != Rounded::Never).count().max(1)
     }
 
-    /// How many stages of its pass that calculate are computed to get a stage of B from what B shows, and how many of those lead
-    /// to it through what is the reference's: all that led to that, too.
+    /// The number of computing stages of its pass that are computed to get a stage of B from B's stages; and the number
+    /// of further ones that reach it only through stages of the reference.
     fn computed(&self, site: Site) -> [usize; 2] {
         let bench = self.bench(&self.rules, false);
         let own: HashSet<Site> = bench.chain(site).into_iter().collect();
@@ -284,10 +287,10 @@ impl<'m, B: Backend> Injection<'m, B> {
             .map(|sites| sites.iter().filter(|site| site.stage.info().rounded != Rounded::Never).count())
     }
 
-    /// How far a stage of B may be off, of which `may` tells by the precision. Where it is computed by way of stages that B
-    /// does not show, all that both rounded in those is in it: it grows with the root of their number, as errors add up that
-    /// know nothing of one another. Where it is computed by way of what the reference's layers gave, it grows as
-    /// [`tolerance::of`]'s does, and in bfloat16 at least with the root of how many times as many stages as were measured.
+    /// The tolerance of a stage of B; `may` gives it for a precision. If the computation uses stages that B lacks, the
+    /// rounding of both runs in those counts: the tolerance grows with the root of their number, as independent errors
+    /// do. If it uses outputs of the reference's layers, it grows as in [`tolerance::of`]; in bfloat16 at least with
+    /// the root of the ratio of all stages to the measured ones.
     fn borrowing(&self, site: Site, may: impl Fn(Precision) -> Result<f64>) -> Result<f64> {
         let [of_a, own] = self.precisions;
         let precision = tolerance::coarser(of_a, own);
@@ -314,13 +317,13 @@ impl<'m, B: Backend> Injection<'m, B> {
         Ok(may(precision)?.max(least) * growth)
     }
 
-    /// How far a stage of a run in `precision` may be off, on A's own inputs. `alone` is how far A itself is.
+    /// The tolerance of a stage of a run in `precision`, on A's own inputs. `alone` is the error of A itself.
     fn tolerance(&self, site: Site, precision: Precision, alone: f64, exact: &Exactly) -> Result<f64> {
         let chain = self.bench(&self.rules, true).chain(site);
         let products = |site: &Site| {
             site.stage == Stage::Embedding || self.rules.of(*site).is_some_and(|of| of.matrix().is_some())
         };
-        // The angles of late positions are large, and so are the last places of their float32.
+        // Late positions have large angles, and so large units in the last place of their float32.
         let turned = chain.iter().any(|site| matches!(site.stage, Stage::RopeCos | Stage::RopeSin));
         let keys = self.rules.pass(site.pass).map_or(0, PassDims::keys);
         let angles = if turned { keys as f64 * ANGLE } else { 0.0 };
@@ -347,14 +350,14 @@ impl<'m, B: Backend> Injection<'m, B> {
     }
 }
 
-/// The last rows of a cache, which its pass wrote, as the stage that they were written from.
+/// The newest rows of a cache, which its pass wrote, as the stage that they were copied from.
 fn newest(cached: &Frame, site: Site, shape: &[usize]) -> Option<Arc<Frame>> {
     let (values, count) = (floats(cached), shape.iter().product::<usize>());
     let first = values.len().checked_sub(count)?;
     frame(site, shape, values[first..].to_vec()).map(Arc::new)
 }
 
-/// How far a run's stage is from what its rule gives, from the first value on that it has.
+/// The difference of a run's stage from its rule, from the first value on that the run has.
 pub(super) fn apart(frame: &Frame, exactly: &Exactly, first: usize) -> Apart {
     let mut apart = Apart::default();
     for (at, found, exact) in beside(frame, exactly).filter(|(at, ..)| *at >= first) {
@@ -368,7 +371,7 @@ impl<B: Backend> Judge for Injection<'_, B> {
         let rules = std::iter::once(&mut self.rules).chain(&mut self.rounded);
         rules.for_each(|rules| rules.push(dims, None));
         self.begun.push(dims);
-        // The ids are known where no run has them as a stage.
+        // The ids are known even if no run has them as a stage.
         let site = Site::once(dims.pass, Stage::Tokens);
         let pass = self.passes.iter().find(|pass| pass.dims == dims);
         let ids: Vec<i64> =
@@ -381,7 +384,7 @@ impl<B: Backend> Judge for Injection<'_, B> {
         }
     }
 
-    fn alone(&mut self, frame: Frame) {
+    fn only_a(&mut self, frame: Frame) {
         self.a.insert(frame.site, Arc::new(frame));
     }
 
@@ -423,9 +426,9 @@ impl<B: Backend> Judge for Injection<'_, B> {
         let ((bad_a, bad_b), [may_a, may_b], [off_a, off_b]) = (is_bad(&off), may, off);
         let inherited = Some(inherited.error());
         if bad_a && bad_b {
-            // Neither has what this model gives: one is judged by the other.
+            // Neither matches the model: B is compared with A.
             let Judged { line, at, .. } = self.table.see(pair)?;
-            let note = Some(format!("neither A nor B has what the model gives at {site}"));
+            let note = Some(format!("neither A nor B is what the model gives at {site}"));
             if line.differs() {
                 self.bad.insert(site, self.of_bad(false, may_b, rows, pair.first));
             }
@@ -434,7 +437,7 @@ impl<B: Backend> Judge for Injection<'_, B> {
         if bad_a {
             let line = Line { site, apart: whole, error: off_a.error(), tolerance: may_a, inherited };
             self.bad.insert(site, self.of_bad(true, may_a, rows, pair.first));
-            let note = Some(format!("it is A that does not have what the model gives at {site}; B does"));
+            let note = Some(format!("A is not what the model gives at {site}; B is"));
             return Ok(Judged { line, at: off_a.cell(), note });
         }
         if bad_b {
@@ -447,12 +450,12 @@ impl<B: Backend> Judge for Injection<'_, B> {
     }
 
     fn diagnose(&mut self, site: Site, tried: Tried<'_>) -> Result<Vec<Diagnosis>> {
-        self.bad.get(&site).map_or_else(|| Ok(Vec::new()), |bad| self.explaining(site, bad, tried))
+        self.bad.get(&site).map_or_else(|| Ok(Vec::new()), |bad| self.search_mistakes(site, bad, tried))
     }
 
     fn part_done(&mut self, last: Site) -> Result<()> {
         self.keep(last)?;
-        // What is in the cache comes from these, in later passes too; and what is before the layers stays for them all.
+        // Later passes read these from the cache. Stages before the layers are kept for all layers.
         let stays = |site: &Site| match site.stage {
             Stage::Xk | Stage::XkNorm | Stage::XkRope | Stage::Xv => true,
             _ if !site.stage.in_layer() => {

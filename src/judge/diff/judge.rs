@@ -1,4 +1,4 @@
-//! Who judges a stage: by the table of tolerances, or with a model ([`super::injection`]).
+//! The judge of a stage: the table of tolerances, or a model ([`super::injection`]).
 
 use super::difference::{Apart, Pair};
 use super::report::{Diagnosis, Line};
@@ -8,68 +8,68 @@ use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{Frame, PassDims, Site, Stage};
 
-/// Told how many known mistakes of how many were tried.
+/// Called with the number of mistakes tried so far, and their total number.
 pub(super) type Tried<'a> = &'a dyn Fn(usize, usize);
 
-/// What judges a stage.
+/// Judges the stages of a comparison.
 pub(super) trait Judge {
-    /// A pass begins.
+    /// Starts a pass.
     fn begin(&mut self, dims: PassDims);
 
     /// Judges a stage that both have.
     fn see(&mut self, pair: &Pair) -> Result<Judged>;
 
-    /// Judges a stage by what was seen of it part by part; none for who needs all of it.
+    /// Judges a stage from a comparison part by part; `None` if the judge needs all values at once.
     fn see_streamed(&mut self, _site: Site, _seen: &Streamed) -> Option<Judged> {
         None
     }
 
-    /// Whether stages may come part by part.
+    /// Whether stages may be compared part by part.
     fn streams(&self) -> bool {
         false
     }
 
-    /// Takes note of a stage that A alone has.
-    fn alone(&mut self, _frame: Frame) {}
+    /// Stores a stage that only A has.
+    fn only_a(&mut self, _frame: Frame) {}
 
-    /// The mistakes that would give what B has of a stage of the part of the pass that was seen last.
+    /// The mistakes that would give B's values of a stage in the last part of the pass.
     fn diagnose(&mut self, _site: Site, _tried: Tried<'_>) -> Result<Vec<Diagnosis>> {
         Ok(Vec::new())
     }
 
-    /// What was seen of the layer, or before or after the layers, is over.
+    /// Called after the last stage of a layer, or of the part before or after the layers.
     ///
     /// # Errors
-    /// Where the backend fails or was asked to stop.
+    /// The errors of the backend, and a stop request.
     fn part_done(&mut self, _last: Site) -> Result<()> {
         Ok(())
     }
 
-    /// Whether some rows of a matrix were not looked at.
+    /// Whether some rows of a matrix were not computed.
     fn samples(&self) -> bool {
         false
     }
 
-    /// Whether tolerances are measured.
+    /// Whether tolerances are measured on the inputs.
     fn measures(&self) -> bool {
         false
     }
 }
 
-/// What a judge says of a stage.
+/// The verdict on a stage.
 pub(super) struct Judged {
     pub(super) line: Line,
-    /// The cell of largest error, where something differs.
+    /// The cell of the largest error, if something differs.
     pub(super) at: Option<usize>,
-    /// What else is to be said.
+    /// A further note.
     pub(super) note: Option<String>,
 }
 
-/// Judges by the table.
+/// The judge that uses the table of tolerances.
 pub(super) struct Table {
     pub(super) layers: usize,
     pub(super) precision: Precision,
-    /// Whether the cache may keep fewer bits than float32 has: A's, and B's.
+    /// Whether the cache of A and of B may have fewer bits than float32.
     pub(super) caches_fewer: [bool; 2],
 }
 
@@ -91,7 +91,7 @@ impl Judge for Table {
 
 impl Table {
     pub(super) fn judge(&mut self, site: Site, apart: &Apart, kept: [Option<CacheDtype>; 2]) -> Judged {
-        // What is read from a cache of 16 bits is as far off as bfloat16 is, and all after it.
+        // Values read from a 16-bit cache are as inexact as bfloat16, and so is all that follows.
         let reads = site.layer.is_some() && site.stage >= Stage::CacheK;
         if self.precision == Precision::F32 && reads && self.caches_fewer.contains(&true) {
             self.precision = Precision::Bf16;

@@ -1,5 +1,5 @@
-//! The known mistakes of those who port a Llama: each is a change of the configuration, of a rule's data, or of the
-//! weights that a rule reads, and no second computation.
+//! The known mistakes in a port of a Llama. Each is a change of the configuration, of a rule's data, or of the weights
+//! that a rule reads; none is a second computation.
 
 mod attention;
 mod layout;
@@ -50,17 +50,17 @@ pub const NAMES: [&str; 32] = [
 /// A mistake, in one of its forms.
 pub(super) struct Mistake {
     pub(super) name: &'static str,
-    /// Which of its forms it is, in words; empty where there is one.
+    /// The form as text; empty if there is only one.
     pub(super) form: String,
-    /// The stages that it changes; where none of them is computed, it is not tried.
+    /// The stages that it changes. If none of them is computed, the mistake is not tried.
     pub(super) touches: Vec<Stage>,
-    /// The model as the mistake has it, where that is what it changes.
+    /// The model with the mistake, if it is a mistake of the configuration.
     pub(super) card: Option<ModelCard>,
     pub(super) change: Box<dyn Change>,
     pub(super) otherwise: Otherwise,
-    /// Whether it rounds, so that values near the middle may be rounded to the other side.
+    /// Whether it rounds, which may round values near the middle to the other side.
     pub(super) rounds: bool,
-    /// Whether what it makes of a token depends on later ones.
+    /// Whether its result for a token depends on later tokens.
     pub(super) looks_ahead: bool,
 }
 
@@ -85,7 +85,7 @@ impl Mistake {
 /// The stages of operations that read angles: their tables and what they rotate.
 const ROPE: &[Op] = &[Op::RopeTable, Op::Rope];
 
-/// The operations that read which keys a token sees.
+/// The operations that depend on the visible keys.
 const SEEING: &[Op] = &[Op::Mask, Op::AddMask, Op::Softmax, Op::Mix];
 
 /// The stages that these operations compute.
@@ -93,18 +93,18 @@ fn stages(ops: &[Op]) -> Vec<Stage> {
     ops.iter().flat_map(|op| op.stages()).copied().collect()
 }
 
-/// Thetas that models have.
+/// θ of existing models.
 const THETAS: [f32; 16] =
     [100.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2.5e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8];
 
-/// Epsilons that models have, and that others write.
+/// ε of existing models, and common mistakes.
 const EPSILONS: [f32; 12] = [0.0, 1e-2, 1e-3, 1e-4, 2e-5, 1e-5, 5e-6, 1e-6, 1e-7, 1e-8, 1e-10, 1e-12];
 
-/// The factors by which models stretch RoPE.
+/// RoPE scaling factors of existing models.
 const FACTORS: [f32; 5] = [2.0, 4.0, 8.0, 16.0, 32.0];
 
-/// Every form of every mistake that a run of `card`'s model could have made, whose stage is `found` and should be
-/// `right`, computed by way of `chain`.
+/// Every form of every mistake that a run of the model `card` could have made. Its stage is `found` instead of `right`,
+/// and is computed through the stages in `chain`.
 pub(super) fn mistakes(
     card: &ModelCard,
     passes: &[PassDims],
@@ -121,7 +121,7 @@ pub(super) fn mistakes(
     all
 }
 
-/// Those that are another configuration.
+/// The mistakes of the configuration.
 fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
     let mut add = |name, form: String, touches: Vec<Stage>, again, change: &dyn Fn(&mut ModelConfig)| {
         let mut other = card.clone();
@@ -137,7 +137,7 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
     };
     add("rope_pairing", form.into(), Op::Rope.stages().to_vec(), &[], &|config| config.pairing = other);
     for theta in THETAS {
-        // Where results are rounded, others near it would do as well.
+        // If results are rounded, similar values of θ explain the difference equally well.
         let form = if card.precision == Precision::F32 { "=" } else { "≈" };
         add("rope_theta", format!("θ {form} {theta}"), stages(ROPE), Op::RopeTable.stages(), &|config| {
             config.rope_theta = theta;
@@ -151,7 +151,7 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
         RopeScaling::Linear { factor } | RopeScaling::Llama3 { factor, .. } => Some(factor),
         RopeScaling::None | RopeScaling::Divisors(_) => None,
     };
-    // The frequencies and the context between which Llama 3 stretches: those that models have, and this one's.
+    // The band of frequencies and the context of Llama 3's scaling: common ones, and this model's.
     let mut between: Vec<_> = [8192, 4096, 2048].map(|context| (1.0, 4.0, context)).into();
     if let RopeScaling::Llama3 { low_freq_factor, high_freq_factor, original_context, .. } =
         card.config.rope_scaling
@@ -183,7 +183,7 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
     let shown = attention::shown(found);
     let around =
         card.config.window.into_iter().flat_map(|window| [window + 1, window.saturating_sub(1), window * 2]);
-    // A window that hides nothing is none.
+    // A window that hides nothing is left out.
     for window in [None].into_iter().chain(around.chain(shown).map(Some)) {
         let form = window.map_or_else(|| "none".into(), |window| format!("of {window} tokens"));
         add("window", form, stages(SEEING), &[Stage::Mask, Stage::MaskedScores], &|config| {

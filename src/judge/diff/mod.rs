@@ -1,26 +1,26 @@
-//! Where a run first parts from another: [`compare`] judges B by A, the reference, in the order of causes: the model,
-//! the text, its tokens, then the stages in the order of the pass.
+//! Finds the first difference between two runs. [`compare`] judges B by A, the reference, in the order of causes: the
+//! model, the text, its tokens, then the stages in the order of the pass.
 //!
 //! | without a model | with one |
 //! |---|---|
-//! | a stage is as far from the reference's as it is, what came with its inputs included | the stage is computed from the run's own inputs, by its rule in float64: what is left is what the stage itself brought in |
-//! | a table says how far it may be ([`tolerance`]) | that is measured on these very inputs: float32 against float64, bfloat16 against float32 |
-//! | | on the first stage that differs known mistakes are tried ([`NAMES`]) |
+//! | the distance of a stage from the reference's includes the error of its inputs | the stage is computed from the run's own inputs by its rule in float64: only its own error is left |
+//! | its tolerance is in a table ([`tolerance`]) | its tolerance is measured on these inputs: float32 against float64, bfloat16 against float32 |
+//! | | known mistakes are tried on the first stage that differs ([`NAMES`]) |
 //!
-//! Where the two say that RoPE's pairs lie in another order, both are compared in one.
+//! If the two store RoPE's pairs in different orders, both are compared in one order.
 //!
-//! There is no second forward pass: the rules are those of [`llama_trace_core::explain`]. Stages come one at a time from a
-//! [`Traced`], and with a model those of a layer are held.
+//! There is no second forward pass: the rules are those of [`llama_trace_core::explain`]. Stages come one at a time
+//! from a [`Traced`]; with a model, those of one layer are in memory.
 
 mod bench;
 mod causes;
 mod comparison;
 mod difference;
 mod drawn;
-mod explaining;
 mod given;
 mod injection;
 mod judge;
+mod mistake_search;
 mod mistakes;
 mod pairs;
 mod report;
@@ -47,32 +47,32 @@ pub use mistakes::NAMES;
 pub use report::{Diagnosis, First, Growth, Kind, Line, Misshapen, Missing, Report, number, whole};
 pub use traced::{About, Found, Pass, Traced};
 
-/// How far a comparison has come.
+/// The progress of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// So many stages of so many were compared.
+    /// Stages compared.
     Stages {
-        /// Those that were.
+        /// The number compared so far.
         done: usize,
-        /// All.
+        /// The number of all stages.
         of: usize,
     },
-    /// So many known mistakes of so many were tried on the first stage that differs.
+    /// Known mistakes tried on the first stage that differs.
     Mistakes {
-        /// Those that were.
+        /// The number tried so far.
         tried: usize,
-        /// All.
+        /// The number of all mistakes.
         of: usize,
     },
 }
 
-/// Told how far a comparison has come.
+/// Called with the progress of a comparison.
 pub type Progress<'a> = &'a dyn Fn(Doing);
 
 /// Compares B with A by the table of tolerances.
 ///
 /// # Errors
-/// [`Error::Usage`] where nothing can be compared, and those of the runs.
+/// [`Error::Usage`] if nothing can be compared, and the errors of the runs.
 pub fn compare(a: &mut impl Traced, b: &mut impl Traced, progress: Progress<'_>) -> Result<Report> {
     let (sizes, order) = (sizes(a, b)?, pairs::of(a.about()));
     let precision = coarser(a.about(), b.about());
@@ -85,11 +85,12 @@ pub fn compare(a: &mut impl Traced, b: &mut impl Traced, progress: Progress<'_>)
     Ok(report)
 }
 
-/// Compares B with A on `model`, whose rules and weights tell what each stage brings in. Of large matrices the rows that
-/// `sample` has are computed.
+/// Compares B with A by means of `model`, whose rules and weights give the error of each stage itself. Of large
+/// matrices only the rows in `sample` are computed.
 ///
 /// # Errors
-/// As [`compare`], [`Error::Model`] where A is a run of another model, and where the backend fails or was asked to stop.
+/// Those of [`compare`], [`Error::Model`] if A is a run of another model, the errors of the backend, and a stop
+/// request.
 pub fn compare_with<B: Backend>(
     model: &Model<B>,
     a: &mut impl Traced,
@@ -127,28 +128,28 @@ pub fn compare_with<B: Backend>(
     Ok(report)
 }
 
-/// How far a stage of one run is from another's.
+/// The distance between a stage of two runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Distance {
     /// ‖b − a‖ / ‖a‖.
     pub error: f64,
     /// The sine of the angle between them, over the values that are finite in both.
     pub sine: f64,
-    /// The error of the first token alone, which sees no other and is turned by nothing; none where the stage has no tokens,
-    /// or that token's values are the same in every run.
+    /// The error of the first token alone, which sees no other token and is not rotated. `None` if the stage has no
+    /// tokens, or that token's values are the same in every run.
     pub first: Option<f64>,
 }
 
 impl Distance {
-    /// Whether the first token's values are the same but for rounding.
+    /// Whether the first token's values are equal up to rounding.
     pub fn is_near_first(&self) -> bool {
-        /// How far those may be off.
+        /// The tolerance of the first token.
         const NEAR: f64 = 0.01;
         self.first.is_some_and(|error| error <= NEAR)
     }
 }
 
-/// How far `b` is from `a` as a stage of a pass; none where they have not the stage's shape.
+/// The distance of `b` from `a` as a stage of a pass; `None` if they do not have the stage's shape.
 pub fn distance(site: Site, sizes: &Sizes, dims: PassDims, a: &Frame, b: &Frame) -> Option<Distance> {
     let pair = Pair::new(site, &shape(site, sizes, dims), a, b).ok()?;
     let is_told = site.stage.axes().first() == Some(&Axis::Token)
@@ -159,8 +160,8 @@ pub fn distance(site: Site, sizes: &Sizes, dims: PassDims, a: &Frame, b: &Frame)
     Some(Distance { error: whole.error(), sine: pair.sine(), first })
 }
 
-/// The stages that a pass of `dims` does not have because they would be another one's values there: the masked scores where
-/// nothing is hidden. A port may write them all the same.
+/// The stages that a pass of `dims` does not have because they would equal another stage: masked scores if nothing is
+/// hidden. A port may write them anyway.
 pub fn beyond(sizes: &Sizes, dims: PassDims) -> Vec<Site> {
     let is_beyond = |stage: &&Stage| !stage.present(sizes, dims) && stage.info().instead.is_some();
     let stages = Stage::ALL.iter().filter(is_beyond);
@@ -169,13 +170,13 @@ pub fn beyond(sizes: &Sizes, dims: PassDims) -> Vec<Site> {
         .collect()
 }
 
-/// The coarser one of the precisions of two runs.
+/// The less exact of the precisions of two runs.
 fn coarser(a: &About, b: &About) -> Precision {
     let of = |about: &About| about.precision.unwrap_or(Precision::F32);
     tolerance::coarser(of(a), of(b))
 }
 
-/// The sizes of the model of the first run that says what it is.
+/// The sizes of the model, from the first run that has its card.
 fn sizes(a: &impl Traced, b: &impl Traced) -> Result<Sizes> {
     let cards = [&a.about().card, &b.about().card];
     let card = cards.into_iter().flatten().next();

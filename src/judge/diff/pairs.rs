@@ -1,5 +1,5 @@
-//! A run whose checkpoint has RoPE's pairs in another order than another's, brought to that: neighbours (2i, 2i + 1) and halves
-//! (i, i + C/2) are the same numbers in other places.
+//! Reorders RoPE's pairs of a run to match another checkpoint's order: neighbours (2i, 2i + 1) and halves (i, i + C/2)
+//! are the same numbers in different places.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use llama_trace_core::config::Pairing;
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{Frame, FrameData, Site, Stage, Values};
 
-/// The order of the pairs, where the run says it.
+/// The order of the pairs, if the run has it.
 pub(super) fn of(about: &About) -> Option<Pairing> {
     serde_json::from_value(about.known().get("pairing")?.clone()).ok()
 }
 
-/// What is to be said of two runs whose orders are others; nothing where they are the same, or one says none.
+/// A note if two runs have different orders; `None` if they are equal, or one is unknown.
 pub(super) fn note(a: &About, b: &About) -> Option<String> {
     let (ours, theirs) = (of(a)?, of(b)?);
     (ours != theirs).then(|| {
@@ -28,11 +28,11 @@ pub(super) fn note(a: &About, b: &About) -> Option<String> {
     })
 }
 
-/// The run in the order that was asked for.
+/// A run in the requested order.
 pub(super) struct InOrder<'a, T> {
     run: &'a mut T,
     about: About,
-    /// How many components a head has, and the order to which they are brought; none where they are in it, or nobody knows.
+    /// The head width and the target order; `None` if the run already has that order, or its order is unknown.
     to: Option<(usize, Pairing)>,
 }
 
@@ -46,13 +46,13 @@ impl<'a, T: Traced> InOrder<'a, T> {
             if about.card.is_none() {
                 about.settings.insert("pairing".into(), json!(order));
             }
-            // The same weights in another order have another one.
+            // Reordered weights have another fingerprint.
             about.fingerprint = None;
         }
         Self { run, about, to }
     }
 
-    /// Whether the values of a stage are brought to another order.
+    /// Whether the values of a stage are reordered.
     fn turns(&self, site: Site) -> bool {
         let stages = [
             Stage::Xq,

@@ -1,4 +1,4 @@
-//! What a comparison found.
+//! The result of a comparison.
 
 use std::collections::BTreeMap;
 
@@ -7,46 +7,46 @@ use serde_json::{Value, json};
 use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::{Run, Site, Stage};
 
-/// In which of the causes, in their order, two runs part.
+/// The kind of the first difference, in the order of causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Configuration or weights.
     Artifact,
-    /// The text that was given to the model.
+    /// The text of the prompt.
     Template,
-    /// The ids that it was split into.
+    /// The ids of the text.
     Tokens,
     /// A stage.
     Stage,
 }
 
-/// Where they part. It is a stage of another shape only where no value differs.
+/// The first difference of two runs. A shape is reported only if no value differs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct First {
-    /// In what.
+    /// The kind.
     pub kind: Kind,
-    /// Of a stage the cell of largest error, complete; else the setting, or the token.
+    /// The complete address of a stage's cell with the largest error; or the setting, or the token.
     pub address: String,
     /// A's value.
     pub ours: Value,
     /// B's.
     pub theirs: Value,
-    /// How far apart they are; none where that is no number, as of two texts.
+    /// The error; `None` if it is no number, as for two texts.
     pub error: Option<f64>,
-    /// How far they may be.
+    /// The tolerance.
     pub tolerance: Option<f64>,
-    /// The stage, where it is one.
+    /// The stage, if it is one.
     pub site: Option<Site>,
 }
 
 impl First {
-    /// Whether it is a shape.
+    /// Whether it is a difference of shapes.
     fn is_shape(&self) -> bool {
         self.kind == Kind::Stage && self.error.is_none()
     }
 
-    /// A's value and B's, to read: of a stage its numbers (`nan` and `inf` too, which are strings in JSON) or its shape as
-    /// they are; of what comes before the stages a text between quotes.
+    /// A's value and B's as text. Numbers (`nan` and `inf` too, which are strings in JSON) and shapes of a stage are
+    /// shown unquoted; a text of an earlier cause is quoted.
     pub fn told(&self) -> [String; 2] {
         [&self.ours, &self.theirs].map(|value| match value {
             Value::String(number_or_shape) if self.kind == Kind::Stage => number_or_shape.clone(),
@@ -56,41 +56,41 @@ impl First {
     }
 }
 
-/// A known mistake that would give what B has.
+/// A known mistake that would give B's values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Diagnosis {
     /// Its name: one of [`super::NAMES`].
     pub name: &'static str,
-    /// Which of its forms, in words: `θ = 500000`; empty where there is one.
+    /// Its form as text: `θ = 500000`; empty if there is only one.
     pub form: String,
     /// B's error.
     pub before: f64,
-    /// What is left of it where the mistake is made.
+    /// The error that is left with the mistake.
     pub after: f64,
 }
 
 impl Diagnosis {
-    /// Its name, and its form where it has several.
+    /// The name, and the form if there are several.
     pub fn told(&self) -> String {
         if self.form.is_empty() { self.name.to_owned() } else { format!("{} ({})", self.name, self.form) }
     }
 }
 
-/// A stage that both have, one of them in a shape that the stage does not have: no value of it can be compared.
+/// A stage that both have, one of them in a wrong shape: its values cannot be compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Misshapen {
-    /// Which.
+    /// The stage.
     pub site: Site,
-    /// A's shape and B's, in words.
+    /// A's shape and B's, as text.
     pub shapes: [String; 2],
-    /// Which of them it is, and what is expected.
+    /// The run with the wrong shape, and the expected shape.
     pub why: String,
-    /// The key of a map that may read B's as it is.
+    /// The key of a map that may read B's shape.
     pub key: Option<&'static str>,
 }
 
 impl Misshapen {
-    /// As where the two part.
+    /// It as a first difference.
     pub(super) fn difference(&self) -> First {
         let [ours, theirs] = self.shapes.each_ref().map(|shape| json!(shape));
         First {
@@ -105,54 +105,55 @@ impl Misshapen {
     }
 }
 
-/// A stage of one run that the other does not have.
+/// A stage that only one run has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Missing {
-    /// Which.
+    /// The stage.
     pub site: Site,
-    /// Why, where more is known than that it is not there.
+    /// The reason, if one is known.
     pub why: Option<String>,
-    /// Whether it is there, in a form that cannot be read: nobody knows then whether it is the same.
+    /// Whether the stage exists but cannot be read; then it is unknown whether it is the same.
     pub damaged: bool,
 }
 
 /// A stage that both have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// Which.
+    /// The stage.
     pub site: Site,
     /// How far B is from A: ‖B − A‖ / ‖A‖.
     pub apart: f64,
-    /// What is judged: with a model what the stage itself brings in, the larger one of both runs; else `apart`.
+    /// The judged error: with a model, the larger error of the stage itself in both runs; otherwise `apart`.
     pub error: f64,
-    /// What it may be.
+    /// The tolerance.
     pub tolerance: f64,
-    /// With a model: how much of it came with the inputs, ‖rule(B's inputs) − rule(A's inputs)‖ / ‖rule(A's inputs)‖.
+    /// With a model: the error of its inputs, ‖rule(B's inputs) − rule(A's inputs)‖ / ‖rule(A's inputs)‖.
     pub inherited: Option<f64>,
 }
 
 impl Line {
-    /// Whether it is further away than it may be.
+    /// Whether the error exceeds the tolerance.
     pub fn differs(&self) -> bool {
-        // What is no number is.
+        // NaN does.
         !self.error.le(&self.tolerance)
     }
 }
 
-/// How far B is from A in a layer, or after the last one, ‖B − A‖ / ‖A‖.
+/// The distance of B from A in a layer, or after the last one, ‖B − A‖ / ‖A‖.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Growth {
-    /// The layer, of its pass, sequence and run, or none before and after the layers; the stage is that which is furthest away.
+    /// The layer in its pass, sequence and run, or `None` before and after the layers. The stage is the one with the
+    /// largest distance.
     pub site: Site,
-    /// After attention; none where it was not compared.
+    /// The distance after attention; `None` if it was not compared.
     pub attn_residual: Option<f64>,
-    /// After the feed-forward network.
+    /// The distance after the feed-forward network.
     pub ffn_residual: Option<f64>,
-    /// How far that stage is away; none where nothing of it could be compared.
+    /// The distance of that stage; `None` if no stage could be compared.
     pub worst: Option<f64>,
-    /// The first of its stages that have another shape.
+    /// The first of its stages with another shape.
     pub misshapen: Option<Stage>,
-    /// Whether one of its stages is further away than it may be, or has another shape.
+    /// Whether one of its stages exceeds its tolerance, or has another shape.
     pub differs: bool,
 }
 
@@ -168,7 +169,7 @@ impl Growth {
         }
     }
 
-    /// The stage that is furthest away, with its number as `told` writes it, and the one that has another shape.
+    /// The stage with the largest distance, formatted by `told`, and the stage with another shape.
     pub fn worst_told(&self, told: impl Fn(f64) -> String) -> String {
         let worst = self.worst.map(|worst| format!("{} {}", self.site.stage, told(worst)));
         let misshapen = self.misshapen.map(|stage| format!("{stage} shape"));
@@ -176,37 +177,37 @@ impl Growth {
     }
 }
 
-/// What was found.
+/// The result of a comparison.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Where the two part; none where they are the same within the tolerance.
+    /// The first difference; `None` if the runs are equal within the tolerance.
     pub first: Option<First>,
-    /// The mistakes that would give it, the best first.
+    /// The mistakes that would explain it, best first.
     pub diagnosis: Vec<Diagnosis>,
-    /// Stages of A that B does not have, or that cannot be read.
+    /// Stages of A that B lacks, or that cannot be read.
     pub missing: Vec<Missing>,
-    /// The sequences, branches and passes of A that B does not have, each by what it reads first.
+    /// The sequences, branches and passes of A that B lacks, each by its first `tokens`.
     pub absent: Vec<Site>,
-    /// How many stages B has that A does not, so that nothing judges them.
+    /// The number of B's stages that A lacks, which are not judged.
     pub unjudged: usize,
     /// The stages that both have, in the order of the pass.
     pub lines: Vec<Line>,
-    /// The stages of another shape.
+    /// The stages with another shape.
     pub misshapen: Vec<Misshapen>,
-    /// Every stage that differs, each with its cell of largest error.
+    /// Every stage that differs, each with the cell of its largest error.
     pub differences: Vec<First>,
-    /// Whether it is what was written that differs first, and not what the run went on with: what reads it is the same.
+    /// Whether only the file of the first difference is wrong: the stage that reads it is equal in both.
     pub written_alone: bool,
-    /// What is odd, in words.
+    /// Notes about unusual findings.
     pub notes: Vec<String>,
-    /// Whether tolerances were measured, with a model.
+    /// Whether tolerances were measured with a model.
     pub measured: bool,
-    /// Whether of some matrices a sample of the rows was computed, and those that stand out.
+    /// Whether only a sample of rows, and the rows that stand out, were computed for some matrices.
     pub samples: bool,
 }
 
 impl Report {
-    /// What was found of sequence number `sequence` of `run`, which was compared as if it were the only one.
+    /// The result for sequence `sequence` of `run`, which was compared as if it were the only one.
     #[must_use]
     pub fn of_sequence(mut self, run: Run, sequence: usize) -> Self {
         if (run, sequence) == (Run::ITSELF, 0) {
@@ -234,7 +235,8 @@ impl Report {
         self
     }
 
-    /// Takes in what was found of the next sequence. Where an earlier one differs, that is where the runs part.
+    /// Adds the result of the next sequence. The first difference is that of the earliest sequence; a difference of
+    /// values precedes one of shapes.
     pub fn join(&mut self, next: Self) {
         let has_value = |first: &Option<First>| first.as_ref().is_some_and(|first| !first.is_shape());
         if self.first.is_none() || has_value(&next.first) && !has_value(&self.first) {
@@ -252,14 +254,13 @@ impl Report {
         self.measured |= next.measured;
     }
 
-    /// Whether nothing differs by more than it may, as far as it could be read; everything could that is there, and no
-    /// sequence, branch or pass is absent.
+    /// Whether nothing exceeds its tolerance, everything could be read, and no sequence, branch or pass is absent.
     pub fn same(&self) -> bool {
         self.first.is_none() && self.uncompared().is_none()
     }
 
-    /// What nobody knows to be the same, where it should be: stages that are there and cannot be read, and sequences,
-    /// branches and passes that B does not have. As a text speaks of them; none where there are none.
+    /// A description of what could not be compared: stages that cannot be read, and sequences, branches and passes that
+    /// B lacks. `None` if everything was compared.
     pub fn uncompared(&self) -> Option<String> {
         let of = |(what, several): (&str, &str)| match self
             .absent
@@ -279,12 +280,12 @@ impl Report {
         (!both.is_empty()).then(|| both.join(" and "))
     }
 
-    /// What is there and cannot be read.
+    /// Stages that exist but cannot be read.
     pub fn damaged(&self) -> impl Iterator<Item = &Missing> {
         self.missing.iter().filter(|missing| missing.damaged)
     }
 
-    /// How many stages are there and cannot be read, as a text speaks of them; none where all can be.
+    /// The number of stages that cannot be read, as text; `None` if all can be.
     pub fn damaged_stages(&self) -> Option<String> {
         match self.damaged().count() {
             0 => None,
@@ -293,8 +294,8 @@ impl Report {
         }
     }
 
-    /// The smallest tolerance that, given to every stage, would let all of them pass; none where a value is no number, or a
-    /// stage of another shape.
+    /// The smallest tolerance with which every stage would pass. `None` if an error is not finite, or a stage has
+    /// another shape.
     pub fn smallest_tolerance(&self) -> Option<f64> {
         let worst = self
             .lines
@@ -304,22 +305,22 @@ impl Report {
         worst.filter(|_| !self.lines.is_empty() && self.misshapen.is_empty())
     }
 
-    /// The mistakes that explain the first difference best. There are several where each leaves no more than is allowed:
-    /// the values that are there do not tell them apart.
+    /// The mistakes that explain the first difference best. There are several if each leaves an error within the
+    /// tolerance: the available values do not tell them apart.
     pub fn likeliest(&self) -> impl Iterator<Item = &Diagnosis> {
         let allowed = self.first.as_ref().and_then(|first| first.tolerance).unwrap_or(0.0);
         let least = self.diagnosis.first().map_or(0.0, |best| best.after);
         self.diagnosis.iter().filter(move |one| one.after <= allowed.max(least))
     }
 
-    /// How errors grow, layer by layer, and after them; before them where they begin there.
+    /// The growth of errors by layer and after the layers; also before them if errors begin there.
     pub fn growth(&self) -> Vec<Growth> {
         let mut layers: BTreeMap<_, (Vec<&Line>, Option<Site>)> = BTreeMap::new();
         let place = |site: Site| {
             let is_after = !matches!(site.stage.info().section, Section::Start | Section::Layer);
             (site.run, site.sequence, site.pass, is_after, site.layer)
         };
-        // Which token was drawn is no distance.
+        // The drawn token is no distance.
         let grows = |line: &Line| match line.site.stage.info().section {
             Section::Start => line.differs() && line.site.stage != Stage::Tokens,
             Section::Layer | Section::End => true,
@@ -347,7 +348,7 @@ impl Report {
         layers.into_values().filter_map(growth).collect()
     }
 
-    /// As one object.
+    /// The report as a JSON object.
     pub fn json(&self) -> Value {
         let first = self.first.as_ref().map(|first| {
             json!({
@@ -378,8 +379,7 @@ impl Report {
     }
 }
 
-/// What stands for all that is absent with it, as a text speaks of that: a later pass for itself, and the first one for
-/// the sequence or the branch.
+/// The part of a run that is absent with this site: a pass, or, for the first pass, the whole sequence or branch.
 pub fn whole(site: Site) -> &'static str {
     match site.run {
         _ if site.pass > 0 => "pass",
@@ -400,7 +400,7 @@ impl Kind {
     }
 }
 
-/// A number of JSON, which has none for what is not finite.
+/// A number in JSON; non-finite numbers become strings.
 pub fn number(value: f64) -> Value {
     match value {
         value if value.is_nan() => json!("nan"),

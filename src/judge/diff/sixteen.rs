@@ -1,9 +1,9 @@
-//! Caches that keep 16 bits of a number, told by their values.
+//! Detects 16-bit caches by their values.
 
 use llama_trace_core::config::CacheDtype;
 use llama_trace_core::trace::{Frame, Site, Stage, Values};
 
-/// The number type of 16 bits that a cache keeps, where all of its values are of one.
+/// The 16-bit number type of a cache, if all its values fit one.
 pub(super) fn dtype(frame: &Frame) -> Option<CacheDtype> {
     if !matches!(frame.site.stage, Stage::CacheK | Stage::CacheV) {
         return None;
@@ -13,7 +13,7 @@ pub(super) fn dtype(frame: &Frame) -> Option<CacheDtype> {
     bits.dtype()
 }
 
-/// Whether all values that were seen are those of a type of 16 bits.
+/// Whether all values so far fit a 16-bit type.
 pub(super) struct Bits {
     bf16: bool,
     f16: bool,
@@ -34,7 +34,7 @@ impl Bits {
         self.f16 = self.f16 && values.iter().all(|&x| half::f16::from_f32(x).to_f32() == x);
     }
 
-    /// Of which type they are.
+    /// The type that they fit.
     pub(super) fn dtype(&self) -> Option<CacheDtype> {
         match (self.any, self.bf16, self.f16) {
             (true, true, _) => Some(CacheDtype::Bf16),
@@ -44,10 +44,10 @@ impl Bits {
     }
 }
 
-/// What is to be said of a cache of B that differs and keeps fewer bits than anybody says.
+/// The note on a cache of B that differs and has fewer bits than declared.
 pub(super) fn note(site: Site, dtype: CacheDtype) -> String {
     let name = dtype.name();
     format!(
-        "B's {site} has {name} values alone: where a cache of {name} is meant, capture.toml says cache = \"{name}\""
+        "B's {site} has only {name} values: if its cache is {name}, capture.toml should say cache = \"{name}\""
     )
 }

@@ -1,5 +1,5 @@
-//! Comparing two runs whose values lie in files as a stage has them: part by part, side by side on all processors, with
-//! nothing of a stage held.
+//! Compares two runs whose files have the layout of the stage: part by part, on all processors, without keeping a stage
+//! in memory.
 
 use std::ops::Range;
 
@@ -15,42 +15,42 @@ use llama_trace_core::stop;
 use llama_trace_core::trace::frame::Summing;
 use llama_trace_core::trace::{Frame, FrameData, Site, Stage, Stats, Values};
 
-/// Values that are read of each run at once.
+/// Values read of each run at once.
 const AT_ONCE: usize = 1 << 20;
 
-/// Keys that are looked at together where some may be hidden.
+/// Keys that are examined together if some may be hidden.
 const RUN: usize = 64;
 
-/// Values that are summed together: in one order, however many processors there are.
+/// Values that are summed together. The order of the sums does not depend on the number of processors.
 const PART: usize = 1 << 14;
 
-/// What is known of a stage that both runs have, once all of it was seen.
+/// The result for a stage, after all its parts.
 pub(super) struct Streamed {
     pub(super) apart: Apart,
-    /// Of a cache the number type of 16 bits that A's values are of, and B's.
+    /// For a cache, the 16-bit number types that A's and B's values fit.
     pub(super) sixteen: [Option<CacheDtype>; 2],
     /// Whether the last row has the same bits in both.
     pub(super) same_last: bool,
 }
 
-/// The rows of a stage of `shape`, so many at a time.
+/// The rows of a stage of `shape`, in parts.
 fn parts(shape: &[usize]) -> impl Iterator<Item = Range<usize>> {
     let (width, rows) = rows(shape);
     let at_once = (AT_ONCE / width).max(1);
     (0..rows).step_by(at_once).map(move |first| first..rows.min(first + at_once))
 }
 
-/// Values in a row of a stage of `shape`, and its rows.
+/// The row length and the number of rows of a stage of `shape`.
 fn rows(shape: &[usize]) -> (usize, usize) {
     let Some((&width, outer)) = shape.split_last() else { return (1, 0) };
     (width.max(1), outer.iter().product())
 }
 
-/// Compares `site` of both runs; none where one of them has to make it or to bring it into shape first, and what is wrong
-/// with one of them in words.
+/// Compares `site` of both runs. `None` if one of them must compute or convert its values first; the inner error
+/// describes damaged values.
 ///
 /// # Errors
-/// [`llama_trace_core::error::Error::Interrupted`].
+/// [`llama_trace_core::error::Error::Interrupted`] after a stop request.
 pub(super) fn compare(
     a: &impl Traced,
     b: &impl Traced,
@@ -93,10 +93,10 @@ pub(super) fn compare(
     Ok(Ok(Some(seen)))
 }
 
-/// What is odd about the values of `site` of B, in words.
+/// A description of unusual values of B at `site`.
 ///
 /// # Errors
-/// [`llama_trace_core::error::Error::Interrupted`].
+/// [`llama_trace_core::error::Error::Interrupted`] after a stop request.
 pub(super) fn oddities(
     a: &impl Traced,
     b: &impl Traced,
@@ -109,7 +109,7 @@ pub(super) fn oddities(
     Ok(odd([ours, theirs], shape.iter().product()))
 }
 
-/// The statistics of a stage of a run, where its values are there.
+/// The statistics of a stage of a run, if its values are available.
 fn stats(of: &impl Traced, site: Site, shape: &[usize]) -> Result<Option<Stats>> {
     let mut sum = Summing::default();
     for rows in parts(shape) {
@@ -121,14 +121,14 @@ fn stats(of: &impl Traced, site: Site, shape: &[usize]) -> Result<Option<Stats>>
     Ok(Some(sum.stats()))
 }
 
-/// The value of a run at a cell, where it is there.
+/// The value of a run at a cell; NaN if it is not available.
 pub(super) fn number(of: &impl Traced, site: Site, shape: &[usize], at: usize) -> f64 {
     let (width, _) = rows(shape);
     let row = of.rows(site, at / width..at / width + 1);
     row.ok().flatten().and_then(|row| row.numbers().nth(at % width)).unwrap_or(f64::NAN)
 }
 
-/// The last row of a stage of a run, where it is there.
+/// The last row of a stage of a run, if it is available.
 pub(super) fn last_row(of: &impl Traced, site: Site, shape: &[usize]) -> Option<Frame> {
     let (_, count) = rows(shape);
     let data = match of.rows(site, count.checked_sub(1)?..count).ok()?? {
@@ -139,7 +139,7 @@ pub(super) fn last_row(of: &impl Traced, site: Site, shape: &[usize]) -> Option<
     Some(Frame { site, axes: site.stage.axes(), data })
 }
 
-/// How far some values are apart, the first of which is cell `at`.
+/// The difference of some values, the first of which is cell `at`.
 fn of_part(stage: Stage, at: usize, ours: Values<'_>, theirs: Values<'_>) -> Apart {
     let mut apart = Apart::default();
     let hides = matches!(stage, Stage::Mask | Stage::MaskedScores);
@@ -158,7 +158,7 @@ fn of_part(stage: Stage, at: usize, ours: Values<'_>, theirs: Values<'_>) -> Apa
         }
         return apart;
     }
-    // Keys are hidden in runs: where all of some are, in both, nothing is apart, and where none is they are as others.
+    // Hidden keys come in runs. A run hidden in both has no difference; a run without hidden keys is summed as usual.
     for (i, (a, b)) in a.chunks(RUN).zip(b.chunks(RUN)).enumerate() {
         let hidden = |values: &[f32]| values.iter().fold(0, |count, x| count + usize::from(is_hidden(*x)));
         let at = at + i * RUN;

@@ -1,15 +1,16 @@
-//! How far a stage may be from the reference where no model is there to measure it on.
+//! Tolerances of stages, for comparisons without a model to measure them.
 
 use llama_trace_core::config::Precision;
 use llama_trace_core::trace::{Site, Stage};
 
 /// The largest relative L2 distance ‖B − A‖ / ‖A‖ of a stage of a run in `precision` from one in float32, at the first
-/// layer. It grows with each layer: what came with the inputs is in it. [`of`] has the number for a layer.
+/// layer. It includes the error of the inputs and so grows with each layer; [`of`] gives the number for a layer.
 ///
-/// Measured on the built-in model and the golden ones, against this program and transformers: the worst stays within 0.7 of it.
+/// Measured on the built-in model and the golden ones, against this program and transformers: the worst case uses 0.7
+/// of it.
 pub fn base(stage: Stage, precision: Precision) -> f64 {
-    // Shares of attention and of chance follow from differences of scores, and are further apart than those; so is what
-    // they mix.
+    // Attention weights and probabilities depend on differences of scores and have larger errors; so do the values that
+    // attention mixes.
     let wide = match stage {
         Stage::Softmax | Stage::AttnHeads | Stage::AttnOutput | Stage::Probs | Stage::Nucleus => 1.5,
         _ => 1.0,
@@ -27,8 +28,7 @@ pub fn base(stage: Stage, precision: Precision) -> f64 {
     }
 }
 
-/// The same for the stage of a layer: after L layers √(L + 1) times as much, as errors add up that know nothing of one
-/// another.
+/// The tolerance of a stage in its layer: [`base`] times √(L + 1) after L layers, the growth of independent errors.
 pub fn of(site: Site, layers: usize, precision: Precision) -> f64 {
     let before = match site.stage {
         Stage::Tokens | Stage::Embedding | Stage::RopeCos | Stage::RopeSin | Stage::Mask => 0,
@@ -37,7 +37,7 @@ pub fn of(site: Site, layers: usize, precision: Precision) -> f64 {
     base(site.stage, precision) * ((before + 1) as f64).sqrt()
 }
 
-/// Of two precisions the one in which values are further from exact ones.
+/// The less exact of two precisions.
 pub fn coarser(a: Precision, b: Precision) -> Precision {
     let rank = |precision: Precision| match precision {
         Precision::F32 => 0,

@@ -1,4 +1,4 @@
-//! A run that is compared: what it says about itself, and its stages, one at a time.
+//! A run to compare: its description, and its stages one at a time.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,37 +10,37 @@ use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{Frame, ModelCard, PassDims, Sampling, Site, Stage, TokenLabel, Values};
 
-/// What a run says about itself.
+/// The description of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct About {
-    /// What messages call it.
+    /// Its name in messages.
     pub name: String,
-    /// The model; none where it does not say.
+    /// The model; `None` if it is unknown.
     pub card: Option<ModelCard>,
-    /// Settings of the model under the names of [`llama_trace_core::config::ModelConfig`], where it knows some and has no card.
+    /// Settings of the model, named as in [`llama_trace_core::config::ModelConfig`], if some are known without a card.
     pub settings: Map<String, Value>,
-    /// The arithmetic that its values come from; none where it does not say.
+    /// The arithmetic of its values; `None` if it is unknown.
     pub precision: Option<Precision>,
-    /// The number type of its cached keys and values; none where it does not say.
+    /// The number type of its KV cache; `None` if it is unknown.
     pub cache: Option<CacheDtype>,
-    /// A fingerprint of configuration and weights, where it has one.
+    /// A fingerprint of configuration and weights, if it has one.
     pub fingerprint: Option<String>,
-    /// How its tokens were drawn, where it says so.
+    /// The sampler settings, if they are known.
     pub sampling: Option<Sampling>,
-    /// The text that the model was given, where it says so: a chat's template is in it.
+    /// The text given to the model, if it is known; it includes a chat template.
     pub prompt: Option<String>,
     /// The passes.
     pub passes: Vec<Pass>,
-    /// How many of the model's layers ran, where it says so.
+    /// The number of the model's layers that ran, if it is known.
     pub layers: Option<usize>,
-    /// Stages whose files it names and that are nowhere: what to say of each.
+    /// Stages whose files the run names but lacks, with a message for each.
     pub nowhere: BTreeMap<Stage, String>,
-    /// Stages whose files may as well be those of others: which.
+    /// Stages whose files may belong to other stages, which are listed.
     pub unsure: BTreeMap<Stage, Vec<Stage>>,
 }
 
 impl About {
-    /// The settings that are known: all of a card's, or some.
+    /// The known settings: all of a card's, or some.
     pub fn known(&self) -> Map<String, Value> {
         match self.card.as_ref().map(|card| serde_json::json!(card.config)) {
             Some(Value::Object(all)) => all,
@@ -48,12 +48,12 @@ impl About {
         }
     }
 
-    /// Whether another runtime wrote it: what this program writes says the whole model.
+    /// Whether another runtime wrote it; this program always writes the complete model card.
     pub fn is_foreign(&self) -> bool {
         self.card.is_none()
     }
 
-    /// Whether its cache may keep fewer bits than float32 has: where it says so, or says nothing and computes in fewer itself.
+    /// Whether its cache may have fewer bits than float32: by declaration, or without one if it computes in fewer bits.
     pub(super) fn may_cache_fewer(&self) -> bool {
         match self.cache {
             Some(dtype) => dtype != CacheDtype::F32,
@@ -65,27 +65,27 @@ impl About {
 /// A pass of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pass {
-    /// Its number, and how long it is.
+    /// Its number, start and length.
     pub dims: PassDims,
-    /// The tokens that it read; none where the run does not say.
+    /// The tokens that it read; empty if they are unknown.
     pub tokens: Vec<TokenLabel>,
 }
 
-/// What a run has of a stage.
+/// A run's values of a stage.
 #[derive(Clone, Debug)]
 pub enum Found {
-    /// Its values. The shape is the run's own and need not be the stage's.
+    /// The values. Their shape is the run's own and may differ from the stage's.
     Frame(Arc<Frame>),
     /// Nothing.
     Missing,
-    /// Something that cannot be read: why.
+    /// Values that cannot be read, with the reason.
     Damaged(String),
-    /// More than has room: why.
+    /// Values too large for memory, with the reason.
     TooLarge(String),
 }
 
 impl Found {
-    /// The same as the values of `site`.
+    /// The same values under `site`.
     #[must_use]
     pub fn of(self, site: Site) -> Self {
         match self {
@@ -97,42 +97,43 @@ impl Found {
     }
 }
 
-/// A run that is compared. Its stages are asked for in the order of the pass, each once, or once more where it stands for
-/// one that the other run has beyond the pass's own.
+/// A run to compare. Its stages are requested in the order of the pass, each once; twice if a stage also stands for an
+/// additional stage of the other run.
 pub trait Traced {
-    /// What it says about itself.
+    /// Its description.
     fn about(&self) -> &About;
 
     /// The values of a stage.
     ///
     /// # Errors
-    /// Where the run itself fails. What is wrong with one stage is no error.
+    /// The errors of the run itself. A damaged stage is no error.
     fn stage(&mut self, site: Site) -> Result<Found>;
 
-    /// Rows of the values of a stage as they lie, (rows, width), where the run has them in the stage's own shape and number
-    /// type and nothing is to be made or copied; none else.
+    /// Rows of the values of a stage, (rows, width), without a copy. `None` unless the run stores them in the stage's
+    /// own shape and number type.
     ///
     /// # Errors
-    /// What is wrong with them, in words.
+    /// A description of damaged values.
     fn rows(&self, _site: Site, _rows: Range<usize>) -> std::result::Result<Option<Values<'_>>, String> {
         Ok(None)
     }
 
-    /// Why a stage that is missing should be there: the run names its file, and has others of this layer and pass. None
-    /// where it may be left out.
+    /// The reason why a missing stage should exist: the run names its file, and has other files of this layer and pass.
+    /// `None` if it may be omitted.
     fn unwritten(&self, _site: Site) -> Option<String> {
         None
     }
 
-    /// Whether it has a stage all the same that this pass does not have.
+    /// Whether it has a stage that this pass does not have.
     fn has_beyond(&self, _site: Site) -> bool {
         false
     }
 
-    /// Nobody looks at these rows any more.
+    /// Called when these rows are no longer needed.
     fn done(&self, _site: Site, _rows: Range<usize>) {}
 
-    /// A number for the values of a stage that [`Traced::rows`] has: another one for others, but for one case in 2⁶⁴.
+    /// A hash of the values of a stage that [`Traced::rows`] has. Different values have different hashes, except for
+    /// one case in 2⁶⁴.
     fn print(&self, _site: Site) -> Option<u64> {
         None
     }

@@ -1,4 +1,4 @@
-//! What a trace says about itself: its metadata.
+//! The metadata of a trace: its description of itself.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use llama_trace_core::config::{ARITHMETIC, CacheDtype};
 use llama_trace_core::trace::manifest::Drawing;
 use llama_trace_core::trace::{ModelCard, Stage};
 
-/// What a file says that it is, and which form of it.
+/// The format name and version in a file.
 pub(super) const FORMAT: &str = "llama-trace trace";
 pub(super) const VERSION: u32 = 3;
 
@@ -16,54 +16,54 @@ pub(super) const VERSION: u32 = 3;
 pub enum Keep {
     /// Every stage.
     All,
-    /// What cannot be derived from other stages.
+    /// Only stages that cannot be derived from others.
     Minimal,
     /// Statistics of every stage, and the tokens.
     Stats,
 }
 
-/// What a trace says about itself.
+/// The description of a recorded run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct About {
     /// The program that wrote it.
     pub program: String,
     /// The model.
     pub card: ModelCard,
-    /// The number type of the cached keys and values, by its name.
+    /// The number type of the KV cache, by name.
     pub cache: String,
-    /// How the tokens were drawn.
+    /// The sampler settings.
     pub sampling: Drawing,
-    /// How many sequences there are.
+    /// The number of sequences.
     pub sequences: usize,
-    /// What was kept.
+    /// How much was kept.
     pub keep: Keep,
-    /// Bytes that the file was to have at most.
+    /// The size limit of the file in bytes.
     pub budget: Option<u64>,
-    /// The stages of which there are statistics, by name. Those have their values too, unless the budget left them out
-    /// or statistics alone were to be kept.
+    /// The stages with statistics, by name. Their values are kept too, unless the budget excluded them or only
+    /// statistics were kept.
     pub stages: Vec<String>,
-    /// Whether stages that are derived have the bits that the run had; else they are within the bound of the backend.
+    /// Whether derived stages have the bits of the run. Otherwise they are within the tolerance of the backend.
     pub exact: bool,
-    /// What tells the model from others.
+    /// The fingerprint of the model.
     pub fingerprint: Fingerprint,
 }
 
-/// What tells a model from others, in hexadecimal.
+/// The fingerprint of a model, in hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
     /// SHA-256 of the configuration as JSON.
     pub config: String,
-    /// SHA-256 of rows of every weight, as float32.
+    /// SHA-256 of a sample of rows of every weight, as float32.
     pub weights: String,
 }
 
 impl About {
-    /// The number type of the cached keys and values, where it is one.
+    /// The number type of the KV cache; `None` if its name is unknown.
     pub fn cache(&self) -> Option<CacheDtype> {
         CacheDtype::from_name(&self.cache)
     }
 
-    /// The stages of which there are statistics; none where one has no name of a stage.
+    /// The stages with statistics; `None` if a name is not a stage.
     pub fn stages(&self) -> Option<Vec<Stage>> {
         self.stages.iter().map(|name| Stage::from_name(name)).collect()
     }

@@ -1,35 +1,35 @@
-//! Branches of a run that was recorded.
+//! Branches of a recorded run.
 
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Address, Fork, Run};
 
-/// The most branches that a trace has.
+/// The largest number of branches in a trace.
 pub(super) const MOST: usize = 64;
 
-/// A run that has the passes of another one up to a pass, and then a token of its own. The first of a trace is `r1`, the
-/// next `r2`.
+/// A branch: it shares the passes of another run up to one, then continues with its own token. The first branch of a
+/// trace is `r1`, the next `r2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Branch {
-    /// Its sequence, which is also that of the run that it parts from.
+    /// Its sequence, which is also that of the run it branches from.
     pub sequence: usize,
-    /// The run that it parts from: the run itself, or an earlier branch.
+    /// The run it branches from: the run itself, or an earlier branch.
     pub of: Run,
-    /// The last pass that both have.
+    /// The last shared pass.
     pub pass: usize,
-    /// The token that follows it in the branch.
+    /// The branch's token after that pass.
     pub token: u32,
 }
 
 impl Branch {
-    /// As the viewer knows it.
+    /// The same as the viewer's [`Fork`].
     pub fn fork(self) -> Fork {
         Fork { of: self.of, pass: self.pass, token: self.token, setting: None }
     }
 
-    /// Reads `p3=412`, `s1/p3=412` or `r1:p3=412`: after which pass, and which token follows there.
+    /// Parses `p3=412`, `s1/p3=412` or `r1:p3=412`: the last shared pass, and the token after it.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the wrong part.
     pub fn parse(text: &str) -> std::result::Result<Self, String> {
         let form = || format!("`{text}` is not a pass and the id of a token, as in p3=412");
         let (place, token) = text.rsplit_once('=').ok_or_else(form)?;
@@ -44,10 +44,10 @@ impl Branch {
         Ok(Self { sequence: address.sequence.unwrap_or(0), of, pass, token })
     }
 
-    /// Checks that the branches of a run of so many sequences part from what is there before them.
+    /// Checks that each branch starts from a pass that exists before it, in a run of so many sequences.
     ///
     /// # Errors
-    /// [`Error::Usage`] where one does not, or there are too many.
+    /// [`Error::Usage`] if one does not, or there are too many.
     pub fn check(all: &[Self], sequences: usize) -> Result<()> {
         if all.len() > MOST {
             return Err(Error::usage("there are too many branches")
@@ -61,9 +61,9 @@ impl Branch {
                 Some(of) => of < number && all[of].sequence == branch.sequence && all[of].pass < branch.pass,
             };
             if !there {
-                return Err(Error::usage("a branch parts from what is not there")
+                return Err(Error::usage("a branch starts from a pass that is not there")
                     .at(format!("--branch number {}, which is r{}", number + 1, number + 1))
-                    .expected("a pass of the run itself (p3), of another sequence (s1/p3), or one that an earlier branch has for itself (r1:p5)")
+                    .expected("a pass of the run itself (p3), of another sequence (s1/p3), or one that an earlier branch does not share (r1:p5)")
                     .found(format!("{}:s{}/p{}", branch.of, branch.sequence, branch.pass)));
             }
         }

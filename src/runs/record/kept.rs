@@ -1,4 +1,4 @@
-//! A run that was recorded, wherever its values lie: in a trace, or in a folder of files.
+//! A recorded run, stored either in a trace or in a folder of files.
 
 use std::ops::Range;
 
@@ -10,61 +10,63 @@ use llama_trace_core::error::Result;
 use llama_trace_core::trace::manifest::Drawing;
 use llama_trace_core::trace::{FrameData, ModelCard, PassDims, Run, Site, Stats};
 
-/// What a run that was recorded says about itself, and the values that are kept of it. A sequence counts its own passes.
+/// The description of a recorded run, and its kept values. Each sequence counts its own passes.
 pub trait Kept: Send + Sync {
     /// The model.
     fn card(&self) -> &ModelCard;
 
-    /// The number type of the cached keys and values, where it is known.
+    /// The number type of the KV cache, if it is known.
     fn cache(&self) -> Option<CacheDtype>;
 
-    /// How the tokens were drawn, where it is known.
+    /// The sampler settings, if they are known.
     fn sampling(&self) -> Option<Drawing>;
 
-    /// The path that it was opened at.
+    /// The path it was opened from.
     fn place(&self) -> &str;
 
-    /// How many sequences there are.
+    /// The number of sequences.
     fn sequences(&self) -> usize;
 
-    /// The branches, the first of which is `r1`.
+    /// The branches; the first is `r1`.
     fn branches(&self) -> &[Branch];
 
-    /// The passes of a sequence of a run, of a branch those too that it shares; none where there is no such sequence.
+    /// The passes of a sequence of a run; those of a branch include the shared ones. Empty if there is no such
+    /// sequence.
     fn passes(&self, run: Run, sequence: usize) -> &[Pass];
 
-    /// The prompt of a sequence, where it was a text.
+    /// The prompt of a sequence, if it was a text.
     fn prompt(&self, sequence: usize) -> Option<String>;
 
-    /// The label of a token of the vocabulary, where it is known.
+    /// The label of a token of the vocabulary, if it is known.
     fn label(&self, id: u32) -> Option<String>;
 
     /// Whether the values of `site` are kept.
     fn holds(&self, site: Site) -> bool;
 
-    /// Whether the values of `site` are those that were recorded: ids are there in any case.
+    /// Whether the values of `site` are recorded ones. Ids are always known.
     fn tells(&self, site: Site) -> bool {
         site.stage.is_ids() || self.holds(site)
     }
 
-    /// Rows of the values of `site`, (rows, width); everything along the last axis is one. None where they are not kept.
+    /// Rows of the values of `site`, (rows, width); a row is everything along the last axis. `None` if they are not
+    /// kept.
     ///
     /// # Errors
-    /// [`llama_trace_core::error::Error::Model`] where they are damaged.
+    /// [`llama_trace_core::error::Error::Model`] if they are damaged.
     fn rows(&self, site: Site, rows: Range<usize>) -> Result<Option<FrameData>>;
 
-    /// The statistics of `site`, where there are some.
+    /// The statistics of `site`, if there are any.
     fn stats(&self, site: Site) -> Option<Stats>;
 
-    /// Whether values were to be kept, and not statistics alone.
+    /// Whether the recording keeps values, not only statistics.
     fn keeps_values(&self) -> bool {
         true
     }
 
-    /// Why the values of `site` are not kept, and do not follow from what is.
+    /// The reason why the values of `site` are neither kept nor derivable.
     fn why_not(&self, site: Site) -> String;
 
-    /// The sizes of the pass of `site`; none where there is no such site in the run.
+    /// The sizes of the pass of `site`; `None` if the run has no such site.
     fn dims(&self, site: Site) -> Option<PassDims> {
         let sizes = self.card().sizes();
         let dims = self.passes(site.run, site.sequence).get(site.pass)?.dims;

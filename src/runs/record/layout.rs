@@ -1,14 +1,14 @@
-//! Which tensor the values of a stage lie in, and where there.
+//! The layout of a trace: the tensor of each stage, and the position of each pass in it.
 
 use std::fmt;
 
 use super::branch::Branch;
 use llama_trace_core::trace::{Axis, PassDims, Run, Site, Sizes, Stage};
 
-/// Passes that belong together: those of a sequence, or those of a branch that are its own.
+/// A course: the passes of a sequence, or the passes that a branch does not share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Course {
-    /// Its number: the sequences come first, then the branches. The sites of a layout have it for their sequence.
+    /// Its number: sequences come first, then branches. Sites of a layout use it as their sequence.
     pub number: usize,
     /// The run.
     pub run: Run,
@@ -25,37 +25,37 @@ pub enum Part {
     Decode,
 }
 
-/// A tensor that holds a stage.
+/// The key of a tensor that holds a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
-    /// Whose it is; none where all of them share it.
+    /// Its course; `None` if all courses share the tensor.
     pub course: Option<Course>,
     /// The passes.
     pub part: Part,
-    /// The layer, where the stage has one.
+    /// The layer, if the stage has one.
     pub layer: Option<usize>,
     /// The stage.
     pub stage: Stage,
 }
 
-/// Where the sites of a key are, in its group.
+/// The range of a key's sites in its group.
 struct Range {
     from: usize,
     to: usize,
 }
 
-/// The passes of all courses over the prompt, or after it, in their order, with sums over those
-/// before each: of its tokens and keys, by [`Weight`], over all and over those in which a key is hidden.
+/// The prompt passes, or the later passes, of all courses in order. `before` has prefix sums of their tokens and keys,
+/// by [`Weight`]: over all passes, and over those that hide a key.
 #[derive(Clone, Debug, Default)]
 struct Group {
     passes: Vec<Site>,
     dims: Vec<PassDims>,
     before: Vec<[[usize; 4]; 2]>,
-    /// Where each course begins.
+    /// The first pass of each course.
     first: Vec<usize>,
 }
 
-/// The passes of a run, and where each of its stages lies.
+/// The passes of a run, and the position of each of their stages.
 #[derive(Clone, Debug)]
 pub struct Layout {
     sizes: Sizes,
@@ -65,12 +65,12 @@ pub struct Layout {
     shared: bool,
 }
 
-/// From so many tensors on all courses share theirs.
+/// With more tensors than this, all courses share theirs.
 const MOST_TENSORS: usize = 4000;
 
 impl Layout {
-    /// The layout of a run of these passes: those of each sequence, numbered from 0, of which all but the first read a
-    /// token each, and after them those that each of `branches` has for itself. `stages` are those that have a tensor.
+    /// The layout of a run with these passes: those of each sequence, numbered from 0, then the unshared ones of each
+    /// of `branches`. All passes but the first of a sequence read one token. `stages` are those that have a tensor.
     pub fn new(sizes: Sizes, passes: &[Vec<PassDims>], branches: &[Branch], stages: &[Stage]) -> Self {
         let mut groups = [Group::default(), Group::default()];
         for (course, passes) in passes.iter().enumerate() {
@@ -110,13 +110,13 @@ impl Layout {
         &self.branches
     }
 
-    /// The pass `pass` of course number `course`.
+    /// The sizes of pass `pass` of course number `course`.
     pub fn dims(&self, course: usize, pass: usize) -> Option<PassDims> {
         let (group, at) = self.at(course, pass)?;
         group.dims.get(at).copied()
     }
 
-    /// All passes: course and sizes.
+    /// All passes, as course and sizes.
     pub fn passes(&self) -> impl Iterator<Item = (usize, PassDims)> + '_ {
         (0..self.courses.len()).flat_map(move |course| {
             let of = move |group: &Group| group.first[course]..group.first[course + 1];
@@ -129,12 +129,12 @@ impl Layout {
     fn at(&self, course: usize, pass: usize) -> Option<(&Group, usize)> {
         let group = &self.groups[usize::from(pass > 0)];
         let (first, end) = (*group.first.get(course)?, *group.first.get(course + 1)?);
-        // A branch's own begin later.
+        // The passes of a branch begin later.
         let at = first + pass.checked_sub(group.dims.get(first)?.pass)?;
         (at < end).then_some((group, at))
     }
 
-    /// Every tensor that `stages` have, in the order of the file.
+    /// Every tensor of `stages`, in the order of the file.
     pub fn keys<'a>(&'a self, stages: &'a [Stage]) -> impl Iterator<Item = Key> + 'a {
         let owners = if self.shared { 0..1 } else { 0..self.courses.len() };
         let layers = self.sizes.layers;
@@ -176,13 +176,13 @@ impl Layout {
         (group, range)
     }
 
-    /// How many passes are in the tensor: rows of the tables.
+    /// The number of passes in the tensor: its rows in the tables.
     pub fn rows(&self, key: Key) -> usize {
         let (group, range) = self.group(key);
         group.between(key.stage, Weight::One, &range)
     }
 
-    /// How many values it has.
+    /// The number of its values.
     pub fn count(&self, key: Key) -> usize {
         let (group, range) = self.group(key);
         let (weight, unit) = self.unit(key.stage);
@@ -196,8 +196,8 @@ impl Layout {
         sites.map(move |at| Site { layer: key.layer, stage: key.stage, ..group.passes[at] })
     }
 
-    /// Which of the rows of the tables that its tensor has is that of `site`, and where its values begin there; none
-    /// where there is no such site.
+    /// The row of `site` among the table rows of its tensor, and the index of its first value in the tensor. `None` if
+    /// there is no such site.
     pub fn place(&self, site: Site) -> Option<(usize, usize)> {
         let (group, at) = self.at(site.sequence, site.pass)?;
         if !site.stage.present(&self.sizes, group.dims[at]) {
@@ -210,7 +210,8 @@ impl Layout {
         Some((group.between(site.stage, Weight::One, &before), values))
     }
 
-    /// How many blocks of `block` bytes the sites in it begin, those of each and of all before it; a 0 comes first.
+    /// The number of blocks of `block` bytes up to each site, as running totals that begin with 0. Each site starts a
+    /// new block.
     pub fn blocks(&self, key: Key, block: usize) -> Vec<usize> {
         let sites = self.sites(key).filter_map(|site| self.dims(site.sequence, site.pass));
         let ends = sites.scan(0_usize, |end, dims| {
@@ -243,7 +244,8 @@ impl Layout {
         shape
     }
 
-    /// By what of a pass the number of a stage's values grows, and how many there are for each of those.
+    /// The factor of a stage's number of values that depends on the pass (tokens, keys, both, or neither), and the
+    /// product of the other factors.
     fn unit(&self, stage: Stage) -> (Weight, usize) {
         let axes = stage.axes();
         let weight = match (axes.contains(&Axis::Token), axes.contains(&Axis::Key)) {
@@ -257,7 +259,7 @@ impl Layout {
     }
 }
 
-/// What of a pass is summed.
+/// A summed quantity of a pass.
 #[derive(Clone, Copy)]
 enum Weight {
     One,
@@ -285,7 +287,7 @@ impl Group {
         self.dims.push(dims);
     }
 
-    /// The sum over a range of passes that have `stage`.
+    /// The sum over those passes of a range that have `stage`.
     fn between(&self, stage: Stage, weight: Weight, range: &Range) -> usize {
         let hiding = usize::from(stage.info().exists == llama_trace_core::trace::stage::Exists::Hiding);
         let sum = |at: usize| self.before.get(at).map_or(0, |sums| sums[hiding][weight as usize]);

@@ -1,4 +1,4 @@
-//! Traces as files: a run that was recorded, in one safetensors file that other programs read too.
+//! Traces as files: a recorded run in one safetensors file, which other programs can read too.
 //!
 //! ```text
 //! __metadata__          format, format_version, arithmetic, run (JSON: the model, the sampling, what was kept)
@@ -14,14 +14,14 @@
 //! prompts, prompt_ends  the texts of the prompts, and where each begins and ends (−1: none)
 //! ```
 //!
-//! A course is a sequence, or what a branch has for itself: its number is the sequence's, and those of branches follow
-//! (`course − sequences + 1` is the run). Of several each has its `s1/`, `r1/` or `r1/s1/` before the name, or all of them share `s*/`, where there are so many that
-//! the names would fill the file. A stage whose rows differ in length from pass to pass lies in `decode` as one run of
-//! values.
+//! A course is a sequence, or the unshared part of a branch. Courses of branches are numbered after the sequences
+//! (`course − sequences + 1` is the run). With several courses, each has its `s1/`, `r1/` or `r1/s1/` before the name;
+//! if that gave too many names, all courses share `s*/`. A stage whose row length differs between passes is stored in
+//! `decode` as one flat run of values.
 //!
-//! Where each value lies follows from `passes` and the names alone ([`layout`]). The sizes of everything are known
-//! before the first pass runs, so that values go to their places as they come ([`writer`]), and what does not fit into
-//! a budget is left out beforehand ([`plan`]).
+//! The position of each value follows from `passes` and the names alone ([`layout`]). All sizes are known before the
+//! first pass runs. Values are therefore written to their places as they arrive ([`writer`]), and what exceeds the
+//! budget is excluded beforehand ([`plan`]).
 
 pub mod about;
 mod branch;

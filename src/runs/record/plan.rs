@@ -1,4 +1,4 @@
-//! What a trace holds and where it lies, decided before the first pass runs.
+//! The contents and layout of a trace file, decided before the first pass runs.
 
 #[cfg(feature = "native")]
 mod ended;
@@ -15,21 +15,21 @@ use super::tables::{self, BLOCK, COUNTS, DIGESTS, STATS};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{PassDims, Site, Sizes, Stage};
 
-/// Where a tensor of the file lies.
+/// A tensor of the file and its place.
 #[derive(Clone, Debug)]
 pub(super) struct Tensor {
     name: String,
     dtype: Dtype,
     shape: Vec<usize>,
-    /// Its first byte, counted from the end of the header.
+    /// The offset of its first byte, from the end of the header.
     pub(super) start: usize,
     pub(super) bytes: usize,
 }
 
-/// The texts that go into a trace: how many there are, and how many bytes they have together.
+/// The number and total size of the texts in a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Texts {
-    /// Tokens that have a label.
+    /// Number of tokens with a label.
     pub labels: usize,
     /// Bytes of the labels.
     pub label_bytes: usize,
@@ -42,42 +42,42 @@ pub struct Texts {
 pub struct Plan {
     /// The passes.
     pub layout: Layout,
-    /// The stages of which there are statistics.
+    /// The stages with statistics.
     pub stages: Vec<Stage>,
     /// The texts.
     pub texts: Texts,
     tensors: Vec<Tensor>,
     names: HashMap<String, usize>,
     keys: HashMap<Key, Held>,
-    /// Of the sites of a tensor, the blocks that have a digest: those before each. They are the same in every layer.
+    /// For the sites of a tensor, the running totals of blocks with a digest. They are the same in every layer.
     blocks: HashMap<(Option<Course>, Part, Stage), Vec<usize>>,
     rows: usize,
 }
 
-/// What the file has of a tensor of `stages`.
+/// The place of a tensor of `stages` in the file.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     /// The first of its rows in the tables.
     row: usize,
-    /// Where its values are kept: the number of the tensor, and the first of its digests.
+    /// The number of the tensor with its values, and the index of its first digest; `None` if the values are not kept.
     values: Option<(usize, usize)>,
 }
 
-/// The stages that are kept of a model of these sizes.
+/// The stages that are kept for a model with these sizes.
 pub fn stages(sizes: &Sizes, keep: Keep, derivable: impl Fn(Stage) -> bool) -> Vec<Stage> {
-    // A pass that hides keys has every stage that the model has.
+    // A pass that hides keys has every stage of the model.
     let hiding = PassDims { pass: 0, start: 0, tokens: 2 };
     let kept = |stage: &Stage| stage.present(sizes, hiding) && (keep != Keep::Minimal || !derivable(*stage));
     Stage::ALL.iter().copied().filter(kept).collect()
 }
 
-/// Whether the values of `stage` are kept whatever else is.
+/// Whether the values of `stage` are always kept.
 pub(super) fn always(stage: Stage) -> bool {
     matches!(stage, Stage::Tokens | Stage::Sampled)
 }
 
-/// The order in which stages are kept while a budget lasts: the residual stream, attention, the head, the rest; last
-/// what follows from others.
+/// The priority of a stage under a budget: first the residual stream, attention and the head, then the rest, and
+/// derivable stages last.
 fn rank(stage: Stage) -> usize {
     const ORDER: [Stage; 12] = [
         Stage::Embedding,
@@ -106,7 +106,7 @@ fn dtype(stage: Stage) -> Dtype {
 }
 
 impl Plan {
-    /// The file of a run of these passes, by course, that holds the values of `stages` where `kept` says so.
+    /// The file of a run with these passes, by course. It holds the values of `stages` for which `kept` is true.
     pub(super) fn new(
         sizes: Sizes,
         (passes, branches): (&[Vec<PassDims>], &[Branch]),
@@ -131,14 +131,14 @@ impl Plan {
             let mut held = Held { row: plan.rows, values: None };
             plan.rows += plan.layout.rows(key);
             if kept(key) {
-                // Which tensor it is becomes known below.
+                // The number of the tensor is set below.
                 held.values = Some((usize::MAX, digests));
                 digests = digests.saturating_add(plan.blocks_of(key));
             }
             plan.keys.insert(key, held);
         }
         let (rows, all) = (plan.rows, plan.layout.passes().count());
-        // The wider first, so that all of them lie at multiples of their size.
+        // The wider types first, which keeps all tensors aligned to their size.
         let tables = [
             (tables::PASSES, Dtype::I64, vec![all, 4]),
             (tables::INDEX, Dtype::I64, vec![rows, 4]),
@@ -166,18 +166,18 @@ impl Plan {
         plan
     }
 
-    /// How many digests a tensor has.
+    /// The number of digests of a tensor.
     fn blocks_of(&mut self, key: Key) -> usize {
         let place = (key.course, key.part, key.stage);
         let ends = self.blocks.entry(place).or_insert_with(|| self.layout.blocks(key, BLOCK));
         ends.last().copied().unwrap_or(0)
     }
 
-    /// The file of a run that is to be recorded as `about` says, of the passes that its sequences and then its branches
-    /// have at most; within the budget where there is one.
+    /// The file of a run that is recorded according to `about`. `passes` are the maximum for its sequences, then for
+    /// its branches. If there is a budget, the file stays within it.
     ///
     /// # Errors
-    /// [`Error::Usage`] where not even the tokens and the statistics have room in the budget.
+    /// [`Error::Usage`] if even the tokens and the statistics exceed the budget.
     pub fn of(about: &About, passes: &[Vec<PassDims>], branches: &[Branch], texts: Texts) -> Result<Self> {
         let passes = (passes, branches);
         let sizes = about.card.sizes();
@@ -194,7 +194,7 @@ impl Plan {
             let ends = whole.blocks.get(&(key.course, key.part, key.stage));
             ends.and_then(|ends| ends.last()).map_or(0, |count| count * DIGESTS.bytes)
         };
-        // The header of the whole has room for that of any part.
+        // The header of the complete file is at least as long as that of any part.
         let fixed = whole.header_bytes(about) + least.data_bytes();
         let Some(mut room) = budget.checked_sub(fixed) else {
             return Err(Error::usage("the budget is too small")
@@ -219,7 +219,7 @@ impl Plan {
 
     fn add(&mut self, name: String, dtype: Dtype, shape: Vec<usize>) -> usize {
         let start = self.data_bytes();
-        // Of a file that lies this may be more than there can be; then no tensor has this shape.
+        // In a damaged file the product may overflow. No tensor then has this shape.
         let count = shape.iter().copied().fold(1, usize::saturating_mul);
         let bytes = count.saturating_mul(dtype.bitsize() / 8);
         self.names.insert(name.clone(), self.tensors.len());
@@ -227,17 +227,17 @@ impl Plan {
         self.tensors.len() - 1
     }
 
-    /// How many bytes all tensors have.
+    /// The size of all tensors in bytes.
     pub(super) fn data_bytes(&self) -> usize {
         self.tensors.last().map_or(0, |last| last.start.saturating_add(last.bytes))
     }
 
-    /// Bytes of the header with its length, as long as the file's passes are not more than these.
+    /// The size of the header with its length field, an upper bound for fewer passes.
     pub(super) fn header_bytes(&self, about: &About) -> usize {
         8 + self.header(about).len().next_multiple_of(8)
     }
 
-    /// How many bytes the file has.
+    /// The size of the file in bytes.
     pub fn bytes(&self, about: &About) -> usize {
         self.header_bytes(about) + self.data_bytes()
     }
@@ -252,7 +252,7 @@ impl Plan {
         let header = Metadata::new(None, tensors.collect());
         let header = header.unwrap_or_else(|_| unreachable!("the tensors lie side by side"));
         let mut all = serde_json::Map::new();
-        // In an order of their own, so that two runs alike make two files alike.
+        // In a fixed order, which makes the files of two equal runs equal.
         all.insert("__metadata__".into(), about.metadata().into_iter().collect());
         if let Ok(serde_json::Value::Object(tensors)) = serde_json::to_value(&header) {
             all.extend(tensors);
@@ -270,14 +270,14 @@ impl Plan {
         self.keys.get(&key).is_some_and(|held| held.values.is_some())
     }
 
-    /// Where the row of `site` is in the tables: none where there are no statistics of it.
+    /// The row of `site` in the tables; `None` if it has no statistics.
     pub(super) fn row(&self, site: Site) -> Option<usize> {
         let held = self.keys.get(&self.layout.key(site))?;
         Some(held.row + self.layout.place(site)?.0)
     }
 
-    /// The digests of `site`: the row of their table where those of its tensor begin, and which of these they are; none
-    /// where its values are not kept.
+    /// The digests of `site`: the first table row of its tensor's digests, and the range of its own among them. `None`
+    /// if its values are not kept.
     pub(super) fn digests(&self, site: Site) -> Option<(usize, Range<usize>)> {
         let key = self.layout.key(site);
         let (_, first) = self.keys.get(&key)?.values?;
@@ -286,18 +286,18 @@ impl Plan {
         Some((first, *ends.get(number)?..*ends.get(number + 1)?))
     }
 
-    /// Where the tensor begins that has the values of `site`, counted in bytes from the end of the header, and where they
-    /// begin in it; none where they are not kept.
+    /// The place of the values of `site`: the offset of their tensor from the end of the header in bytes, and their
+    /// offset in the tensor. `None` if they are not kept.
     pub(super) fn place(&self, site: Site) -> Option<(usize, usize)> {
         let (tensor, _) = self.keys.get(&self.layout.key(site))?.values?;
         let (_, first) = self.layout.place(site)?;
         Some((self.tensors[tensor].start, first * site.stage.value_bytes()))
     }
 
-    /// Takes the places of the tensors from a header that was read.
+    /// Takes the places of the tensors from the header of a file.
     ///
     /// # Errors
-    /// Which tensor the header has not, or has in another shape.
+    /// The tensor that the header lacks, or has in another shape.
     pub(super) fn placed(mut self, header: &Metadata) -> std::result::Result<Self, String> {
         for tensor in &mut self.tensors {
             let info = header.info(&tensor.name);

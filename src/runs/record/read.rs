@@ -1,5 +1,5 @@
-//! Reading a trace. The file is mapped: opening it reads the header, the passes and their tokens; values are read when
-//! somebody looks at them.
+//! Reading a trace. The file is mapped into memory: opening it reads the header, the passes and their tokens. Values
+//! are read on demand.
 
 mod open;
 
@@ -23,33 +23,33 @@ use llama_trace_core::trace::{FrameData, PassDims, Run, Site, Stage, Stats, Valu
 /// A pass of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pass {
-    /// Its number, how much was cached before, how many tokens it reads.
+    /// Its number, its start and its number of tokens.
     pub dims: PassDims,
     /// The tokens that it reads.
     pub tokens: Vec<u32>,
-    /// The token that was drawn after it, where that is known.
+    /// The token drawn after it, if it is known.
     pub sampled: Option<u32>,
 }
 
-/// A trace that is open.
+/// An open trace.
 #[derive(Debug)]
 pub struct Trace {
     bytes: Bytes,
     place: String,
-    /// Where the tensors begin.
+    /// The offset of the tensors.
     start: usize,
     about: About,
     arithmetic: u32,
     plan: Plan,
-    /// By course, those of a branch from the prompt on.
+    /// By course; those of a branch include the shared ones.
     passes: Vec<Vec<Pass>>,
     stages: Vec<Stage>,
-    /// Blocks whose digests are those of the file: a bit for each row of their table.
+    /// A bit for each row of the digest table: whether the block was verified.
     checked: Vec<AtomicU64>,
 }
 
 impl Trace {
-    /// What the trace says about itself.
+    /// The description of the recorded run.
     pub fn about(&self) -> &About {
         &self.about
     }
@@ -59,7 +59,7 @@ impl Trace {
         &self.place
     }
 
-    /// Whether what is derived has the bits that the run had; otherwise it is within the bound of what computed it.
+    /// Whether derived values have the bits of the run. Otherwise they are within the tolerance of its backend.
     pub fn is_exact(&self) -> bool {
         self.about.exact && self.arithmetic == ARITHMETIC
     }
@@ -69,29 +69,29 @@ impl Trace {
         self.arithmetic
     }
 
-    /// How many sequences there are.
+    /// The number of sequences.
     pub fn sequences(&self) -> usize {
         self.about.sequences
     }
 
-    /// The branches, the first of which is `r1`.
+    /// The branches; the first is `r1`.
     pub fn branches(&self) -> &[Branch] {
         self.plan.layout.branches()
     }
 
-    /// The passes of a sequence of a run, which counts its own; of a branch those too that it shares. None where there is
-    /// no such sequence.
+    /// The passes of a sequence of a run, which counts its own; those of a branch include the shared ones. Empty if
+    /// there is no such sequence.
     pub fn passes(&self, run: Run, sequence: usize) -> &[Pass] {
         let course = self.course(run, sequence);
         course.and_then(|course| self.passes.get(course)).map_or(&[], |passes| passes)
     }
 
-    /// The branch that `run` is.
+    /// The branch with the number `run`.
     fn branch(&self, run: Run) -> Option<Branch> {
         self.branches().get(usize::from(run.0).checked_sub(1)?).copied()
     }
 
-    /// The number of the course of a sequence of a run.
+    /// The course number of a sequence of a run.
     fn course(&self, run: Run, sequence: usize) -> Option<usize> {
         match usize::from(run.0).checked_sub(1) {
             None => (sequence < self.sequences()).then_some(sequence),
@@ -102,7 +102,7 @@ impl Trace {
         }
     }
 
-    /// `site` under the number of its course, which is that of the run that a branch parts from where both have it.
+    /// `site` with its course number as the sequence. A pass that a branch shares belongs to the run it branches from.
     fn own(&self, mut site: Site) -> Option<Site> {
         while let Some(branch) = self.branch(site.run).filter(|branch| site.pass <= branch.pass) {
             site.run = branch.of;
@@ -111,7 +111,7 @@ impl Trace {
         Some(Site { run: Run::ITSELF, sequence, ..site })
     }
 
-    /// The token that follows in the branch of `site` where that parts.
+    /// The token chosen at the start of a branch, if `site` is the draw at that point.
     fn chosen(&self, mut site: Site) -> Option<u32> {
         while let Some(branch) = self.branch(site.run).filter(|_| site.stage == Stage::Sampled) {
             if site.pass == branch.pass {
@@ -122,7 +122,7 @@ impl Trace {
         None
     }
 
-    /// The prompt of a sequence, where it was a text.
+    /// The prompt of a sequence, if it was a text.
     pub fn prompt(&self, sequence: usize) -> Option<String> {
         let [start, end] = *self.numbers(tables::PROMPT_ENDS, 2 * sequence, 2)? else { return None };
         self.text(tables::PROMPTS, start, end)
@@ -140,7 +140,7 @@ impl Trace {
         Some(String::from_utf8_lossy(self.table(table).get(range)?).into_owned())
     }
 
-    /// `count` numbers of a table of whole ones.
+    /// `count` numbers of an integer table.
     fn numbers(&self, table: &str, first: usize, count: usize) -> Option<Vec<i64>> {
         let bytes =
             self.table(table).get(first.checked_mul(8)?..first.checked_add(count)?.checked_mul(8)?)?;
@@ -152,12 +152,12 @@ impl Trace {
         &self.bytes[self.start + table.start..][..table.bytes]
     }
 
-    /// Whether there is such a site in the run.
+    /// Whether the run has this site.
     pub fn has(&self, site: Site) -> bool {
         self.dims(site).is_some()
     }
 
-    /// The sizes of the pass of `site`; none where there is no such site in the run.
+    /// The sizes of the pass of `site`; `None` if the run has no such site.
     pub fn dims(&self, site: Site) -> Option<PassDims> {
         let sizes = self.plan.layout.sizes();
         let own = self.own(site)?;
@@ -173,7 +173,7 @@ impl Trace {
         self.has(site) && self.own(site).is_some_and(|own| self.plan.place(own).is_some())
     }
 
-    /// Why the values of `site` are not kept, and do not follow from what is.
+    /// The reason why the values of `site` are neither kept nor derivable.
     pub fn why_not(&self, site: Site) -> String {
         match (self.about.keep, self.about.budget) {
             (Keep::Stats, _) => "it was recorded with --keep stats".into(),
@@ -184,7 +184,7 @@ impl Trace {
         }
     }
 
-    /// The bytes of the values of `site`, row-major and little-endian: float32, int64 or int8, as its stage has them.
+    /// The bytes of the values of `site`, row-major and little-endian: float32, int64 or int8, depending on the stage.
     pub fn bytes(&self, site: Site) -> Option<&[u8]> {
         let dims = self.dims(site)?;
         let (tensor, first) = self.plan.place(self.own(site)?)?;
@@ -193,11 +193,12 @@ impl Trace {
         self.bytes.get(self.start + tensor + first..)?.get(..bytes)
     }
 
-    /// Rows of the values of `site`, (rows, width); everything along the last axis is one. None where they are not kept.
+    /// Rows of the values of `site`, (rows, width); a row is everything along the last axis. `None` if they are not
+    /// kept.
     ///
     /// # Errors
-    /// [`Error::Model`] where they are not those that were recorded: every block that the rows are in is checked before
-    /// its values are handed out for the first time.
+    /// [`Error::Model`] if they differ from the recorded ones. Every block of the rows is verified before its first
+    /// use.
     pub fn rows(&self, site: Site, rows: Range<usize>) -> Result<Option<FrameData>> {
         if let Some(token) = self.chosen(site) {
             let id = ArrayD::from_elem(IxDyn(&[1, 1]), i64::from(token));
@@ -212,21 +213,21 @@ impl Trace {
             stage if stage.is_int8() => array::<i8>(bytes, shape).map(FrameData::I8),
             _ => array::<f32>(bytes, shape).map(FrameData::F32),
         };
-        // They are in memory of their own now; those of the file would stay beside them.
+        // The values are copied now. The pages of the file would only take memory beside them.
         if range.len() >= BLOCK {
             self.give_back(site, rows);
         }
         Ok(read)
     }
 
-    /// The same as they lie in the file. None also where they do not lie as numbers do in memory.
+    /// [`Trace::rows`] without a copy. Also `None` if the bytes are not aligned for their type.
     ///
     /// # Errors
-    /// As [`Trace::rows`].
+    /// Those of [`Trace::rows`].
     pub fn values(&self, site: Site, rows: Range<usize>) -> Result<Option<Values<'_>>> {
-        // What a branch goes on with stands in a table.
-        let lies = self.chosen(site).is_none();
-        let Some((all, range)) = self.part(site, rows).filter(|_| lies) else { return Ok(None) };
+        // The token at the start of a branch is in a table.
+        let is_stored = self.chosen(site).is_none();
+        let Some((all, range)) = self.part(site, rows).filter(|_| is_stored) else { return Ok(None) };
         let Some(bytes) = all.get(range.clone()) else { return Ok(None) };
         self.check(site, all, range)?;
         Ok(match site.stage {
@@ -236,7 +237,7 @@ impl Trace {
         })
     }
 
-    /// Gives back the memory that these rows take since they were read.
+    /// Releases the memory of the pages of these rows.
     pub fn give_back(&self, site: Site, rows: Range<usize>) {
         if let Some((all, range)) = self.part(site, rows) {
             let start = all.as_ptr().addr() - self.bytes.as_ptr().addr();
@@ -244,14 +245,14 @@ impl Trace {
         }
     }
 
-    /// The values of `site`, and where these rows are in them.
+    /// The values of `site`, and the byte range of these rows in them.
     fn part(&self, site: Site, rows: Range<usize>) -> Option<(&[u8], Range<usize>)> {
         let width = self.plan.layout.sizes().axis(*site.stage.axes().last()?, self.dims(site)?);
         let row = width * site.stage.value_bytes();
         Some((self.bytes(site)?, rows.start * row..rows.end * row))
     }
 
-    /// Checks the blocks of `site`, whose values are `all`, that `range` is in and that were not checked yet.
+    /// Verifies the blocks of `site` that overlap `range` and were not verified yet. `all` are the values of `site`.
     fn check(&self, site: Site, all: &[u8], range: Range<usize>) -> Result<()> {
         let digests = self.own(site).and_then(|own| self.plan.digests(own));
         let Some((first, own)) = digests else { return Ok(()) };
@@ -273,12 +274,12 @@ impl Trace {
         }
         Err(Error::model(format!("the values of {site} are not those that were recorded"))
             .at(&self.place)
-            .expected("values with the digests that the trace has of them")
-            .found("others: the file was changed or is damaged")
+            .expected("values that match the digests in the trace")
+            .found("other values: the file was changed or is damaged")
             .next("record it again"))
     }
 
-    /// The statistics of `site`, where there are some.
+    /// The statistics of `site`, if there are any.
     pub fn stats(&self, site: Site) -> Option<Stats> {
         let row = self.row(site)?;
         let of =
@@ -286,7 +287,7 @@ impl Trace {
         tables::stats(of(&STATS)?, of(&COUNTS)?)
     }
 
-    /// The SHA-256 of each 256 KiB of the values of `site`, where they are kept.
+    /// The SHA-256 of each 256 KiB of the values of `site`, if they are kept.
     pub fn digests(&self, site: Site) -> Option<&[[u8; 32]]> {
         let (first, own) = self.plan.digests(self.own(site)?).filter(|_| self.holds(site))?;
         self.table(DIGESTS.name).as_chunks().0.get(first + own.start..first + own.end)
@@ -300,7 +301,7 @@ impl Trace {
     }
 }
 
-/// The values in `bytes`, which may lie anywhere.
+/// Copies the values from `bytes`, which may be unaligned.
 fn array<T: AnyBitPattern + NoUninit>(bytes: &[u8], shape: IxDyn) -> Option<ArrayD<T>> {
     let mut values = vec![T::zeroed(); bytes.len() / size_of::<T>()];
     cast_slice_mut::<T, u8>(&mut values).copy_from_slice(bytes);

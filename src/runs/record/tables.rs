@@ -1,4 +1,4 @@
-//! The tensors of a trace that hold no stage.
+//! The tables of a trace: its tensors that hold no stage.
 
 use llama_trace_core::trace::{Site, Stage, Stats};
 
@@ -19,11 +19,11 @@ pub(super) struct Table {
 
 pub(super) const COUNTS: Table = Table { name: "counts", bytes: 3 * 8 };
 pub(super) const STATS: Table = Table { name: "stats", bytes: 4 * 4 };
-/// A row for each [`BLOCK`] that is begun of the values of a site that are kept, in the order of the index.
+/// A row for each [`BLOCK`] of the kept values of a site, the last one possibly partial, in the order of the index.
 pub(super) const DIGESTS: Table = Table { name: "digests", bytes: 32 };
 
-/// Bytes of values that have a digest together: few enough that a part of a stage is checked in no time, and that the
-/// digests of a stage are made side by side.
+/// Bytes of values per digest. A small block is verified quickly, and the digests of a stage can be computed in
+/// parallel.
 pub(super) const BLOCK: usize = 256 << 10;
 
 /// The statistics of which these are rows of `stats` and of `counts`.

@@ -1,4 +1,4 @@
-//! The place of a trace: checked before anything runs, taken when the whole file is there.
+//! The output path of a trace: checked before the run, and taken when the file is complete.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -8,20 +8,20 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_ending::scratch::{self, Scratch};
 use llama_trace_formats::files::folder_of;
 
-/// What the temporary folder is for.
+/// The purpose of the temporary folder.
 const KIND: &str = "record";
 
-/// A file that may be written.
+/// An output file.
 pub struct Target {
     path: PathBuf,
     force: bool,
 }
 
 impl Target {
-    /// Checks that a file can be put at `path`; `force` lets it take the place of another.
+    /// Checks that a file can be written to `path`. `force` allows replacing another file.
     ///
     /// # Errors
-    /// [`Error::Output`] where it cannot, or something is there already.
+    /// [`Error::Output`] if it cannot, or something is already there.
     pub fn check(path: &Path, force: bool) -> Result<Self> {
         let target = Self { path: path.to_owned(), force };
         target.check_free()?;
@@ -61,7 +61,7 @@ impl Target {
             .next("choose another --out"))
     }
 
-    /// A temporary folder in the target's own file system.
+    /// Creates a temporary folder in the file system of the target.
     pub(super) fn begin(&self) -> Result<Scratch> {
         let folder = folder_of(&self.path);
         Scratch::new(folder, KIND).map_err(|error| {
@@ -72,9 +72,9 @@ impl Target {
         })
     }
 
-    /// Moves the whole file to its place, at once.
+    /// Moves the complete file to its place, atomically.
     pub(super) fn commit(&self, from: &Path) -> Result<()> {
-        // Somebody else may have come first.
+        // Another process may have created a file there meanwhile.
         self.check_free()?;
         fs::rename(from, &self.path).map_err(|error| {
             Error::output("the trace cannot be moved to its place").in_file(&self.path).found(error)

@@ -1,5 +1,5 @@
-//! Writing a trace: a probe that puts each row to its place as it comes. Nothing of a stage is held, however large it
-//! is, and the file has its name once it is whole.
+//! Writing a trace: a probe that writes each row to its place as it arrives. No stage is held in memory. The file gets
+//! its name when it is complete.
 
 mod out;
 
@@ -24,11 +24,11 @@ use llama_trace_core::trace::frame::Summing;
 use llama_trace_core::trace::{PassDims, Probe, Site, Stats, Values};
 use llama_trace_ending::scratch::Scratch;
 
-/// Texts that are written one after the other.
+/// The texts of a trace.
 pub struct TextsOf {
     /// The labels of the vocabulary.
     pub labels: Vec<String>,
-    /// The prompts, where they were texts.
+    /// The prompts, if they were texts.
     pub prompts: Vec<Option<String>>,
 }
 
@@ -39,39 +39,39 @@ pub struct Writer {
     texts: TextsOf,
     out: Out,
     folder: Scratch,
-    /// The passes that have begun, by course.
+    /// The passes that have started, by course.
     passes: Vec<Vec<PassDims>>,
     open: HashMap<Site, Open>,
     failed: Option<Error>,
 }
 
-/// A stage of a pass that rows are missing of.
+/// A stage of a pass with missing rows.
 #[derive(Default)]
 struct Open {
     sum: Summing,
-    /// The digest of the block that is begun, up to where.
+    /// The unfinished digest of a block, and the position it has reached.
     running: Option<(usize, Context)>,
-    /// Blocks whose values did not come in order.
+    /// Blocks whose values arrived out of order.
     again: BTreeSet<usize>,
     missing: usize,
 }
 
-/// A part of what came, within one block.
+/// A part of the arrived values, within one block.
 struct Piece<'a> {
     values: Values<'a>,
     bytes: &'a [u8],
-    /// Where it begins in the values of its stage, in bytes.
+    /// Its offset in the values of its stage, in bytes.
     at: usize,
-    /// The digest of what is before it in the block, where that came just before.
+    /// The digest of the block up to here, if that part arrived directly before.
     digest: Option<Context>,
     sum: Summing,
 }
 
 impl Writer {
-    /// Begins the file.
+    /// Starts the file.
     ///
     /// # Errors
-    /// [`Error::Output`] where nothing can be written there.
+    /// [`Error::Output`] if it cannot be written.
     pub fn begin(target: &Target, about: About, plan: Plan, texts: TextsOf) -> Result<Self> {
         let folder = target.begin()?;
         let failed = |error: io::Error| {
@@ -86,7 +86,7 @@ impl Writer {
         Ok(Self { about, plan, texts, out, folder, passes, open: HashMap::new(), failed: None })
     }
 
-    /// What is recorded next is of these courses, whose numbers the sites have for their sequence, and of a pass of each.
+    /// Announces the next passes: one of each of these courses. Their sites use the course number as the sequence.
     pub fn next(&mut self, reads: impl Iterator<Item = (usize, PassDims)>) {
         let layout = &self.plan.layout;
         let sequences = layout.courses().len() - layout.branches().len();
@@ -98,15 +98,15 @@ impl Writer {
         }
     }
 
-    /// Whether everything that was recorded is written.
+    /// Checks that everything recorded so far was written.
     ///
     /// # Errors
-    /// [`Error::Output`] where it is not.
+    /// [`Error::Output`] if it was not.
     pub fn check(&mut self) -> Result<()> {
         self.failed.take().map_or(Ok(()), Err)
     }
 
-    /// `site` of the run as the trace has it: each course counts its own passes.
+    /// `site` of the run, as the trace numbers it: each course counts its own passes.
     fn own(&self, site: Site) -> (Site, PassDims) {
         let dims = self.passes[site.sequence].last();
         let dims =
@@ -130,7 +130,7 @@ impl Writer {
         let mut pieces = pieces(&mut open, values, bytes, rows.start * (bytes.len() / rows.len().max(1)));
         let is_kept = place.is_some();
         match (place, &mut pieces[..]) {
-            // Nothing to share out.
+            // A single piece needs no parallel work.
             (place, [one]) => {
                 one.take_in(is_kept);
                 place.map_or(Ok(()), |(tensor, first)| self.out.put(tensor, first + one.at, bytes))?;
@@ -178,14 +178,14 @@ impl Writer {
         self.out.put(start, (row - first) * table.bytes, bytes)
     }
 
-    /// The digest of a block of `site`.
+    /// Writes the digest of a block of `site`.
     fn digest(&mut self, site: Site, block: usize, digest: &[u8]) -> io::Result<()> {
         let Some((tensor, own)) = self.plan.digests(site) else { return Ok(()) };
         let start = self.plan.table(DIGESTS.name).start + tensor * DIGESTS.bytes;
         self.out.put(start, (own.start + block) * DIGESTS.bytes, digest)
     }
 
-    /// The digest of values that are in the file.
+    /// The digest of values that are already in the file.
     fn digest_again(&mut self, start: usize, bytes: usize) -> io::Result<Vec<u8>> {
         self.out.flush()?;
         let mut digest = Context::new(&SHA256);
@@ -193,11 +193,11 @@ impl Writer {
         Ok(digest.finish().as_ref().to_vec())
     }
 
-    /// Writes what is known at the end, and moves the file to its place. A run that had fewer passes than were planned
-    /// leaves no room for the others.
+    /// Writes the tables and moves the file to its place. If fewer passes ran than planned, the file has no gaps for
+    /// them.
     ///
     /// # Errors
-    /// [`Error::Output`] where that fails; then there is no file.
+    /// [`Error::Output`] if that fails; there is then no file.
     pub fn finish(mut self, target: &Target) -> Result<u64> {
         let ended = self.plan.ended(&self.passes);
         let bytes = self.complete(&ended).map_err(|error| {
@@ -250,7 +250,7 @@ impl Writer {
         file.seek(SeekFrom::Start(at(tables::PROMPTS)))?;
         let prompts = self.texts.prompts.iter().flatten();
         prompts.map(String::as_bytes).try_for_each(|prompt| file.write_all(prompt))?;
-        // The header has the room that was reserved; spaces after it mean nothing.
+        // The header has its reserved room; JSON ignores the spaces after it.
         let mut header = ended.header(&self.about);
         header.resize(self.out.start - 8, b' ');
         file.rewind()?;
@@ -264,7 +264,7 @@ impl Writer {
     }
 }
 
-/// What came, from byte `at` of its stage on, cut where blocks end.
+/// Splits the values from byte `at` of their stage on at the ends of blocks.
 fn pieces<'a>(open: &mut Open, values: Values<'a>, bytes: &'a [u8], at: usize) -> Vec<Piece<'a>> {
     let each = bytes.len() / values.len().max(1);
     let (mut pieces, mut from) = (Vec::new(), at);
@@ -292,7 +292,7 @@ fn pieces<'a>(open: &mut Open, values: Values<'a>, bytes: &'a [u8], at: usize) -
 }
 
 impl Piece<'_> {
-    /// Sums it up, and adds it to its digest where that is wanted.
+    /// Sums the values, and updates the digest if they are kept.
     fn take_in(&mut self, is_kept: bool) {
         self.sum.add_values(self.values);
         if let Some(digest) = self.digest.as_mut().filter(|_| is_kept) {
@@ -301,7 +301,7 @@ impl Piece<'_> {
     }
 }
 
-/// Writes whole numbers.
+/// Writes integers.
 fn write(out: &mut impl Write, numbers: &[i64]) -> io::Result<()> {
     numbers.iter().try_for_each(|number| out.write_all(&number.to_le_bytes()))
 }

@@ -1,5 +1,5 @@
-//! Stages that follow from others without any weight, computed with the operations of [`llama_trace_core::ops`] in
-//! the order in which the pass computes them: derived frames equal recorded ones bit for bit.
+//! Stages that are computed from others without weights, by the operations of [`llama_trace_core::ops`] in the order of
+//! the pass. Derived frames equal recorded ones bit for bit.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,19 +19,19 @@ use llama_trace_core::trace::stage::{Input, Op, StageInfo};
 use llama_trace_core::trace::{Frame, FrameData, PassDims, Site, Sizes, Stage, Values};
 use llama_trace_engine::backend::{Backend, Operation};
 
-/// Whether `stage` follows from other stages without weights.
+/// Whether `stage` can be computed from other stages without weights.
 pub fn is_derivable(stage: Stage) -> bool {
     stage.info().derived_from.is_some()
 }
 
-/// Whether `stage` follows from others that are kept of all passes so far, or from how tokens are drawn: a trace need
-/// not keep it.
+/// Whether `stage` can be computed from other kept stages of all passes so far, or from the sampler settings. A trace
+/// need not keep it.
 pub fn follows(stage: Stage) -> bool {
     is_derivable(stage) || matches!(stage, Stage::CacheK | Stage::CacheV | Stage::Probs | Stage::Nucleus)
 }
 
-/// Whether `stage` of a run on `backend` is to be derived: it can be, and the functions of [`llama_trace_core::ops`] give the
-/// bits that the backend computed.
+/// Whether to derive `stage` of a run on `backend`. It must be derivable, and the functions of
+/// [`llama_trace_core::ops`] must give the bits of the backend.
 pub fn is_derived<B: Backend>(backend: &B, stage: Stage) -> bool {
     let StageInfo { op, derived_from: Some(_), .. } = stage.info() else { return false };
     let operation = match op {
@@ -40,17 +40,17 @@ pub fn is_derived<B: Backend>(backend: &B, stage: Stage) -> bool {
         Op::Silu => Operation::Silu,
         Op::Mul => Operation::Mul,
         Op::Add => Operation::Add,
-        // The others copy values, or say which keys are seen: nothing is computed.
+        // The others copy values or build the mask; nothing is computed.
         _ => return true,
     };
     backend.keeps_order(operation)
 }
 
-/// Rows of a stage: everything along the last axis is one, and they are numbered over all axes before it.
+/// Rows of a stage: a row is everything along the last axis, numbered over all other axes.
 #[derive(Clone, Debug)]
 pub struct Rows {
     frame: Arc<Frame>,
-    /// The row that the values of the frame begin with.
+    /// The number of the frame's first row.
     first: usize,
 }
 
@@ -60,29 +60,29 @@ impl Rows {
         Self { frame, first: 0 }
     }
 
-    /// The rows of `frame`, the first of which is row `first` of its stage.
+    /// The rows of `frame`, which begins with row `first` of its stage.
     pub fn part(frame: Arc<Frame>, first: usize) -> Self {
         Self { frame, first }
     }
 
-    /// These of them, of a float32 stage.
+    /// These rows of a float32 stage.
     pub(crate) fn floats(&self, rows: Range<usize>) -> &[f32] {
         let width = self.frame.shape().last().copied().unwrap_or(1);
         &values(&self.frame)[(rows.start - self.first) * width..(rows.end - self.first) * width]
     }
 
-    /// These of them.
+    /// These rows.
     pub(crate) fn values(&self, rows: Range<usize>) -> Values<'_> {
         let width = self.frame.shape().last().copied().unwrap_or(1);
         self.frame.values().slice((rows.start - self.first) * width..(rows.end - self.first) * width)
     }
 }
 
-/// The frame of `site`, whose stage [`is_derivable`]. `input` gives the frames that it follows from, and
-/// may derive those in turn; what enters the layer is asked for under the site that holds it.
+/// The frame of `site`, whose stage [`is_derivable`]. `input` gives the frames it depends on, and may derive them in
+/// turn. The input of a layer is requested under the site that holds it.
 ///
 /// # Errors
-/// Whatever `input` answers, and [`Error::Interrupted`] where `stop` was asked.
+/// The errors of `input`, and [`Error::Interrupted`] if `stop` was set.
 pub fn derive(
     site: Site,
     sizes: &Sizes,
@@ -105,7 +105,7 @@ pub fn derive(
     Ok(shaped(frame, &sizes.shape(site.stage.axes(), dims)))
 }
 
-/// `frame`, whose values are those of a whole stage of `shape`.
+/// Reshapes `frame`, which has all values of a stage, to `shape`.
 pub(crate) fn shaped(frame: Frame, shape: &[usize]) -> Frame {
     fn to<T>(array: ArrayD<T>, shape: &[usize]) -> ArrayD<T> {
         array.into_shape_with_order(shape).unwrap_or_else(|_| unreachable!("the rows are all of them"))
@@ -118,11 +118,11 @@ pub(crate) fn shaped(frame: Frame, shape: &[usize]) -> Frame {
     Frame { data, ..frame }
 }
 
-/// Rows of `site`, whose stage [`is_derivable`], as a frame (rows, width). `input` gives the rows that they follow from,
-/// or more of them.
+/// Rows of `site`, whose stage [`is_derivable`], as a frame (rows, width). `input` gives the rows they depend on, or
+/// more.
 ///
 /// # Errors
-/// As [`derive()`].
+/// Those of [`derive()`].
 pub fn derive_rows(
     site: Site,
     rows: Range<usize>,
@@ -148,7 +148,7 @@ pub fn derive_rows(
     let (tokens, stride) = (dims.tokens, kv_heads * c);
     let width = sizes.axis(site.stage.axes()[site.stage.axes().len() - 1], dims);
     let mut out = vec![0.0; rows.len() * width];
-    // The keys that row t sees; outside the layers, in those with a window.
+    // The keys visible to row t. For a stage outside the layers: those of the layers with a window.
     let window = site.layer.map_or(sizes.window, |layer| sizes.window_of(layer));
     let seen = |t: usize| visible(dims.start + t, window);
     let each = |out: &mut [f32], row: &mut dyn FnMut(usize, &mut [f32]) -> Result<()>| {
@@ -222,7 +222,7 @@ pub fn derive_rows(
         }
         _ => unreachable!("{} is not derived from {} stages", site.stage, from.len()),
     }
-    // Every one of these stages is rounded when it is done; those that only copy are so already.
+    // Every one of these stages rounds its result. Stages that only copy have rounded values already.
     round::row(precision, &mut out);
     Ok(frame(site, &[rows.len(), width], out, FrameData::F32))
 }
@@ -233,7 +233,7 @@ fn frame<T>(site: Site, shape: &[usize], values: Vec<T>, data: fn(ArrayD<T>) -> 
     Frame { site, axes: site.stage.axes(), data: data(array) }
 }
 
-/// Rows of int8 values or of scales, which have a row of groups a token.
+/// Rows of int8 values, or of scales, which have one row of groups per token.
 fn quantize(
     site: Site,
     rows: Range<usize>,
@@ -270,7 +270,7 @@ fn quantize(
     })
 }
 
-/// The numbers of a float32 frame, row-major.
+/// The values of a float32 frame, row-major; empty for integers.
 pub fn values(frame: &Frame) -> &[f32] {
     match &frame.data {
         FrameData::F32(array) => array.as_slice().unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! The logit lens: the head's reading of a residual that is not finished, of the run that is live or of a recorded one.
+//! The logit lens: the logits of an unfinished residual, for a live or a recorded run.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,17 +9,17 @@ use llama_trace_core::trace::{Probe, Site, Stage, Values};
 use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::{Activations, Model, pass};
 
-/// The ids that the last layer finds the likeliest, by pass and token.
+/// The most likely ids after the last layer, by pass and token.
 #[derive(Default)]
 pub(super) struct Answers(HashMap<(usize, usize), u32>);
 
 impl Answers {
-    /// Those for the tokens of `at`, if all are known.
+    /// The ids for the tokens of `at`, if all are known.
     pub(super) fn get(&self, at: &LensAt) -> Option<Vec<u32>> {
         at.tokens.clone().map(|token| self.0.get(&(at.site.pass, token)).copied()).collect()
     }
 
-    /// Those for the tokens of `at`, by what was read of the last layer.
+    /// Stores and returns the ids for the tokens of `at`, from the readings of the last layer.
     pub(super) fn keep(&mut self, at: &LensAt, last: &[Reading]) -> Vec<u32> {
         let ids: Vec<u32> = last.iter().map(|reading| reading.answer.id).collect();
         let keys = at.tokens.clone().map(|token| (at.site.pass, token));
@@ -27,17 +27,17 @@ impl Answers {
         ids
     }
 
-    /// Forgets them: another run is told of.
+    /// Removes all ids, before another run is shown.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
 }
 
-/// What the head makes of rows `tokens` of what enters the next layer of `work`, with the `top` likeliest tokens: the
-/// same operations as at the end of the pass. `answers` has the answer for each row; none yet where this is the last layer.
+/// Applies the head to rows `tokens` of the residual in `work`, with the operations at the end of the pass. Lists the
+/// `top` most likely tokens. `answers` has the final prediction for each row; it is empty if this is the last layer.
 ///
 /// # Errors
-/// Where the backend fails.
+/// The errors of the backend.
 pub(super) fn read_residual<B: Backend>(
     model: &Model<B>,
     work: &mut Activations<B>,
@@ -53,17 +53,17 @@ pub(super) fn read_residual<B: Backend>(
     read.ok_or_else(|| Error::usage("the head has not read all of these rows"))
 }
 
-/// Ranks rows of logits as they come, and holds none of them.
+/// Ranks rows of logits as they arrive, without keeping them.
 struct Ranking<'a> {
-    /// The tokens of the pass whose rows they are.
+    /// The tokens of the pass whose rows are ranked.
     tokens: Range<usize>,
     /// V.
     vocab: usize,
-    /// How many of the likeliest are told.
+    /// The number of most likely tokens to list.
     top: usize,
-    /// The answer for each of the tokens; none yet where this is the last layer.
+    /// The final prediction for each of the tokens; empty if this is the last layer.
     answers: &'a [u32],
-    /// What was read so far, by token.
+    /// The readings so far, by token.
     readings: Vec<Option<Reading>>,
 }
 
@@ -86,7 +86,7 @@ impl Probe for Ranking<'_> {
     }
 }
 
-/// What `logits` (V) say, with the `top` likeliest tokens.
+/// The reading of `logits` (V), with the `top` most likely tokens.
 fn read(logits: &[f32], top: usize, answer: Option<u32>) -> Reading {
     let before = |a: u32, b: u32| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b));
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -28,59 +28,59 @@ use llama_trace_engine::generate::{Ended, Held, Sampler, Session};
 use llama_trace_engine::model::Model;
 use llama_trace_formats::tokenizer::Tokenizer;
 
-/// Bytes of frames that are held where nobody says another number.
+/// Default limit of frame memory, in bytes.
 pub const DEFAULT_MEMORY: usize = 1 << 30;
 
-/// The fewest bytes that a run can be watched with: a row of the largest vocabularies is then a small part.
+/// The smallest frame memory for a viewer, in bytes: the largest vocabularies' row is then a small part of it.
 pub const LEAST_MEMORY: usize = 16 << 20;
 
-/// Values that are summed up or sorted at once, while a key waits for its screen; more of them are the worker's.
+/// Values that the viewer's side summarises or sorts itself, while a key press waits. The worker handles larger ones.
 const AT_ONCE: usize = 1 << 15;
 
-/// Columns of the bar of progress.
+/// Columns of the progress bar.
 const BAR: usize = 12;
 
-/// What gives tokens their texts.
+/// Gives tokens their texts.
 pub(super) type Label = Rc<dyn Fn(u32) -> String>;
 
-/// A run that is there whole, for [`Live::over`].
+/// A complete run, for [`Live::over`].
 pub(super) struct Over {
     pub(super) outline: Outline,
     pub(super) store: Arc<Mutex<Store>>,
     pub(super) label: Label,
     pub(super) member: Member,
     pub(super) stop: Stop,
-    /// Why no pass follows its last.
+    /// The error for asking for another pass.
     pub(super) why: Error,
 }
 
-/// A live run, seen from the viewer's side.
+/// A live run, from the viewer's side.
 pub struct Live {
     outline: Outline,
     store: Arc<Mutex<Store>>,
     label: Label,
     requests: Sender<Asked>,
     replies: Receiver<Reply>,
-    /// Whether a reply was taken in since they were last polled.
+    /// Whether a reply was received since the last poll.
     arrived: bool,
     /// Who computes, for this run and its branches.
     work: Rc<Work>,
     pending: HashSet<Query>,
     failed: HashMap<Query, Error>,
-    /// Answers that came and were not fetched yet, so that they are there whatever the store lets go.
+    /// Answers that arrived and were not fetched yet. They stay available even if the store evicts them.
     fresh: HashMap<Query, Answer>,
-    /// Spreads are small, and take long where a stage comes in blocks.
+    /// Cache of spreads: they are small, and take long to compute for a stage in blocks.
     spreads: HashMap<Part, Spread>,
-    /// Passes that are run without being asked for one by one.
+    /// Number of passes to run without a request for each.
     draws: usize,
     advancing: bool,
-    /// Why no pass follows the last one.
+    /// The reason why no pass follows the last one.
     ended: Option<Ended>,
-    /// How many tokens the cache was reserved for.
+    /// The capacity of the KV cache in tokens.
     capacity: usize,
-    /// Why there will be no more passes.
+    /// The error that ended the run.
     stopped: Option<Error>,
-    /// Tokens that end a text.
+    /// End-of-text tokens.
     ends: Vec<u32>,
 }
 
@@ -102,7 +102,7 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        // The worker must not go on for nobody, and who else has the model must not be stopped.
+        // Stops the worker only if it is computing: the stop flag belongs to the model, which others may use too.
         self.progress.over.store(true, Ordering::SeqCst);
         self.progress.stop(&self.stop, None);
         // Where it panicked that was said, or there is nobody left to tell; the request then meets nobody.
@@ -112,40 +112,40 @@ impl Drop for Work {
     }
 }
 
-/// What to run, for [`Live::start`].
+/// The arguments of [`Live::start`].
 #[derive(Clone)]
 pub struct Start {
     /// The prompt.
     pub ids: Vec<u32>,
-    /// Tokens to draw without being asked: at least the one after the prompt.
+    /// Number of tokens to draw without a request: at least the one after the prompt.
     pub draws: usize,
-    /// What draws them.
+    /// The sampler.
     pub sampler: Sampler,
-    /// What gives tokens their texts.
+    /// Gives tokens their texts.
     pub tokenizer: Option<Arc<dyn Tokenizer>>,
-    /// Tokens that end a text.
+    /// End-of-text tokens.
     pub eos: Vec<u32>,
-    /// Bytes that all frames together may take.
+    /// Memory limit of all frames together, in bytes.
     pub memory: usize,
-    /// Tokens that the cache is reserved for; the model's context, or as much of it as memory is free, where nobody
-    /// says.
+    /// Capacity of the KV cache in tokens. Default: the model's context, or as much of it as fits in free memory.
     pub context: Option<usize>,
 }
 
 impl Live {
-    /// Begins to run the prompt on a new thread, and does not wait for it.
+    /// Starts to run the prompt on a new thread, and returns at once.
     ///
     /// # Errors
-    /// Where the prompt cannot be run, or no thread can be started.
+    /// An error if the prompt cannot be run, or no thread can be started.
     pub fn start<B: Backend + 'static>(model: Arc<Model<B>>, start: Start) -> Result<Self> {
         let store = Arc::new(Mutex::new(Store::new(start.memory)));
         Self::start_as(Member::alone(), store, model, start, Vec::new())
     }
 
-    /// The same of a run that reads `forced` after its prompt, one token after each pass, whatever is drawn.
+    /// [`Live::start`] for a run that reads `forced` after its prompt, one token after each pass, in place of the drawn
+    /// ones.
     ///
     /// # Errors
-    /// As [`Live::start`]'s.
+    /// Those of [`Live::start`].
     pub fn start_forced<B: Backend + 'static>(
         model: Arc<Model<B>>,
         start: Start,
@@ -155,8 +155,8 @@ impl Live {
         Self::start_as(Member::alone(), store, model, start, forced)
     }
 
-    /// Begins one of the sequences of a model, whose frames share a store. After its prompt come the `forced` tokens,
-    /// whatever is drawn.
+    /// Starts one of the sequences of a model; their frames share a store. The `forced` tokens follow its prompt in
+    /// place of the drawn ones.
     pub(super) fn start_as<B: Backend + 'static>(
         member: Member,
         store: Arc<Mutex<Store>>,
@@ -171,7 +171,7 @@ impl Live {
         };
         session.check(&ids)?;
         let (dims, capacity) = (session.next_pass(ids.len()), session.capacity());
-        // The thread makes one of its own, which it can own the model beside.
+        // The thread creates its own session, because it owns the model that the session borrows.
         drop(session);
         let (requests, inbox) = channel();
         let (outbox, replies) = channel();
@@ -221,10 +221,10 @@ impl Live {
         Ok(live)
     }
 
-    /// The viewer's side of a run that is there whole; `who` answers for it on a new thread.
+    /// The viewer's side of a complete run; `who` computes its answers on a new thread.
     ///
     /// # Errors
-    /// Where no thread can be started.
+    /// An error if no thread can be started.
     pub(super) fn over(run: Over, who: impl Serves + Send + 'static) -> Result<Self> {
         let Over { outline, store, label, member, stop, why } = run;
         let (requests, inbox) = channel();
@@ -240,7 +240,7 @@ impl Live {
         Ok(live)
     }
 
-    /// A run of which nothing was asked yet.
+    /// A run without any queries yet.
     fn of(
         outline: Outline,
         capacity: usize,
@@ -273,18 +273,18 @@ impl Live {
         self.requests.send((self.outline.run, request)).map_err(|_| gone())
     }
 
-    /// Whether the first pass is not done yet.
+    /// Whether the first pass is still running.
     fn is_opening(&self) -> bool {
         self.outline.is_opening()
     }
 
-    /// Whether it is this run and sequence that `query` asks about; weights are the model's.
+    /// Whether `query` is about this run and sequence; weights belong to the model.
     fn is_asked(&self, query: &Query) -> bool {
         let here = (self.outline.run, self.outline.sequence);
         query.site().is_none_or(|site| (site.run, site.sequence) == here)
     }
 
-    /// The ids that a pass reads. They are known before it is run.
+    /// The ids of a pass, which are known before it runs.
     fn tokens(&self, site: Site) -> Option<Block> {
         let pass = self.outline.passes.get(site.pass).filter(|_| site.stage == Stage::Tokens)?;
         let ids: Vec<i64> = pass.tokens.iter().map(|token| i64::from(token.id)).collect();
@@ -294,17 +294,17 @@ impl Live {
         Some(block)
     }
 
-    /// The most bytes of frames that were ever held at the same time.
+    /// The largest number of bytes of frames that were held at once.
     pub fn most_held(&self) -> usize {
         lock(&self.store).most()
     }
 
-    /// How many tokens the cache was reserved for.
+    /// The capacity of the KV cache in tokens.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Why no pass follows, for whoever asked for one.
+    /// The error for asking for another pass.
     fn why(&self, ended: Ended) -> Error {
         let (tokens, context) = (self.capacity, self.outline.card.config.context);
         match ended {
@@ -314,7 +314,7 @@ impl Live {
                 Error::prompt(format!("the text has ended: the model drew its end-of-text token {last}"))
                     .next("b on a line of probs goes on with that token")
             }
-            Ended::Full if tokens < context => Error::prompt("the context that was reserved is full")
+            Ended::Full if tokens < context => Error::prompt("the reserved context is full")
                 .expected(format!("at most {tokens} tokens"))
                 .next("start again with a larger --context"),
             Ended::Full | Ended::Limit => {
@@ -355,11 +355,11 @@ impl Live {
                         self.outline.passes.truncate(dims.pass);
                         self.outline.passes.push(pass);
                         if self.outline.passes.len() < self.draws {
-                            // Why there are no more is told to whoever asks for one.
+                            // The error is reported when a pass is requested.
                             drop(self.advance());
                         }
                     }
-                    // What was stopped can be asked for again.
+                    // An interrupted pass can be asked for again.
                     Err(Error::Interrupted(_)) => self.draws = 0,
                     Err(error) => self.stopped = Some(error),
                 }
@@ -367,7 +367,7 @@ impl Live {
         }
     }
 
-    /// The answer to `query`, where it takes no model and no time.
+    /// The answer to `query`, if it is available without the model and without delay.
     fn at_hand(&mut self, query: &Query) -> Option<Answer> {
         match query {
             Query::Block(site, region) => {
@@ -404,13 +404,13 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // Nothing is computed for who is gone. The thread ends where nobody is left who could ask.
+        // Stops the computation for this viewer. The thread ends when its last viewer is dropped.
         Source::stop(self);
         self.requests = channel().0;
     }
 }
 
-/// Why a run goes no further, for who looks at it.
+/// The reason for the end of a run, as the viewer sees it.
 fn told(ended: Ended) -> End {
     match ended {
         Ended::Text => End::Text,
@@ -433,16 +433,16 @@ impl Source for Live {
             return Poll::Ready(Err(Error::usage(format!("{query}: this is sequence {here} of {run}"))));
         }
         if let Some(answer) = self.fresh.remove(query).or_else(|| self.at_hand(query)) {
-            // What comes later nobody fetches.
+            // A later answer would not be fetched.
             self.pending.remove(query);
             return Poll::Ready(Ok(answer));
         }
         if self.is_opening() {
-            // There is nothing to look at before; who waits for it asks again.
+            // Nothing can be answered yet; the viewer asks again.
             return Poll::Pending;
         }
         match self.failed.get(query) {
-            // What was stopped is told of once; who asks then asks for it again.
+            // An interruption is reported once. The next query starts the computation again.
             Some(Error::Interrupted(_)) => {
                 let error = self.failed.remove(query);
                 return Poll::Ready(Err(error.unwrap_or_else(gone)));
@@ -460,7 +460,7 @@ impl Source for Live {
     fn cancel(&mut self, query: &Query) {
         self.fresh.remove(query);
         if self.pending.remove(query) {
-            // Where nobody hears it there is nothing to cancel.
+            // If the worker is gone, there is nothing to cancel.
             drop(self.send(Request::Cancel(query.clone())));
         }
     }
@@ -468,7 +468,8 @@ impl Source for Live {
     fn stop(&mut self) {
         self.draws = 0;
         if self.status() != Status::Idle {
-            // What is under way hears the flag, what waits is found to be stopped. Where nobody hears it nothing runs.
+            // Running work sees the flag; waiting work is cancelled by the request. If the worker is gone, nothing
+            // runs.
             drop(self.send(Request::Stop));
         }
         // Nobody may wait any more for what is being computed.
@@ -483,7 +484,7 @@ impl Source for Live {
             return Err(self.why(ended));
         }
         if self.advancing && self.is_opening() {
-            // It comes right after the prompt.
+            // It follows directly after the prompt.
             self.draws = self.draws.max(2);
         }
         if !self.advancing {
@@ -499,7 +500,7 @@ impl Source for Live {
         }
         let passes = self.outline.passes.get(..=fork.pass).unwrap_or_default();
         let Some(last) = passes.last().filter(|pass| pass.sampled.is_some()) else {
-            return Err(Error::usage(format!("pass {} is not there to go on from", fork.pass)));
+            return Err(Error::usage(format!("there is no finished pass {} to branch from", fork.pass)));
         };
         if fork.token as usize >= self.outline.card.config.vocab {
             return Err(Error::usage(format!("there is no token {}", fork.token)));
@@ -546,7 +547,7 @@ impl Source for Live {
             match self.replies.try_recv() {
                 Ok(reply) => self.take(reply),
                 Err(TryRecvError::Empty) => break,
-                // It panicked. What was computed before can still be looked at.
+                // The worker panicked. Earlier results stay available.
                 Err(TryRecvError::Disconnected) if self.stopped.is_none() => {
                     self.pending.clear();
                     (self.advancing, self.stopped) = (false, Some(gone()));

@@ -1,5 +1,5 @@
-//! Reading the numbers that an explanation asks for: of a stage, from the smallest block that has them; of a weight, from
-//! the model.
+//! Reads the operands of an explanation: those of a stage from the smallest block that contains them, those of a weight
+//! from the model.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use llama_trace_core::trace::{Block, PassDims, Region, Run, WeightRows};
 use llama_trace_engine::backend::{Backend, WholeRows};
 use llama_trace_engine::model::Model;
 
-/// The numbers of a line of a stage of `shape`; `block` gives what is in a region of it.
+/// The numbers of a line of a stage with shape `shape`; `block` gives a block that contains a region of it.
 ///
 /// # Errors
 /// Those of `block`.
@@ -44,17 +44,17 @@ pub(super) fn of_stage(
 /// The numbers of a line of a weight.
 ///
 /// # Errors
-/// As [`Model::rows`].
+/// Those of [`Model::rows`].
 pub(super) fn of_weight<B: Backend>(model: &Model<B>, line: Line) -> Result<Vec<f32>> {
     let (rows, first) = rows_of(model, line);
     let values = model.rows(&rows)?;
     Ok(line.cells().map(|cell| values[cell.at - first]).collect())
 }
 
-/// As [`llama_trace_core::explain::Operands::whole`].
+/// Implements [`llama_trace_core::explain::Operands::whole`].
 ///
 /// # Errors
-/// As [`Model::rows`].
+/// Those of [`Model::rows`].
 pub(super) fn whole<B: Backend>(
     model: &Model<B>,
     row: Line,
@@ -78,7 +78,7 @@ pub(super) fn whole<B: Backend>(
     Ok((weights, product))
 }
 
-/// The rows of a weight that a line is in, and the number of their first value.
+/// The rows of a weight that contain a line, and the index of their first value.
 fn rows_of<B: Backend>(model: &Model<B>, line: Line) -> (WeightRows, usize) {
     let Place::Weight(layer, weight) = line.place else { unreachable!("{} is no weight", line.place) };
     let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
@@ -92,20 +92,20 @@ fn rows_of<B: Backend>(model: &Model<B>, line: Line) -> (WeightRows, usize) {
     (WeightRows { run: Run::ITSELF, layer, weight, rows }, first)
 }
 
-/// The smallest region of a stage of `shape` that has all of a line, of which there is some.
+/// The smallest region of a stage of `shape` that contains all of a nonempty line.
 fn spanned(shape: &[usize], line: Line) -> Region {
     let (first, last) = (index_of(shape, line.first), index_of(shape, line.cell(line.count - 1).at));
     let differing = first.iter().zip(&last).position(|(a, b)| a != b).unwrap_or(shape.len());
     let inner: usize = shape.iter().skip(differing + 1).product();
     let of_axis = |axis: usize| match axis {
-        // What steps from one index of the differing axis to another stays where it is on those within.
+        // If the step is a multiple of `inner`, the index on the inner axes stays the same.
         _ if axis > differing && !line.step.is_multiple_of(inner) => 0..shape[axis],
         _ => first[axis]..last[axis] + 1,
     };
     Region((0..shape.len()).map(of_axis).collect())
 }
 
-/// Adds every `step`-th value of a run of a block, `most` at the most.
+/// Adds every `step`-th value of a run of a block, at most `most`.
 fn taken<T: Copy>(
     numbers: &mut Vec<f32>,
     array: &ArrayD<T>,

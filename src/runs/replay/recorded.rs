@@ -1,9 +1,9 @@
-//! A run from its file. What the file keeps is read, what follows from that is derived with the functions that derive
-//! the frames of a live run; nothing is run again. A worker thread does it, as with a live run.
+//! A run from a file. Kept values are read; others are derived by the functions that derive frames of a live run.
+//! Nothing is run again. A worker thread does the work, as for a live run.
 
+mod derived;
 mod follows;
 mod lens;
-mod made;
 
 pub use follows::Follows;
 
@@ -27,11 +27,11 @@ use llama_trace_core::ops::round;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::trace::block::{Cutting, index_of};
 use llama_trace_core::trace::draw::{Draw, DrawAt};
-use llama_trace_core::trace::foretold::{Foretold, ForetoldAt};
 use llama_trace_core::trace::pattern::Measuring;
 use llama_trace_core::trace::source::all_recorded;
 use llama_trace_core::trace::spread::Counting;
 use llama_trace_core::trace::stage::Section;
+use llama_trace_core::trace::token_logprobs::{TokenLogprob, TokenLogprobsAt};
 use llama_trace_core::trace::{
     Answer, Block, Cached, Fork, Order, Outline, Part, PassDims, PassOutline, Pattern, Probe, Query, Region,
     Run, Site, Sizes, Source, Spread, Stage, TokenLabel, WeightRows,
@@ -41,14 +41,15 @@ use llama_trace_engine::generate::{Sampler, Sampling};
 use llama_trace_engine::model::{Activations, Model};
 use llama_trace_formats::tokenizer::Tokenizer;
 
-/// What to do where something takes the weights.
+/// The advice if weights are needed.
 const NEEDS_MODEL: &str = "open the trace with --model and the model that it was recorded from";
 
-/// The same in a run that is shown beside the one that it is judged by. A model would give what should be there.
-const WRITE_IT: &str = "have B write it too: of B nothing is computed here";
-const OTHER_SIDE: &str = "B is shown with what it wrote alone; A's number is taken apart with --model";
+/// The same for run B, which is compared with run A. Computing B's values from a model would give the expected ones,
+/// not B's.
+const WRITE_IT: &str = "let B write it too: nothing of B is computed here";
+const OTHER_SIDE: &str = "B is shown only as it was written; --model explains A's number";
 
-/// A trace that is open, and the model that it came from where that is there too.
+/// An open trace, with its model if that is available.
 pub struct Recorded<B: Backend> {
     trace: Arc<dyn Kept>,
     judged: Option<Run>,
@@ -60,8 +61,8 @@ pub struct Recorded<B: Backend> {
 }
 
 impl<B: Backend + 'static> Recorded<B> {
-    /// The sequences of `trace`, whose values may take so many bytes of memory together. With the model, what the trace
-    /// has not is computed again; `tokenizer` gives tokens their texts where the trace has none.
+    /// A source of the sequences of `trace`, with a memory limit for all of them in bytes. With the model, values that
+    /// the trace lacks are computed again. `tokenizer` gives tokens their texts if the trace has none.
     pub fn new(
         trace: Arc<dyn Kept>,
         model: Option<Arc<Model<B>>>,
@@ -72,20 +73,20 @@ impl<B: Backend + 'static> Recorded<B> {
         Self { trace, judged: None, model, tokenizer, memory, store, turn: Arc::default() }
     }
 
-    /// The same as run `run` beside the one that it is judged by: what is said of it names it so.
+    /// The same source, shown as run `run` beside the run it is compared with. Messages use that name.
     #[must_use]
     pub fn judged_as(self, run: Run) -> Self {
         Self { judged: Some(run), ..self }
     }
 
-    /// Opens a sequence of a run: of the run itself, or the one that a branch has.
+    /// Opens a sequence of the run itself or of a branch.
     ///
     /// # Errors
-    /// [`Error::Usage`] where there is none of this number, or no thread can be started.
+    /// [`Error::Usage`] if there is none with this number, or no thread can be started.
     pub fn open(&self, run: Run, sequence: usize) -> Result<Box<dyn Source>> {
         let sequences = self.trace.sequences();
         if sequence >= sequences {
-            let there = if sequences == 1 { "s0 alone".into() } else { format!("s0 to s{}", sequences - 1) };
+            let there = if sequences == 1 { "only s0".into() } else { format!("s0 to s{}", sequences - 1) };
             return Err(Error::usage(format!("there is no sequence {sequence}")).found(there));
         }
         let fork = self.fork(run, sequence)?;
@@ -95,7 +96,7 @@ impl<B: Backend + 'static> Recorded<B> {
         let turn = Arc::clone(&self.turn);
         let member = Member { run, sequence, sequences, shares: sequences, turn };
         let sampler = match sampler(&*self.trace, sequence)? {
-            // With the model it can be told what the likeliest token of the recorded logits is.
+            // With the model, the most likely token of the recorded logits can be given.
             None if self.model.is_some() => Some(greedy()?),
             sampler => sampler,
         };
@@ -134,17 +135,17 @@ impl<B: Backend + 'static> Recorded<B> {
         })
     }
 
-    /// Which of its stages are to be had without running anything again.
+    /// The stages that are available without running anything again.
     pub fn follows(&self) -> Follows<'_> {
         Follows::new(&*self.trace, self.trace.sampling().is_some() || self.model.is_some())
     }
 
-    /// Where `run` begins, if it is a branch.
+    /// The start of `run`, if it is a branch.
     fn fork(&self, run: Run, sequence: usize) -> Result<Option<Fork>> {
         let Some(number) = usize::from(run.0).checked_sub(1) else { return Ok(None) };
         let branch = self.trace.branches().get(number).filter(|branch| branch.sequence == sequence);
         branch.map(|branch| Some(branch.fork())).ok_or_else(|| match self.trace.branches().len() {
-            0 => Error::usage(format!("there is no run {run}")).found("r0 alone"),
+            0 => Error::usage(format!("there is no run {run}")).found("only r0"),
             count => {
                 const TOLD: usize = 8;
                 let branches = (1..).zip(self.trace.branches()).take(TOLD);
@@ -166,7 +167,7 @@ impl<B: Backend + 'static> Recorded<B> {
         })
     }
 
-    /// The passes of a sequence of a run and their tokens.
+    /// The outline of a sequence of a run: its passes and their tokens.
     fn outline(&self, run: Run, fork: Option<Fork>, sequence: usize) -> Outline {
         let text = self.label();
         let label = |id| TokenLabel { id, text: text(id) };
@@ -190,19 +191,19 @@ impl<B: Backend + 'static> Recorded<B> {
     }
 }
 
-/// The number type of cached keys and values; where nobody says it, the one that keeps them as they are.
+/// The number type of the KV cache. If it is unknown, the one that stores the precision's values without rounding.
 fn cached_as(trace: &dyn Kept) -> CacheDtype {
     trace.cache().unwrap_or(trace.card().precision.cache_dtype())
 }
 
-/// What drew the tokens of a sequence.
+/// The sampler that drew the tokens of a sequence.
 fn sampler(trace: &dyn Kept, sequence: usize) -> Result<Option<Sampler>> {
     let Some(drawing) = trace.sampling() else { return Ok(None) };
     let Sampling { temperature, top_p, .. } = drawing.sampling;
     let sampler = Sampler::new(drawing.sampling);
-    // What is out of range is the file's fault here, and no option's.
+    // A wrong value comes from the file, not from an option.
     let sampler = sampler.map_err(|_| {
-        Error::model("the trace says that its tokens were drawn as none can be")
+        Error::model("the sampler settings in the trace are impossible")
             .at(trace.place())
             .expected("a temperature of 0 or more, and top-p over 0 and up to 1")
             .found(format!("temperature {temperature}, top-p {top_p}"))
@@ -211,12 +212,12 @@ fn sampler(trace: &dyn Kept, sequence: usize) -> Result<Option<Sampler>> {
     Ok(Some(sampler.with_stream(drawing.stream.wrapping_add(sequence as u64))))
 }
 
-/// What draws where nobody knows what did: the likeliest token.
+/// The sampler of a run whose settings are unknown: the most likely token.
 fn greedy() -> Result<Sampler> {
     Sampler::new(Sampling::default())
 }
 
-/// The model, where there is one, and what to do where there is none.
+/// The model, if there is one, and the advice if there is none.
 struct OfModel<B: Backend> {
     model: Option<Arc<Model<B>>>,
     next: &'static str,
@@ -224,16 +225,16 @@ struct OfModel<B: Backend> {
 
 impl<B: Backend> OfModel<B> {
     fn get(&self, what: impl Display) -> Result<&Model<B>> {
-        self.model.as_deref().ok_or_else(|| self.lacking(&what))
+        self.model.as_deref().ok_or_else(|| self.no_model(&what))
     }
 
-    /// Why what takes weights cannot be had, where nobody has them.
-    fn lacking(&self, what: &dyn Display) -> Error {
+    /// The error for needing weights without a model.
+    fn no_model(&self, what: &dyn Display) -> Error {
         Error::usage(format!("{what} needs the model: a trace has no weights")).next(self.next)
     }
 
-    /// Whether nobody has them.
-    fn are_lacking(&self) -> bool {
+    /// Whether there is no model.
+    fn are_missing(&self) -> bool {
         self.model.is_none()
     }
 
@@ -250,28 +251,28 @@ impl<B: Backend> OfModel<B> {
     }
 }
 
-/// Who reads a sequence of the file.
+/// The worker that reads a sequence of the file.
 struct Reader<B: Backend> {
     trace: Arc<dyn Kept>,
-    /// The run that it stands for, where it is judged by another one.
+    /// The run name it is shown under, if it is compared with another run.
     judged: Option<Run>,
     run: Run,
     sequence: usize,
     store: Arc<Mutex<Store>>,
     stop: Stop,
-    /// None where nobody knows how tokens were drawn.
+    /// `None` if the sampler settings are unknown.
     sampler: Option<Sampler>,
     weights: OfModel<B>,
-    /// What the model's head reads residuals from; none before the first.
+    /// The buffers of the model's head; `None` before the first use.
     work: Option<Activations<B>>,
-    /// What the last layer of the trace answers.
+    /// The predictions after the last layer of the trace.
     answers: Answers,
     tokenizer: Option<Arc<dyn Tokenizer>>,
 }
 
 impl<B: Backend> Serves for Reader<B> {
     fn answer(&mut self, run: Run, query: &Query) -> Result<Answer> {
-        // What a branch shares is kept under the run that it parts from.
+        // Shared passes of a branch are stored under the run it branches from.
         let query = match query.site() {
             Some(site) => &query.of_run(lock(&self.store).own(site).run),
             None => query,
@@ -311,12 +312,14 @@ impl<B: Backend> Serves for Reader<B> {
                 self.dims(at.site)?;
                 writings(&self.rules(), at, self).map(Answer::Writes)
             }
-            Query::Foretold(at) => self.foretold(at).map(Answer::Foretold),
-            Query::Made(site) => {
+            Query::TokenLogprobs(at) => self.token_logprobs(at).map(Answer::TokenLogprobs),
+            Query::TokenPieces(site) => {
                 let ids =
                     self.trace.passes(self.run, self.sequence).get(site.pass).map(|pass| pass.tokens.clone());
                 let ids = ids.ok_or_else(|| self.no(*site))?;
-                Ok(Answer::Made(super::made::made(self.tokenizer.as_deref(), &ids)?.into()))
+                Ok(Answer::TokenPieces(
+                    super::token_pieces::token_pieces(self.tokenizer.as_deref(), &ids)?.into(),
+                ))
             }
             Query::Lens(at) => self.lens(at).map(Answer::Lens),
         }
@@ -338,7 +341,7 @@ impl<B: Backend> Serves for Reader<B> {
 }
 
 impl<B: Backend> Reader<B> {
-    /// The cosines or sines of a line, where it is of these, from the configuration of the run itself.
+    /// The cosines or sines of a line of those stages, computed from the run's own configuration.
     fn angles(&self, line: Line, site: Site) -> Option<Vec<f32>> {
         let (rules, precision) = (self.rules(), self.trace.card().precision);
         let of = rules.of(site).filter(|_| self.judged.is_none())?;
@@ -368,7 +371,7 @@ impl<B: Backend> Reader<B> {
         self.trace.card().sizes()
     }
 
-    /// The pass of `site`, if that is there.
+    /// The pass of `site`, if the run has it.
     fn dims(&self, site: Site) -> Result<PassDims> {
         let dims = self.trace.dims(site).filter(|_| site.sequence == self.sequence);
         dims.ok_or_else(|| self.no(site))
@@ -383,7 +386,7 @@ impl<B: Backend> Reader<B> {
         lock(&self.store).largest()
     }
 
-    /// A block that has what of `site` is in `region`; the whole stage where that is small enough.
+    /// A block of `site` that contains `region`; the whole stage if it is small enough.
     fn block(&mut self, site: Site, region: &Region) -> Result<Block> {
         let kept = lock(&self.store).get(site, region);
         if let Some(block) = kept {
@@ -435,21 +438,21 @@ impl<B: Backend> Reader<B> {
         Ok(Order::of(&block, part.held))
     }
 
-    /// What is drawn after a pass, from its last logits.
+    /// The draw after a pass, from its last logits.
     fn draw(&mut self, at: &DrawAt) -> Result<Draw> {
         let last = self.dims(at.site)?.tokens - 1;
         let logits = self.rows(at.site.other(Stage::Logits), last..last + 1)?;
         let sampler = match (&self.sampler, at.setting) {
             (Some(sampler), _) => sampler.clone(),
-            // What somebody tries needs no setting of the run's.
+            // A setting to try does not need the run's own.
             (None, Some(_)) => greedy()?,
             (None, None) => return Err(self.not_here(at.site)),
         };
         sampler.look(logits.floats(last..last + 1), at.site.pass as u64, at.setting)
     }
 
-    /// How likely each token of `at` was, by the logits at the position before.
-    fn foretold(&mut self, at: &ForetoldAt) -> Result<Vec<Option<Foretold>>> {
+    /// The probability of each token of `at`, from the logits at the previous position.
+    fn token_logprobs(&mut self, at: &TokenLogprobsAt) -> Result<Vec<Option<TokenLogprob>>> {
         let dims = self.dims(at.site)?;
         let ids = self.trace.passes(self.run, self.sequence)[at.site.pass].tokens.clone();
         let mut told = Vec::new();
@@ -465,7 +468,7 @@ impl<B: Backend> Reader<B> {
             told.push(match before {
                 Some((site, row)) => {
                     let logits = self.rows(site, row..row + 1)?;
-                    Foretold::of(logits.floats(row..row + 1), ids[token])
+                    TokenLogprob::of(logits.floats(row..row + 1), ids[token])
                 }
                 None => None,
             });
@@ -473,9 +476,9 @@ impl<B: Backend> Reader<B> {
         Ok(told)
     }
 
-    /// Shows `probe` the rows of `site` that are in `region`, some at a time.
+    /// Passes the rows of `site` in `region` to `probe`, part by part.
     fn show(&mut self, site: Site, region: &Region, probe: &mut dyn Probe) -> Result<()> {
-        /// Values that are read or derived at once.
+        /// Values read or derived at once.
         const AT_ONCE: usize = 1 << 18;
         let shape = self.sizes().shape(site.stage.axes(), self.dims(site)?);
         let Some((&width, outer)) = shape.split_last() else { return Ok(()) };
@@ -511,7 +514,7 @@ impl<B: Backend> Operands for Reader<B> {
             Place::Stage(site) => {
                 let shape = self.sizes().shape(site.stage.axes(), self.dims(site)?);
                 match operands::of_stage(line, &shape, |region| self.block(site, region)) {
-                    // Angles take a position and the configuration, and no value of the run.
+                    // Angles need only a position and the configuration, no value of the run.
                     Err(Error::Usage(what)) => self.angles(line, site).ok_or(Error::Usage(what)),
                     found => found,
                 }
@@ -525,6 +528,6 @@ impl<B: Backend> Operands for Reader<B> {
     }
 
     fn is_all(&self) -> bool {
-        self.weights.are_lacking()
+        self.weights.are_missing()
     }
 }

@@ -1,5 +1,5 @@
-//! Several sequences of one model. Each is a live run of its own, which begins when somebody looks at it: alone it has
-//! the bits that it has in a batch.
+//! Several sequences of one model. Each is a separate live run, which starts when it is first viewed. Alone it has the
+//! same bits as in a batch.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,44 +12,44 @@ use llama_trace_core::trace::Run;
 use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::{KvCache, Model};
 
-/// Other runs that are begun at most, and the part of what is kept for good that each has: all of them together half of
-/// the budget.
+/// The largest number of further runs, and the divisor of their share of the permanently kept frames: all of them
+/// together use half of the budget.
 const MOST: usize = 16;
 const SHARES: usize = 8;
 
-/// The sequences of a model. They take turns computing, and their frames share one budget of memory.
+/// The sequences of a model. They take turns computing, and their frames share one memory budget.
 pub struct Sequences<B: Backend> {
     model: Arc<Model<B>>,
     starts: Vec<Start>,
     store: Arc<Mutex<Store>>,
     turn: Arc<Mutex<()>>,
-    /// How many other runs were begun.
+    /// The number of further runs so far.
     others: AtomicUsize,
 }
 
 impl<B: Backend + 'static> Sequences<B> {
-    /// A sequence for each of `starts`; the memory of the first is that of all together.
+    /// A sequence for each of `starts`. The memory limit of the first applies to all together.
     pub fn new(model: Arc<Model<B>>, starts: Vec<Start>) -> Self {
         let memory = starts.first().map_or(0, |start| start.memory);
         let store = Arc::new(Mutex::new(Store::new(memory)));
         Self { model, starts, store, turn: Arc::default(), others: AtomicUsize::new(0) }
     }
 
-    /// How many there are.
+    /// The number of sequences.
     pub fn len(&self) -> usize {
         self.starts.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
     }
 
-    /// Begins to run the prompt of sequence number `sequence`. Where nobody says how long its text may get, its cache
-    /// has its part of the memory that is free, and room for what is to be run in any case.
+    /// Starts to run the prompt of sequence number `sequence`. Without a given context, its KV cache gets a share of
+    /// the free memory, and at least room for the tokens that will be run.
     ///
     /// # Errors
-    /// As [`Live::start`]'s, and [`Error::Usage`] where there is no such sequence.
+    /// Those of [`Live::start`], and [`Error::Usage`] if there is no such sequence.
     pub fn open(&self, sequence: usize) -> Result<Live> {
         let sequences = self.starts.len();
         let start = self.starts.get(sequence).ok_or_else(|| {
@@ -67,14 +67,14 @@ impl<B: Backend + 'static> Sequences<B> {
         Live::start_as(member, Arc::clone(&self.store), Arc::clone(&self.model), start, Vec::new())
     }
 
-    /// Begins to run other tokens as a run of its own, in the memory of these: what draws is what draws for the first. The
-    /// model is these's, or `model`, which has its sizes.
+    /// Starts a further run over other tokens, in the same memory budget and with the sampler of the first. It uses the
+    /// same model, or `model`, which must have its sizes.
     ///
     /// # Errors
-    /// As [`Live::start`]'s, and [`Error::Usage`] where there are as many as have room.
+    /// Those of [`Live::start`], and [`Error::Usage`] if there are too many runs.
     pub fn another(&self, run: Run, ids: Vec<u32>, model: Option<Arc<Model<B>>>) -> Result<Live> {
         let Some(start) = self.starts.first() else {
-            return Err(Error::usage("there is no run whose prompt could be another"));
+            return Err(Error::usage("there is no run to give another prompt to"));
         };
         let others = self.others.fetch_add(1, Ordering::Relaxed);
         if others >= MOST {
@@ -86,7 +86,7 @@ impl<B: Backend + 'static> Sequences<B> {
         let Model { config, backend, .. } = &*model;
         let needed = start.ids.len() + start.draws;
         let part = || KvCache::part_of_free(config, backend, 2).max(needed).min(config.context);
-        // What was asked for by an option, if the prompt fits in there.
+        // The user's context, if the prompt fits.
         start.context = start.context.filter(|&tokens| tokens >= needed).or_else(|| Some(part()));
         let turn = Arc::clone(&self.turn);
         let member = Member { run, sequence: 0, sequences: 1, shares: SHARES, turn };

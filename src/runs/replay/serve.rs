@@ -1,5 +1,4 @@
-//! How a viewer's side and the side that computes talk: what is asked, what is answered, and in which order the work is
-//! done.
+//! The messages between a viewer's side and the computing side, and the order of the work.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,53 +10,53 @@ use llama_trace_core::stop::Stop;
 use llama_trace_core::trace::{Answer, Fork, PassDims, Query, Run};
 use llama_trace_engine::generate::Ended;
 
-/// What the viewer's side of a run asks the worker for.
+/// A request from the viewer's side of a run to the worker.
 pub(super) enum Request {
     Answer(Query),
     Cancel(Query),
     Advance,
-    /// Nothing of what was asked for before is to be begun any more.
+    /// Cancels all earlier requests that have not started.
     Stop,
-    /// Its run begins: it parts from another one, and hears what comes here.
+    /// Starts the run as a branch of another one. Its replies go to this sender.
     Branch(Fork, Sender<Reply>),
 }
 
-/// A request and the run that it is from.
+/// A request and its run.
 pub(super) type Asked = (Run, Request);
 
-/// What the worker answers.
+/// A reply of the worker.
 pub(super) enum Reply {
     Answer(Query, Result<Answer>),
-    /// The tokens that the pass read, the one that was drawn, and why no pass follows.
+    /// The tokens that the pass read, the drawn token, and the reason why no pass follows.
     Pass(PassDims, Result<(Vec<u32>, u32, Option<Ended>)>),
 }
 
 /// [`Progress::layer`] outside the layers.
 pub(super) const NO_LAYER: usize = usize::MAX;
 
-/// What both sides see of the work.
+/// The progress of the work, shared by both sides.
 #[derive(Debug)]
 pub(super) struct Progress {
-    /// The layer that is being computed.
+    /// The current layer.
     pub(super) layer: AtomicUsize,
     /// Whether the viewer is gone.
     pub(super) over: AtomicBool,
-    /// Held while work begins or ends, so that a request to stop meets the work that it is meant for.
+    /// Locked while work starts or ends, which directs a stop request to the right work.
     working: Mutex<Working>,
 }
 
-/// Whose work is under way.
+/// The owner of the current work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Working {
-    Nobodys,
-    /// It is not known yet.
-    Somebodys,
+    Idle,
+    /// The owner is not known yet.
+    Unknown,
     Of(Run),
 }
 
 impl Default for Progress {
     fn default() -> Self {
-        let working = Mutex::new(Working::Nobodys);
+        let working = Mutex::new(Working::Idle);
         Self { layer: AtomicUsize::new(NO_LAYER), over: AtomicBool::new(false), working }
     }
 }
@@ -67,11 +66,11 @@ impl Progress {
         self.layer.store(layer.unwrap_or(NO_LAYER), Ordering::Relaxed);
     }
 
-    /// Asks the work under way to stop, if there is any; only that for `run` where one is given.
+    /// Stops the current work, if there is any. If `run` is given, only the work of that run.
     pub(super) fn stop(&self, stop: &Stop, run: Option<Run>) {
         let meets = match *lock(&self.working) {
-            Working::Nobodys => false,
-            Working::Somebodys => true,
+            Working::Idle => false,
+            Working::Unknown => true,
             Working::Of(other) => run.is_none_or(|run| run == other),
         };
         if meets {
@@ -85,38 +84,38 @@ impl Progress {
 
     fn end(&self, stop: &Stop) {
         let mut working = lock(&self.working);
-        *working = Working::Nobodys;
+        *working = Working::Idle;
         stop.clear();
         self.set(None);
     }
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic while the lock was held leaves at worst a frame missing.
+    // A panic while the lock was held can at worst lose a frame.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Which of the runs and sequences of a model this is.
+/// The identity of a run or sequence among those of a model.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) run: Run,
     pub(super) sequence: usize,
     pub(super) sequences: usize,
-    /// How many of them share what is kept for good.
+    /// The number of runs that share the permanently kept frames.
     pub(super) shares: usize,
-    /// Held by who computes. Their model has one request to stop, which so meets the one that it is meant for; and
-    /// side by side they would only share the processor.
+    /// Locked by the worker that computes. The model has only one stop flag, which must reach the right work. Two
+    /// workers in parallel would also only share the processor.
     pub(super) turn: Arc<Mutex<()>>,
 }
 
 impl Member {
-    /// The only one.
+    /// The member of a single run.
     pub(super) fn alone() -> Self {
         Self { run: Run::ITSELF, sequence: 0, sequences: 1, shares: 1, turn: Arc::default() }
     }
 }
 
-/// Who computes.
+/// The computing side of a run.
 pub(super) trait Serves {
     /// The answer to a query of `run`.
     fn answer(&mut self, run: Run, query: &Query) -> Result<Answer>;
@@ -124,13 +123,13 @@ pub(super) trait Serves {
     /// Runs one more pass of `run`.
     fn advance(&mut self, run: Run) -> Reply;
 
-    /// The pass of `run` that would be run.
+    /// The next pass of `run`.
     fn next_pass(&self, run: Run) -> PassDims;
 
-    /// Begins `run`, a branch.
+    /// Starts `run`, a branch.
     ///
     /// # Errors
-    /// Where there is no such pass to part from.
+    /// An error if there is no such pass to branch from.
     fn branch(&mut self, run: Run, fork: Fork) -> Result<()>;
 }
 
@@ -170,8 +169,8 @@ impl<W: Serves> Serving<W> {
     pub(super) fn step(&mut self, first: Option<Asked>) -> bool {
         let Self { who, member, progress, stop, inbox, outboxes, advance, queries } = self;
         let turn = lock(&member.turn);
-        // From here on a request to stop meets the work, and what was asked for before it is found in the inbox.
-        progress.set_working(Working::Somebodys);
+        // From here on a stop request reaches the work. Earlier requests are found in the inbox.
+        progress.set_working(Working::Unknown);
         if progress.over.load(Ordering::SeqCst) {
             progress.end(stop);
             return false;
@@ -215,7 +214,7 @@ impl<W: Serves> Serving<W> {
         });
         progress.end(stop);
         drop(turn);
-        // Whoever looked at a run may look at it no more, and others go on.
+        // The viewer of a run may be gone; other runs continue.
         for (run, reply) in replies {
             if let Some(outbox) = outboxes.get(&run) {
                 drop(outbox.send(reply));
@@ -226,5 +225,5 @@ impl<W: Serves> Serving<W> {
 }
 
 fn interrupted() -> Error {
-    Error::interrupted("stopped before it was begun")
+    Error::interrupted("stopped before it started")
 }

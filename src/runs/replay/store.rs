@@ -1,20 +1,20 @@
-//! Frames in memory, all of them within one budget: the inputs of some layers are kept for good, everything
-//! else until the room is needed. A frame that was let go is made again when somebody asks for it.
+//! A cache of frames within one memory budget. The inputs of some layers are kept permanently, other frames until the
+//! memory is needed. An evicted frame is computed again on demand.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use llama_trace_core::trace::{Block, Fork, Frame, Region, Run, Site};
 
-/// Shares of the budget. A frame or a block of one has at most this part of it: then what is on the screen, what is
-/// summed up meanwhile and what one frame is derived from have room side by side.
+/// Divisor of the budget for the largest frame or block. It leaves room for the frames on the screen, those being
+/// summarised and the inputs of a derivation at once.
 const FRAME: usize = 16;
-/// What the inputs of layers that are kept for good may take together: with all of them any stage takes the time of its
+/// Divisor of the budget for the permanently kept layer inputs. With all inputs kept, any stage takes the time of one
 /// layer.
 const INPUTS: usize = 2;
-/// What one run of a layer may keep besides what was asked for.
-const BY_THE_WAY: usize = 4;
-/// What the rows of the KV cache may take that are another branch's, and lie beside it.
+/// Divisor of the budget for additional frames of one layer run.
+const EXTRA: usize = 4;
+/// Divisor of the budget for KV cache rows of other branches, which are stored outside the cache.
 const BRANCHES: usize = 4;
 
 /// The frames of a live run.
@@ -23,11 +23,11 @@ pub(super) struct Store {
     budget: usize,
     kept: HashMap<Site, Arc<Frame>>,
     cached: HashMap<Site, Vec<Cached>>,
-    /// Where the branches of each sequence part: what is before is held once.
+    /// The start of the branches of each sequence; shared passes are stored once.
     forks: HashMap<(usize, Run), Fork>,
-    /// Frames that somebody still looks at, though they are not here any more.
-    abroad: Vec<(Weak<Frame>, usize)>,
-    /// Bytes of frames that are being put together.
+    /// Evicted frames that are still in use, with their size.
+    evicted: Vec<(Weak<Frame>, usize)>,
+    /// Bytes of frames under construction.
     reserved: usize,
     /// Bytes in `kept` and `cached`.
     here: usize,
@@ -49,7 +49,7 @@ impl Store {
             kept: HashMap::new(),
             cached: HashMap::new(),
             forks: HashMap::new(),
-            abroad: Vec::new(),
+            evicted: Vec::new(),
             reserved: 0,
             here: 0,
             most: 0,
@@ -57,32 +57,32 @@ impl Store {
         }
     }
 
-    /// The most bytes that a frame may have; a larger stage is made in blocks.
+    /// The size limit of a frame in bytes. A larger stage is computed in blocks.
     pub(super) fn largest(&self) -> usize {
         self.budget / FRAME
     }
 
-    /// The most bytes that the inputs of layers that are kept for good may have together.
+    /// The limit of the permanently kept layer inputs together, in bytes.
     pub(super) fn inputs(&self) -> usize {
         self.budget / INPUTS
     }
 
-    /// The most bytes that a run of a layer may keep besides what was asked for.
-    pub(super) fn by_the_way(&self) -> usize {
-        self.budget / BY_THE_WAY
+    /// The limit of additional frames of a layer run, in bytes.
+    pub(super) fn extra(&self) -> usize {
+        self.budget / EXTRA
     }
 
-    /// The most bytes that rows of the KV cache may take that lie beside it.
+    /// The limit of KV cache rows outside the cache, in bytes.
     pub(super) fn branches(&self) -> usize {
         self.budget / BRANCHES
     }
 
-    /// Says that `run` of a sequence is a branch.
+    /// Registers `run` of a sequence as a branch.
     pub(super) fn part(&mut self, sequence: usize, run: Run, fork: Fork) {
         self.forks.insert((sequence, run), fork);
     }
 
-    /// The site whose value that of `site` is: that of the run that a branch parts from, where both have it.
+    /// The site that stores the value of `site`. A pass that a branch shares belongs to the run it branches from.
     pub(super) fn own(&self, mut site: Site) -> Site {
         while let Some(fork) = self.forks.get(&(site.sequence, site.run)).filter(|fork| fork.shares(site)) {
             site.run = fork.of;
@@ -90,12 +90,12 @@ impl Store {
         site
     }
 
-    /// The most bytes that were ever held at the same time.
+    /// The largest number of bytes that were held at once.
     pub(super) fn most(&self) -> usize {
         self.most
     }
 
-    /// A block of `site` that has what is in `region`, if there is one.
+    /// A block of `site` that contains `region`, if there is one.
     pub(super) fn get(&mut self, site: Site, region: &Region) -> Option<Block> {
         let site = self.own(site);
         if let Some(frame) = self.kept.get(&site) {
@@ -107,7 +107,7 @@ impl Store {
         Some(cached.block.clone())
     }
 
-    /// The whole frame of `site`, if it is here.
+    /// The whole frame of `site`, if it is stored.
     pub(super) fn whole(&mut self, site: Site) -> Option<Arc<Frame>> {
         let site = self.own(site);
         if let Some(frame) = self.kept.get(&site) {
@@ -119,13 +119,13 @@ impl Store {
         Some(Arc::clone(&cached.block.frame))
     }
 
-    /// Makes room for `bytes` that are about to be put together. They count until they are given back with
-    /// [`Store::release`], and what is put into the store meanwhile should be taken off them.
+    /// Makes room for `bytes` of frames under construction. They count until [`Store::release`]. Release the bytes of
+    /// each frame that is stored meanwhile.
     pub(super) fn reserve(&mut self, bytes: usize) {
         self.reserved += bytes;
-        self.abroad.retain(|(frame, _)| frame.strong_count() > 0);
+        self.evicted.retain(|(frame, _)| frame.strong_count() > 0);
         while self.held() > self.budget {
-            // Letting go of what somebody looks at frees nothing.
+            // Evicting a frame that is in use frees nothing.
             let all = self.cached.iter().flat_map(|(site, all)| all.iter().map(move |one| (site, one)));
             let oldest = all
                 .min_by_key(|(_, one)| (Arc::strong_count(&one.block.frame) > 1, one.used))
@@ -136,12 +136,12 @@ impl Store {
         self.most = self.most.max(self.held());
     }
 
-    /// Gives back `bytes` that were reserved.
+    /// Releases `bytes` of a reservation.
     pub(super) fn release(&mut self, bytes: usize) {
         self.reserved -= bytes;
     }
 
-    /// Keeps `frame` for good: others are made from it.
+    /// Keeps `frame` permanently; other frames are computed from it.
     pub(super) fn keep(&mut self, frame: Frame) {
         self.reserve(frame.bytes());
         self.reserved -= frame.bytes();
@@ -149,14 +149,14 @@ impl Store {
         self.kept.insert(self.own(frame.site), Arc::new(frame));
     }
 
-    /// Keeps `block` while there is room; what was used longest ago goes first.
+    /// Keeps `block` while there is room. The least recently used blocks are evicted first.
     pub(super) fn cache(&mut self, block: Block) {
         let (site, bytes) = (self.own(block.frame.site), block.frame.bytes());
         self.reserve(bytes);
         self.reserved -= bytes;
         self.here += bytes;
         self.clock += 1;
-        // What the new block has too is not needed twice.
+        // Smaller blocks inside the new one are no longer needed.
         self.evict(site, |old| block.region.covers(&old.block.region));
         self.cached.entry(site).or_default().push(Cached { block, used: self.clock });
     }
@@ -167,7 +167,7 @@ impl Store {
             let bytes = gone.block.frame.bytes();
             self.here -= bytes;
             if Arc::strong_count(&gone.block.frame) > 1 {
-                self.abroad.push((Arc::downgrade(&gone.block.frame), bytes));
+                self.evicted.push((Arc::downgrade(&gone.block.frame), bytes));
             }
         }
         if all.is_empty() {
@@ -176,8 +176,8 @@ impl Store {
     }
 
     fn held(&self) -> usize {
-        let abroad = self.abroad.iter().filter(|(frame, _)| frame.strong_count() > 0);
-        self.here + self.reserved + abroad.map(|(_, bytes)| bytes).sum::<usize>()
+        let evicted = self.evicted.iter().filter(|(frame, _)| frame.strong_count() > 0);
+        self.here + self.reserved + evicted.map(|(_, bytes)| bytes).sum::<usize>()
     }
 }
 

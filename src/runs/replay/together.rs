@@ -1,5 +1,4 @@
-//! A trace with its model beside it: what the trace has is the trace's, and what it has not the model computes again,
-//! over the same tokens.
+//! A trace with its model. Values of the trace are read; others are computed by the model over the same tokens.
 
 use std::collections::HashSet;
 use std::mem::{Discriminant, discriminant};
@@ -24,29 +23,29 @@ use llama_trace_engine::generate::Sampler;
 use llama_trace_engine::model::Model;
 use llama_trace_formats::tokenizer::Tokenizer;
 
-/// How far what was recorded may be from the run's, ‖run − recorded‖ / ‖recorded‖, for an answer that tells of both: further
-/// than any precision rounds, nearer than a mistake leads.
+/// The largest relative distance ‖run − recorded‖ / ‖recorded‖ for an answer that uses both. It is larger than the
+/// rounding of any precision, and smaller than the effect of a mistake.
 const NEAR: f64 = 0.05;
 
-/// Begins the model's run.
+/// Starts the model's run.
 type Begin = Box<dyn Fn() -> Result<Live>>;
 
-/// Both of them.
+/// A trace and its model.
 pub(super) struct Together {
     trace: Live,
     kept: Arc<dyn Kept>,
     model: Option<Live>,
     begin: Begin,
-    /// What the trace was asked for and has not, each by what was asked of it: values may be there, and not all that they
-    /// are made of.
-    lacking: HashSet<(Discriminant<Query>, Site)>,
+    /// Queries that the trace could not answer, by kind and site. A value may be in the trace while some of its
+    /// operands are not.
+    unanswered: HashSet<(Discriminant<Query>, Site)>,
 }
 
-/// What runs: the model, which sequence, what draws, and what gives tokens their texts.
+/// The model's run: the model, the sequence, the sampler and the tokenizer.
 type Asked<B> = (Arc<Model<B>>, Member, Sampler, Option<Arc<dyn Tokenizer>>);
 
 impl Together {
-    /// The model runs over the tokens of `passes` once something is asked for that `trace` has not.
+    /// The model runs over the tokens of `passes` as soon as something is asked for that `trace` lacks.
     pub(super) fn new<B: Backend + 'static>(
         (trace, kept): (Live, Arc<dyn Kept>),
         run: Asked<B>,
@@ -68,7 +67,7 @@ impl Together {
             let store = Arc::new(Mutex::new(Store::new(memory)));
             Live::start_as(member.clone(), store, Arc::clone(&model), start.clone(), forced.clone())
         };
-        Self { trace, kept, model: None, begin: Box::new(begin), lacking: HashSet::new() }
+        Self { trace, kept, model: None, begin: Box::new(begin), unanswered: HashSet::new() }
     }
 
     /// The model's answer.
@@ -80,7 +79,7 @@ impl Together {
             }
         }
         let Some(model) = &mut self.model else { return Poll::Pending };
-        // A pass that was not run yet is on its way.
+        // The model's run has not reached this pass yet.
         if pass(query)
             .is_some_and(|pass| model.outline().passes.get(pass).is_none_or(|it| it.sampled.is_none()))
         {
@@ -95,8 +94,8 @@ impl Together {
         model.ask(query)
     }
 
-    /// The model's answer where the trace has not all that this takes. Of a number that the trace has, that is the one
-    /// that is told of, whatever the model has in its place.
+    /// The model's answer to a query for which the trace lacks operands. An explained number that the trace has is
+    /// shown with its recorded value, even if the model's differs.
     fn instead(&mut self, query: &Query) -> Poll<Result<Answer>> {
         match self.strange(query) {
             Poll::Ready(Ok(())) => {}
@@ -116,7 +115,7 @@ impl Together {
                 explanation.recorded = kept;
                 if let Some(recorded) = recorded.filter(|value| value.to_bits() != explanation.value.to_bits()) {
                     explanation.notes.push(format!(
-                        "The model's own run has {} here: its numbers are those told, for the trace does not have all of them.",
+                        "The model's own run has {} here. Its operands are shown, because the trace does not have all of them.",
                         explanation.value as f32
                     ));
                     explanation.value = recorded;
@@ -137,8 +136,9 @@ impl Together {
         })
     }
 
-    /// Why the model's own run is not taken for the trace's, which has not all that `query` takes: what it has of the same
-    /// tokens is far from the run's. Only of what tells of the answer: elsewhere both are told.
+    /// An error if the model's values may not stand in for the trace's in the answer to `query`: over the same tokens,
+    /// its values differ too much from recorded ones. Only for queries about the prediction; other answers show both
+    /// values.
     fn strange(&mut self, query: &Query) -> Poll<Result<()>> {
         let sizes = self.trace.outline().card.sizes();
         let last = Site {
@@ -188,7 +188,7 @@ impl Together {
                     size += f64::from(*recorded).powi(2);
                 }
             }
-            // What is no number is near nothing.
+            // NaN counts as too far.
             if apart.is_nan() || apart.sqrt() > NEAR * size.sqrt() {
                 return Poll::Ready(Err(Error::usage(format!(
                     "the trace has another {site} than the model computes over its tokens, and not all that {of} takes: it would \
@@ -201,7 +201,7 @@ impl Together {
         Poll::Ready(Ok(()))
     }
 
-    /// The number as the trace has it; none where it has none.
+    /// The recorded number; `None` if the trace lacks it.
     fn recorded(&mut self, at: &ExplanationAt) -> Poll<Option<f64>> {
         let outline = self.trace.outline();
         let Some(pass) = outline.passes.get(at.site.pass) else { return Poll::Ready(None) };
@@ -215,7 +215,7 @@ impl Together {
     }
 }
 
-/// The number that the trace has at the address of a stage of the run of `site`; none where it has none.
+/// The recorded number at `address`, a stage of the run of `site`; `None` if the trace lacks it.
 fn number(kept: &dyn Kept, site: Site, address: &Address) -> Option<f32> {
     let Some(Subject::Step(Step::Stage(stage))) = address.subject else { return None };
     let there = Site { pass: address.pass?, layer: address.layer, stage, ..site };
@@ -242,13 +242,13 @@ impl Source for Together {
 
     fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
         let asked = query.site().map(|site| (discriminant(query), site));
-        if asked.is_some_and(|asked| self.lacking.contains(&asked)) {
+        if asked.is_some_and(|asked| self.unanswered.contains(&asked)) {
             return self.instead(query);
         }
         match self.trace.ask(query) {
-            // The trace has not all that this takes.
+            // The trace lacks a part of the answer.
             Poll::Ready(Err(Error::Usage(_))) => {
-                self.lacking.extend(asked);
+                self.unanswered.extend(asked);
                 self.instead(query)
             }
             other => other,
@@ -278,7 +278,7 @@ impl Source for Together {
     }
 
     fn wait(&mut self, most: Duration) {
-        /// How soon the other is looked at where both compute.
+        /// The polling interval for the other source while both compute.
         const BRIEF: Duration = Duration::from_millis(2);
         match &mut self.model {
             Some(model) if model.status() != Status::Idle => match self.trace.status() {
@@ -292,7 +292,7 @@ impl Source for Together {
     fn poll(&mut self) -> Result<bool> {
         let mut news = self.trace.poll()?;
         if let Some(model) = &mut self.model {
-            // Where its first pass fails, who asks is told; the trace can be looked at still.
+            // If the first pass fails, the next query returns the error. The trace stays available.
             news |= model.poll().unwrap_or(true);
         }
         Ok(news)

@@ -1,14 +1,13 @@
-//! The side of a live run that computes.
+//! The computing side of a live run.
 //!
-//! A pass keeps what enters some of its layers, as many as the budget allows. What somebody looks at is run again
-//! from the nearest of those, or from the embedding: the same functions on the same numbers, so the same bits as in
-//! the pass itself. Keys and values of all positions are in the cache still, and a layer that runs again writes
-//! over its own with what they are already.
+//! A pass keeps the inputs of some of its layers, as many as the budget allows. Other values are recomputed from the
+//! nearest kept input, or from the embedding. The functions and the numbers are the same, and so are the bits. The KV
+//! cache still has the keys and values of all positions; a recomputed layer overwrites its own with equal values.
 
 mod branches;
 mod explanation;
-mod foretold;
 mod lens;
+mod token_logprobs;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -17,10 +16,10 @@ use ndarray::{ArrayD, IxDyn};
 
 use super::derive::{derive, is_derived, values};
 use super::lens::Answers;
-use super::made::made;
 use super::operands;
 use super::serve::{Member, Progress, Reply, Serves, lock};
 use super::store::Store;
+use super::token_pieces::token_pieces;
 use branches::Branches;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::block::Cutting;
@@ -37,22 +36,22 @@ use llama_trace_engine::generate::{Next, Session};
 use llama_trace_engine::model::{forward, pass};
 use llama_trace_formats::tokenizer::Tokenizer;
 
-/// Who has passes run, and parts of them again.
+/// Runs passes, and recomputes parts of them.
 pub(super) struct Worker<'m, B: Backend> {
     session: Session<'m, B>,
     store: Arc<Mutex<Store>>,
     progress: Arc<Progress>,
     member: Member,
     passes: Vec<Ran>,
-    /// The pass and the layer whose input the buffers hold now; the tables of RoPE are that pass's.
+    /// The pass and the layer whose input the buffers hold. The RoPE tables are those of that pass.
     at: Option<(usize, usize)>,
-    /// By pass and token, the id that the last layer finds the likeliest.
+    /// The most likely id after the last layer, by pass and token.
     answers: Answers,
     branches: Branches<B>,
     tokenizer: Option<Arc<dyn Tokenizer>>,
 }
 
-/// A pass that was run.
+/// A finished pass.
 #[derive(Clone)]
 struct Ran {
     dims: PassDims,
@@ -60,7 +59,7 @@ struct Ran {
     sampled: u32,
 }
 
-/// Notes the layer, and shows `inner` what it wants, under the number of its run.
+/// Notes the current layer, and passes the recorded values to `inner` with the run's number.
 struct Watch<'a> {
     inner: &'a mut dyn Probe,
     progress: &'a Progress,
@@ -84,7 +83,7 @@ impl Probe for Watch<'_> {
 
 impl<B: Backend> Serves for Worker<'_, B> {
     fn answer(&mut self, run: Run, query: &Query) -> Result<Answer> {
-        // What a branch shares is told by the run that computed it.
+        // Shared passes of a branch are answered by the run that computed them.
         let query = match query.site() {
             Some(site) => {
                 let owner = lock(&self.store).own(site).run;
@@ -109,11 +108,11 @@ impl<B: Backend> Serves for Worker<'_, B> {
             Query::Stream(at) => self.stream(at).map(Answer::Stream),
             Query::Units(at) => self.units(at).map(Answer::Units),
             Query::Writes(at) => self.writes(at).map(Answer::Writes),
-            Query::Foretold(at) => self.foretold(at).map(Answer::Foretold),
-            Query::Made(site) => {
+            Query::TokenLogprobs(at) => self.token_logprobs(at).map(Answer::TokenLogprobs),
+            Query::TokenPieces(site) => {
                 self.dims(*site)?;
-                made(self.tokenizer.as_deref(), &self.passes[site.pass].ids)
-                    .map(|made| Answer::Made(made.into()))
+                token_pieces(self.tokenizer.as_deref(), &self.passes[site.pass].ids)
+                    .map(|pieces| Answer::TokenPieces(pieces.into()))
             }
         }
     }
@@ -163,7 +162,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         }
     }
 
-    /// Runs the next pass, over `ids`, keeping the inputs of some of its layers, and draws a token.
+    /// Runs the next pass over `ids`, keeps the inputs of some of its layers, and draws a token.
     fn pass(&mut self, ids: &[u32]) -> (PassDims, Result<u32>) {
         let dims = self.session.next_pass(ids.len());
         let sizes = self.session.model.sizes();
@@ -171,7 +170,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         let most = lock(&self.store).inputs();
         let largest = lock(&self.store).largest();
         let layers: Vec<usize> = if dims.pass == 0 {
-            // As many as have room, evenly apart; the last is the input of what comes after the layers.
+            // As many as fit, evenly spaced. The last is the input of the final norm.
             let count = (most / self.member.shares / input).min(sizes.layers);
             (0..sizes.layers)
                 .filter(|layer| (layer + 1) * count / sizes.layers > layer * count / sizes.layers)
@@ -182,7 +181,7 @@ impl<'m, B: Backend> Worker<'m, B> {
             Vec::new()
         };
         let select = Select::stages(&[Stage::FfnResidual]).in_layers(layers);
-        // One of them is put together at a time.
+        // One frame is assembled at a time.
         lock(&self.store).reserve(input);
         let store = Arc::clone(&self.store);
         let mut recorder = Recorder::new(sizes, dims, &select, |frame: Frame| {
@@ -206,7 +205,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         (dims, result)
     }
 
-    /// A block that has what of `site` is in `region`; the whole stage where that is small enough.
+    /// A block of `site` that contains `region`; the whole stage if it is small enough.
     fn block(&mut self, site: Site, region: &Region) -> Result<Block> {
         if let Some(block) = lock(&self.store).get(site, region) {
             return Ok(block);
@@ -229,7 +228,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         Ok(block)
     }
 
-    /// The spread of `part`: of a frame where the stage has room as one, else of what a run shows.
+    /// The spread of `part`, from the frame if the stage fits in memory, else from a new run of it.
     fn spread(&mut self, part: Part) -> Result<Spread> {
         let (dims, sizes) = self.dims(part.site)?;
         if bytes(part.site.stage, &sizes, dims) <= lock(&self.store).largest() {
@@ -240,7 +239,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         Ok(counting.spread())
     }
 
-    /// How the heads of a layer divide their attention.
+    /// The attention patterns of the heads of a layer.
     fn patterns(&mut self, site: Site) -> Result<Vec<Pattern>> {
         let (dims, sizes) = self.dims(site)?;
         if bytes(site.stage, &sizes, dims) <= lock(&self.store).largest() {
@@ -251,7 +250,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         Ok(measuring.patterns())
     }
 
-    /// The order of `part`, which is a row of the vocabulary.
+    /// The order of `part`, a row of the vocabulary.
     fn order(&mut self, part: Part) -> Result<Order> {
         let (dims, sizes) = self.dims(part.site)?;
         let region = part.region(&sizes.shape(part.site.stage.axes(), dims));
@@ -259,7 +258,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         Ok(Order::of(&block, part.held))
     }
 
-    /// What is drawn after a pass, from its last logits.
+    /// The draw after a pass, from its last logits.
     fn draw(&mut self, at: &DrawAt) -> Result<Draw> {
         let (dims, sizes) = self.dims(at.site)?;
         let last = dims.tokens - 1;
@@ -270,7 +269,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         self.session.sequence.look(logits, at.site.pass as u64, at.setting)
     }
 
-    /// The pass of `site`, if that is there.
+    /// The pass of `site`, if the run has it.
     fn dims(&self, site: Site) -> Result<(PassDims, Sizes)> {
         let sizes = self.session.model.sizes();
         let in_model = site.layer.is_none_or(|layer| layer < sizes.layers);
@@ -287,7 +286,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         }
     }
 
-    /// The frame of `site`, which has room: from the store, derived, or run again.
+    /// The frame of `site`, which must fit in memory: from the store, derived, or recomputed.
     fn frame(&mut self, site: Site) -> Result<Arc<Frame>> {
         if let Some(frame) = lock(&self.store).whole(site) {
             return Ok(frame);
@@ -314,8 +313,8 @@ impl<'m, B: Backend> Worker<'m, B> {
             lock(&self.store).cache(block.clone());
             return Ok(block.frame);
         }
-        // What cannot be had more cheaply later is recorded by the way.
-        let mut room = lock(&self.store).by_the_way();
+        // Other stages that cannot be derived later are recorded in the same run.
+        let mut room = lock(&self.store).extra();
         let others = stages.iter().copied().filter(|&stage| {
             let bytes = bytes(stage, &sizes, dims);
             let worth =
@@ -327,14 +326,14 @@ impl<'m, B: Backend> Worker<'m, B> {
         self.record(site, &chosen, dims)
     }
 
-    /// Whether `stage` follows from others of its place at less cost than running the layer. The residuals do not:
-    /// they reach back into the layer before.
+    /// Whether deriving `stage` from others of its layer costs less than running the layer. Residuals do not qualify:
+    /// they depend on the previous layer.
     fn is_cheap(&self, stage: Stage) -> bool {
         let backend = &self.session.model.backend;
         is_derived(backend, stage) && !reaches_back(stage)
     }
 
-    /// Runs the part of the pass that `site` is in, and keeps the frames of `chosen`; the answer is its own.
+    /// Runs the part of the pass that contains `site`, and keeps the frames of `chosen`. Returns the frame of `site`.
     fn record(&mut self, site: Site, chosen: &[Stage], dims: PassDims) -> Result<Arc<Frame>> {
         let sizes = self.session.model.sizes();
         let select = Select::stages(chosen);
@@ -358,7 +357,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         own.ok_or_else(|| missing(site))
     }
 
-    /// Shows `probe` the part of the pass that `site` is in; of the logits only `rows`.
+    /// Passes the part of the pass that contains `site` to `probe`; for logits only `rows`.
     fn run(&mut self, site: Site, rows: Range<usize>, probe: &mut dyn Probe) -> Result<()> {
         let layers = self.session.model.config.layers;
         let dims = self.passes[site.pass].dims;
@@ -393,7 +392,7 @@ impl<'m, B: Backend> Worker<'m, B> {
         self.session.model.backend.sync()
     }
 
-    /// Runs one layer, whose input the buffers hold.
+    /// Runs one layer on the input in the buffers.
     fn layer(&mut self, dims: PassDims, layer: usize, probe: &mut dyn Probe) -> Result<()> {
         let Session { model, sequence, work, .. } = &mut self.session;
         self.at = None;
@@ -403,14 +402,14 @@ impl<'m, B: Backend> Worker<'m, B> {
         Ok(())
     }
 
-    /// The site that holds what enters `layer` of `pass`, which is not the first layer.
+    /// The site of the input of `layer` in `pass`; not for the first layer.
     fn input_of(&self, pass: usize, layer: usize) -> Site {
         let (run, sequence) = (self.branches.here, self.member.sequence);
         Site { run, sequence, ..Site::layer(pass, layer - 1, Stage::FfnResidual) }
     }
 
-    /// Has the buffers hold what enters `layer` of `pass`: from the nearest input that is kept, the layers between
-    /// are run again. Their inputs are kept while there is room.
+    /// Fills the buffers with the input of `layer` in `pass`. The layers after the nearest kept input are run again;
+    /// their inputs are kept if there is room.
     fn enter(&mut self, pass: usize, layer: usize) -> Result<()> {
         let dims = self.passes[pass].dims;
         let (run, sequence) = (self.branches.here, self.member.sequence);
@@ -443,7 +442,7 @@ impl<'m, B: Backend> Worker<'m, B> {
     }
 }
 
-/// Whether what `stage` is derived from ends in the layer before.
+/// Whether `stage` is derived from a stage of the previous layer.
 fn reaches_back(stage: Stage) -> bool {
     stage.info().derived_from.unwrap_or_default().iter().any(|from| match *from {
         Input::Stage(from) => reaches_back(from),
@@ -452,7 +451,7 @@ fn reaches_back(stage: Stage) -> bool {
     })
 }
 
-/// The stages that the part of the pass has in which `site` is.
+/// The stages in the same part of the pass as `site`.
 fn beside(site: Site, sizes: &Sizes, dims: PassDims) -> Vec<Stage> {
     let here = |stage: &Stage| {
         stage.info().section == site.stage.info().section

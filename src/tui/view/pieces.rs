@@ -5,9 +5,9 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use llama_trace_core::trace::foretold::{Foretold, LIKELIEST, Made};
 use llama_trace_core::trace::frame::Number;
-use llama_trace_core::trace::{Axis, MadeAt, Query, Site, Stage, Step};
+use llama_trace_core::trace::token_logprobs::{LIKELIEST, TokenLogprob, TokenPieces};
+use llama_trace_core::trace::{Axis, Query, Site, Stage, Step, TokenPiecesAt};
 
 use super::super::app::App;
 use super::super::fit::Piece;
@@ -37,8 +37,8 @@ fn site(app: &App) -> Site {
     app.place().site().other(Stage::Tokens)
 }
 
-fn made(app: &App) -> Option<&[Made]> {
-    app.answers.told(&MadeAt(site(app)))?.ok()
+fn made(app: &App) -> Option<&[TokenPieces]> {
+    app.answers.told(&TokenPiecesAt(site(app)))?.ok()
 }
 
 impl View for Pieces {
@@ -93,9 +93,9 @@ impl View for Pieces {
 
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let region = kind::seen(app, layout);
-        let mut questions = vec![Query::Block(app.place().site(), region), Query::Made(site(app))];
+        let mut questions = vec![Query::Block(app.place().site(), region), Query::TokenPieces(site(app))];
         for token in layout.visible_rows(app) {
-            let query = Query::Foretold(app.foretold_at(app.place().pass, token));
+            let query = Query::TokenLogprobs(app.foretold_at(app.place().pass, token));
             if !questions.contains(&query) {
                 questions.push(query);
             }
@@ -170,7 +170,7 @@ impl View for Pieces {
 }
 
 /// What the model expected in the place of the token under the cursor, where that is known.
-fn likeliest(app: &App, row: usize) -> Option<Foretold> {
+fn likeliest(app: &App, row: usize) -> Option<TokenLogprob> {
     app.foretold(app.place().pass, row)?
 }
 
@@ -247,7 +247,7 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     let y = layout.header + layout.visible_rows(app).len() as u16 + 1;
     let bottom = y + layout.footer.saturating_sub(2);
     let area = Rect { height: layout.area.height.min(bottom), ..layout.area };
-    let failed = app.answers.told(&MadeAt(site(app))).and_then(Result::err);
+    let failed = app.answers.told(&TokenPiecesAt(site(app))).and_then(Result::err);
     let at = app.foretold_at(app.place().pass, layout.cursor.0);
     for (down, reason) in (y..).zip(failed.into_iter().chain(app.answers.told(&at).and_then(Result::err))) {
         put(buf, area, 0, down, &format!("this cannot be told: {reason}"), theme.error());

@@ -1,15 +1,15 @@
-//! How a token was drawn: which stay, and into whose share the random number fell.
+//! The draw of a token: the tokens that are kept, and the one whose interval contains the random number.
 
-use super::{Operands, Taking, constant, single};
+use super::{Explainer, Operands, constant, single};
 use crate::error::Result;
 use crate::explain::fold::{kept, likeliest};
 use crate::explain::rule::{Cell, Line, Place};
 use crate::trace::Site;
 
-/// How far a random number may be beyond the share that it fell into: shares are rounded to float32.
+/// Tolerance of a random number at the ends of an interval: probabilities are rounded to float32.
 const ROUNDING: f64 = 1e-6;
 
-impl<O: Operands> Taking<'_, O> {
+impl<O: Operands> Explainer<'_, O> {
     pub(super) fn nucleus(&mut self, probs: Line, at: usize, top_k: usize, top_p: f32) -> Result<()> {
         let values = self.operands.numbers(probs)?;
         let possible = values.iter().filter(|&&prob| prob > 0.0).count();
@@ -70,7 +70,7 @@ impl<O: Operands> Taking<'_, O> {
             let place = format!(
                 "Laid side by side, the likeliest first, its share reaches from {before:.6} to {end:.6}"
             );
-            // A branch goes on with a token that was picked, whatever is drawn there.
+            // A branch begins with a chosen token instead of the drawn one.
             let drawn_here = match random {
                 Some(random) => share > 0.0 && (before - ROUNDING..end + ROUNDING).contains(&random),
                 None => before == 0.0,
@@ -81,7 +81,7 @@ impl<O: Operands> Taking<'_, O> {
                         random.map_or(String::new(), |random| format!(" by the random number {random:.6}"));
                     self.applied(constant("picked in place of what is drawn", drawn.into()), drawn);
                     self.note(format!(
-                        "It was picked: a branch begins here. What is drawn{luck} is another token."
+                        "It was picked: a branch begins here. The draw{luck} gives another token."
                     ));
                 }
                 Some(random) => {

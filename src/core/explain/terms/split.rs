@@ -1,22 +1,22 @@
-//! A score, query · key, split by RoPE's pairs, and into content and position.
+//! An attention score, query · key, split by RoPE's pairs, and into content and position.
 
-use super::{Operands, Taking, single};
+use super::{Explainer, Operands, single};
 use crate::config::Pairing;
 use crate::error::{Error, Result};
 use crate::explain::rule::{Cell, Fold, Line, Place};
 use crate::trace::explanation::Split;
 
-impl<O: Operands> Taking<'_, O> {
-    /// Splits query · key by RoPE's pairs, and into content, what it would be with both tokens at one position, and
-    /// position, what turning the two apart changed. The latter takes what both were before they were turned.
+impl<O: Operands> Explainer<'_, O> {
+    /// Splits query · key by RoPE's pairs, and into content and position. Content is the product with both tokens at
+    /// one position. Position is the change by their rotation, and needs the values before RoPE.
     pub(super) fn content_and_position(&mut self, query: Line, key: Line) -> Result<()> {
         let (mut pairs, mut content, mut whole) = (Vec::new(), Ok(0.0), 0.0);
-        // A token's own key stands at one position with its query.
+        // A token's own key has the position of its query.
         let mut together = true;
         for i in 0..query.count {
             let Some((of_query, false)) = self.pair(query.cell(i)) else { continue };
             let Some((of_key, _)) = self.pair(key.cell(i)) else { continue };
-            // Both stand at the same places of a head, before it is turned and after.
+            // Their indices in the head are the same before and after RoPE.
             let places = of_query.map(|cell| cell.at % query.count);
             let mut after = 0.0;
             for place in places {
@@ -40,7 +40,7 @@ impl<O: Operands> Taking<'_, O> {
             }
             Err(Error::Usage(_)) if self.operands.is_all() => {
                 self.note(
-                    "How much of it is content and how much position is told with queries and keys before RoPE, which are not all there.",
+                    "The split into content and position needs the queries and keys before RoPE, and some of them are missing.",
                 );
             }
             Err(error) => return Err(error),
@@ -59,8 +59,8 @@ impl<O: Operands> Taking<'_, O> {
         Ok(f64::from(single(self.operands, a)?) * f64::from(single(self.operands, b)?))
     }
 
-    /// The two numbers of which RoPE made `cell`, and whether it is the second of its pair; for a key by way of
-    /// repeat-KV and the cache.
+    /// The two values that RoPE made `cell` from, and whether the cell is the second of its pair. A key is followed
+    /// back through repeat-KV and the cache.
     fn pair(&self, mut cell: Cell) -> Option<([Cell; 2], bool)> {
         loop {
             let Place::Stage(site) = cell.place else { return None };
@@ -72,7 +72,7 @@ impl<O: Operands> Taking<'_, O> {
         }
     }
 
-    /// By how many radians component `i` of a query is turned further than that of a key.
+    /// The angle of component `i` of a query minus that of a key, in radians.
     fn angle(&self, query: Line, key: Line, i: usize) -> f64 {
         let Place::Stage(site) = query.place else { return f64::NAN };
         let Some(dims) = self.rules.pass(site.pass) else { return f64::NAN };

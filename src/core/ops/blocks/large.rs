@@ -3,9 +3,9 @@
 use super::small::{NON_LINEAR, nibbles};
 use super::{Format, half};
 
-/// Scale and minimum (six bits each) of all eight runs of a `Q4_K` or `Q5_K` block, out of its twelve bytes: the
-/// first four runs have theirs in the low six bits of bytes 0–3 and 4–7; the others have four bits in bytes 8–11 and
-/// the upper two in the upper two of the bytes before. One number is a byte of the results, run 0 the lowest.
+/// Scale and minimum (six bits each) of all eight runs of a `Q4_K` or `Q5_K` block, from its twelve bytes. Runs 0–3
+/// have them in the low six bits of bytes 0–3 (scale) and 4–7 (minimum). Runs 4–7 have the low four bits in bytes 8–11
+/// and the upper two in the upper two bits of bytes 0–7. Byte r of a result is the number of run r, run 0 lowest.
 #[inline(always)]
 pub fn six_bits(packed: &[u8]) -> (u64, u64) {
     let word = |at: usize| u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], packed[at + 3]]);
@@ -16,7 +16,7 @@ pub fn six_bits(packed: &[u8]) -> (u64, u64) {
     (scales, minima)
 }
 
-/// What [`Q4K`] and [`Q5K`] multiply: d·s and −(e·m) of each run.
+/// The factors of [`Q4K`] and [`Q5K`]: d·s and −(e·m) of each run.
 #[inline(always)]
 fn scales_and_minima(block: &[u8], scales: &mut [f32], minima: &mut [f32]) {
     let (d, e) = (half(block), half(&block[2..]));
@@ -88,10 +88,10 @@ impl Format for Q5K {
     }
 }
 
-/// `Q6_K`: x = (d·s)·(q − 32), with a scale s (int8) for each 16 values. A block is, for each half of 128
-/// values, 64 bytes with the low four bits of q; then for each half 32 bytes with the upper two; 16 s; and
-/// d (half). Of part p = 0 … 3 of a half, value i has its low bits in the low (p < 2) or high four bits of
-/// byte 32·(p mod 2) + i, and its upper ones at bit 2p of byte i.
+/// `Q6_K`: x = (d·s)·(q − 32), with a scale s (int8) for each 16 values. A block is 64 bytes for each half of 128
+/// values, with the low four bits of q; then 32 bytes for each half, with the upper two; 16 s; and d (half). In part p
+/// = 0 … 3 of a half, value i has its low bits in byte 32·(p mod 2) + i: the low four if p < 2, else the high four. Its
+/// upper bits are at bit 2p of byte i.
 pub struct Q6K;
 
 impl Format for Q6K {
@@ -125,8 +125,8 @@ impl Format for Q6K {
     }
 }
 
-/// The two bits of each value of a `Q2_K` or `Q3_K` block, out of its 64 bytes: of part p = 0 … 3 of a half, value i
-/// has them at bit 2p of byte i.
+/// The two bits of each value of a `Q2_K` or `Q3_K` block, from its 64 bytes. In part p = 0 … 3 of a half, value i has
+/// them at bit 2p of byte i.
 #[inline(always)]
 fn two_bits(bytes: &[u8], out: &mut [u8]) {
     for (bytes, out) in bytes.chunks_exact(32).zip(out.chunks_exact_mut(128)) {
@@ -138,8 +138,8 @@ fn two_bits(bytes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// `Q2_K`: x = (d·s)·q − (e·m), with a scale s and a minimum m for each 16 values. A block is a byte for each run, s in
-/// its low four bits and m in its high four; 64 bytes with two bits a value; and d and e (halves).
+/// `Q2_K`: x = (d·s)·q − (e·m), with a scale s and a minimum m for each 16 values. A block is a byte for each run, with
+/// s in its low four bits and m in its high four; 64 bytes with two bits a value; and d and e (halves).
 pub struct Q2K;
 
 impl Format for Q2K {
@@ -166,8 +166,8 @@ impl Format for Q2K {
 
 /// `Q3_K`: x = (d·(s − 32))·(q − 4), with a scale s (six bits) for each 16 values. A block is 32 bytes with the third
 /// bits of q (part p of value i of half h: bit 4h + p of byte i), 64 bytes with the lower two, twelve bytes with the s,
-/// and d (half). Of run r, s has its low four bits in byte r mod 8 (the high four of it where r > 7), and its upper two at
-/// bit 2·(r / 4) of byte 8 + r mod 4.
+/// and d (half). The s of run r has its low four bits in byte r mod 8: the low half of that byte if r < 8, else the
+/// high half. Its upper two are at bit 2·(r / 4) of byte 8 + r mod 4.
 pub struct Q3K;
 
 impl Format for Q3K {

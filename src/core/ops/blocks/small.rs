@@ -2,7 +2,7 @@
 
 use super::{Format, half};
 
-/// The low four bits of 16 bytes, and then the high four.
+/// The low four bits of 16 bytes, then the high four.
 #[inline(always)]
 pub(super) fn nibbles(bytes: &[u8], out: &mut [u8]) {
     let (low, high) = out.split_at_mut(16);
@@ -11,7 +11,7 @@ pub(super) fn nibbles(bytes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// The same with a fifth bit: that of value j is bit j of `fifths`.
+/// [`nibbles`] with a fifth bit: bit j of `fifths` for value j.
 #[inline(always)]
 fn fives(fifths: &[u8], bytes: &[u8], out: &mut [u8]) {
     nibbles(bytes, out);
@@ -21,7 +21,7 @@ fn fives(fifths: &[u8], bytes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// `Q8_0`: x = d·q. A block is d (half) and 32 q (int8, which is here its byte with 128 added).
+/// `Q8_0`: x = d·q. A block is d (half) and 32 q (int8; here the byte plus 128).
 pub struct Q8_0;
 
 impl Format for Q8_0 {
@@ -117,7 +117,7 @@ impl Format for Q5_0 {
     }
 }
 
-/// `Q5_1`: x = d·q + m. A block is d and m (halves), and then as in [`Q5_0`].
+/// `Q5_1`: x = d·q + m. A block is d and m (halves), then the bytes of [`Q5_0`] after its d.
 pub struct Q5_1;
 
 impl Format for Q5_1 {
@@ -140,11 +140,12 @@ impl Format for Q5_1 {
     }
 }
 
-/// The sixteen numbers that `IQ4_NL` and `IQ4_XS` choose from (`kvalues_iq4nl`), with 128 added: finer near zero.
+/// The sixteen values of `IQ4_NL` and `IQ4_XS` (`kvalues_iq4nl`), plus 128. They are finer near zero.
 pub(super) const NON_LINEAR: [u8; 16] =
     [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
 
-/// `IQ4_NL`: x = d·t, with t one of sixteen numbers. A block is d (half) and the 16 bytes of [`Q4_0`], which say which.
+/// `IQ4_NL`: x = d·t, with t one of sixteen numbers. A block is d (half) and the 16 bytes of [`Q4_0`], which hold the
+/// indices.
 pub struct Iq4Nl;
 
 impl Format for Iq4Nl {
@@ -168,7 +169,7 @@ impl Format for Iq4Nl {
     }
 }
 
-/// Twice the numbers that four bits stand for in `MXFP4` (E2M1), with 16 added.
+/// Twice the values of the 4-bit floats of `MXFP4` (E2M1), plus 16.
 const E2M1: [u8; 16] = [16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4];
 
 /// `MXFP4` (Open Compute Project, Microscaling Formats, 2023): x = 2^(e − 128) · t, with t twice a float of four bits.

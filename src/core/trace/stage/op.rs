@@ -1,7 +1,7 @@
-//! The operations that stages are made by.
+//! The operations that compute stages.
 
 /// The operation that computes a stage from its inputs and weights. `explain` has the rule of each, `replay` runs those
-/// that need no weights, `diff` knows by it which stages a mistake touches.
+/// without weights, and `diff` uses it to find the stages that a mistake affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// The pass's input: nothing is computed.
@@ -10,7 +10,7 @@ pub enum Op {
     Lookup,
     /// Cosines or sines of position · frequency.
     RopeTable,
-    /// 0 for a key that is seen, −∞ for a hidden one.
+    /// 0 for a visible key, −∞ for a hidden one.
     Mask,
     /// x / √(mean x² + ε) · weight, along the last axis.
     RmsNorm,
@@ -49,7 +49,8 @@ pub enum Op {
 }
 
 impl Op {
-    /// The operation in one word, as in the log and on the screen. Products have one word, so have sums and softmaxes.
+    /// The operation in one word, for the log and the screen. All products share one word, and so do sums and
+    /// softmaxes.
     pub fn name(self) -> &'static str {
         match self {
             Self::Input => "input",

@@ -1,10 +1,10 @@
-//! The table itself: a row for each stage, in the order of the pass. What its columns mean is said at [`StageInfo`].
+//! The table: a row for each stage, in the order of the pass. Its columns are explained at [`StageInfo`].
 
 use super::super::axis::Axis as A;
 use super::Input::{self, LayerInput, Positions};
 use super::{Aliases, Exists, Op, Rounded, Runs, Section, StageInfo, Unit, WeightUse, When};
 
-/// A column that a row may leave out: its first value, where it has one.
+/// An optional column: its first value, if it has one.
 const fn first<T: Copy>(column: &[T]) -> Option<T> {
     match column {
         [value, ..] => Some(*value),
@@ -12,7 +12,7 @@ const fn first<T: Copy>(column: &[T]) -> Option<T> {
     }
 }
 
-/// Where a stage exists: as its row says, everywhere where it says nothing.
+/// The condition of a stage; always if the row gives none.
 const fn exists(only: &[Exists]) -> Exists {
     match only {
         [exists, ..] => *exists,
@@ -117,7 +117,7 @@ stages! {
     AttnNormScale "attn_norm_scale" Layer [Token, DimGroup] Quantize from [of(Stage::AttnNorm)] with []
         unit Step, rounded Never, runs Alone, derived from [of(Stage::AttnNorm)], only Int8 else AttnNorm;
         formula "attn_norm_scale[t, j] = max |attn_norm| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
-        purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
+        purpose "The scale of each group: a value is its int8 value times the scale, with an error of at most half a scale."
         aliases "" "" "" ""
     Xq "xq" Layer [Token, Head, HeadDim] Linear from [of(Stage::AttnNormQ8), of(Stage::AttnNormScale)]
         with [weight("wq", &[A::HeadsMerged, A::Dim]), bias("bq", &[A::HeadsMerged], When::QkvBias)]
@@ -216,7 +216,7 @@ stages! {
     AttnHeadsScale "attn_heads_scale" Layer [Token, HeadsGroup] Quantize from [of(Stage::AttnHeads)] with []
         unit Step, rounded Never, runs Alone, derived from [of(Stage::AttnHeads)], only Int8 else AttnHeads;
         formula "attn_heads_scale[t, j] = max |attn_heads| of group j / 127   ({g} values a group along the {HC} components of all heads side by side, the last may have fewer)"
-        purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
+        purpose "The scale of each group: a value is its int8 value times the scale, with an error of at most half a scale."
         aliases "" "" "" ""
     AttnOutput "attn_output" Layer [Token, Dim] Linear from [of(Stage::AttnHeadsQ8), of(Stage::AttnHeadsScale)]
         with [weight("wo", &[A::Dim, A::HeadsMerged]), bias("bo", &[A::Dim], When::OutputBias)]
@@ -243,7 +243,7 @@ stages! {
     FfnNormScale "ffn_norm_scale" Layer [Token, DimGroup] Quantize from [of(Stage::FfnNorm)] with []
         unit Step, rounded Never, runs Alone, derived from [of(Stage::FfnNorm)], only Int8 else FfnNorm;
         formula "ffn_norm_scale[t, j] = max |ffn_norm| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
-        purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
+        purpose "The scale of each group: a value is its int8 value times the scale, with an error of at most half a scale."
         aliases "" "" "" ""
     FfnGate "ffn_gate" Layer [Token, Hidden] Linear from [of(Stage::FfnNormQ8), of(Stage::FfnNormScale)]
         with [weight("w1", &[A::Hidden, A::Dim]), bias("b1", &[A::Hidden], When::MlpBias)]
@@ -276,7 +276,7 @@ stages! {
         with []
         unit Step, rounded Never, runs Alone, derived from [of(Stage::FfnHidden)], only Int8 else FfnHidden;
         formula "ffn_hidden_scale[t, j] = max |ffn_hidden| of group j / 127   ({g} values a group along the {F} units, the last may have fewer)"
-        purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
+        purpose "The scale of each group: a value is its int8 value times the scale, with an error of at most half a scale."
         aliases "" "" "" ""
     FfnDown "ffn_down" Layer [Token, Dim] Linear from [of(Stage::FfnHiddenQ8), of(Stage::FfnHiddenScale)]
         with [weight("w2", &[A::Dim, A::Hidden]), bias("b2", &[A::Dim], When::MlpBias)]
@@ -304,7 +304,7 @@ stages! {
     FinalNormScale "final_norm_scale" End [Token, DimGroup] Quantize from [of(Stage::FinalNorm)] with []
         unit Step, rounded Never, runs Alone, derived from [of(Stage::FinalNorm)], only Int8 else FinalNorm;
         formula "final_norm_scale[t, j] = max |final_norm| of group j / 127   ({g} values a group along the {D} components, the last may have fewer)"
-        purpose "What 1 stands for in each group: a value is its int8 times its group's scale, to within half of that scale."
+        purpose "The scale of each group: a value is its int8 value times the scale, with an error of at most half a scale."
         aliases "" "" "" ""
     Logits "logits" End [Token, Vocab] Linear from [of(Stage::FinalNormQ8), of(Stage::FinalNormScale)]
         with [weight("output", &[A::Vocab, A::Dim])]

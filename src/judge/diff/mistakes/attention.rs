@@ -11,22 +11,22 @@ use llama_trace_core::explain::{Cell, Exact, Fold, Line, Rule};
 use llama_trace_core::ops::attention::visible;
 use llama_trace_core::trace::{Frame, ModelCard, Op, PassDims, Site, Sizes, Stage};
 
-/// How far positions may be off.
+/// The largest position offset.
 const OFF: isize = 8;
 
-/// What scores are bounded by in models that do.
+/// Softcap values of existing models.
 const CAPS: [f64; 5] = [10.0, 20.0, 30.0, 50.0, 100.0];
 
-/// Tokens of a pass are turned as if they stood elsewhere.
+/// The tokens of a pass are rotated by the angles of shifted positions.
 struct Moved {
     pass: usize,
     by: isize,
 }
 
-/// Pairs of a stage are not turned.
+/// Pairs of these stages are not rotated.
 struct Unturned(&'static [Stage]);
 
-/// Components are turned with those of one pairing, by the angles of the other.
+/// Components are paired by one pairing, and rotated by the angles of the other.
 struct Mixed {
     partner: Pairing,
     head_dim: usize,
@@ -35,17 +35,17 @@ struct Mixed {
 /// Scores are divided by the root of another number.
 struct Scaled(usize);
 
-/// Values are all multiplied by one number at a stage.
+/// The values of a stage are multiplied by a factor.
 pub(super) struct Times(pub(super) Stage, pub(super) f64);
 
-/// A token sees this many keys more; none where it sees them all.
+/// A token sees this many more keys; `None` for all keys.
 struct Shifted {
     by: Option<isize>,
     sizes: Sizes,
     passes: Vec<PassDims>,
 }
 
-/// Which kv head a query head reads.
+/// The kv head that a query head reads.
 type Order = fn(usize, &Sizes) -> usize;
 
 /// Query heads read the kv heads in another order.
@@ -74,7 +74,7 @@ pub(super) fn add(
             1.. => format!("{by} too far"),
             _ => format!("{} too near", -by),
         };
-        // What earlier passes cached was turned before.
+        // Keys cached by earlier passes have their own rotation.
         all.push(
             Mistake::of("position_offset", form, stages(ROPE), Moved { pass: site.pass, by })
                 .again(Op::RopeTable.stages()),
@@ -116,7 +116,7 @@ pub(super) fn add(
             let form = format!("scores {factor:.4} times as large");
             all.push(Mistake::of("attention_scale", form, [Stage::Scores], Times(site.stage, factor)));
         }
-        // Queries that are divided before they meet a key, and once more after it or not.
+        // Queries or keys that are divided before the dot product, with or without the division after it.
         Stage::Xq | Stage::XqRope | Stage::Xk | Stage::XkRope | Stage::Qk => {
             let root = (c as f64).powf(-0.5);
             for (times, form) in [(root, "divided by √C before"), (root.sqrt(), "divided by √√C before")]
@@ -168,14 +168,14 @@ pub(super) fn add(
     }
 }
 
-/// The factor between what was found and what is right that leaves the least.
+/// The factor between the found and the right values that leaves the smallest error.
 pub(super) fn factor(found: &Frame, right: &Exactly) -> f64 {
     let finite = right.iter().map(|&(at, x)| (number(found, at), x)).filter(|(a, b)| (a * b).is_finite());
     let (above, below) = finite.fold((0.0, 0.0), |(above, below), (y, x)| (above + x * y, below + x * x));
     above / below
 }
 
-/// The number that would bound the largest value as it was found, where one does.
+/// The softcap that would give the largest found value, if there is one.
 fn cap(found: &Frame, right: &Exactly) -> Option<f64> {
     if !matches!(found.site.stage, Stage::Scores | Stage::MaskedScores | Stage::Logits) {
         return None;
@@ -187,7 +187,7 @@ fn cap(found: &Frame, right: &Exactly) -> Option<f64> {
     if !(y > 0.0 && y < x) {
         return None;
     }
-    // c · tanh(x / c) grows with c, from 0 to x.
+    // c · tanh(x / c) increases with c, from 0 to x.
     let (mut low, mut high) = (y, 1e6);
     for _ in 0..100 {
         let middle = f64::midpoint(low, high);
@@ -196,7 +196,7 @@ fn cap(found: &Frame, right: &Exactly) -> Option<f64> {
     Some(low)
 }
 
-/// How many keys the last token of a stage sees, where the stage shows it.
+/// The number of keys that the last token of a stage sees, if the stage shows it.
 pub(super) fn shown(found: &Frame) -> Option<usize> {
     let stage = found.site.stage;
     let keys = *found.shape().last()?;

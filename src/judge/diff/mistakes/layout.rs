@@ -1,4 +1,4 @@
-//! Mistakes of weights: read in another order, not at all, or in another's place.
+//! Mistakes of weights: read in another order, left out, or mixed up.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,28 +13,28 @@ use llama_trace_core::error::Result;
 use llama_trace_core::explain::{Fold, Place, Rule};
 use llama_trace_core::trace::{ModelCard, Op, PassDims, Site, Sizes, Stage, Weight};
 
-/// Values of the largest matrix that is read whole to be read in another order.
+/// The largest matrix, in values, that is read as a whole to reorder it.
 const WHOLE: usize = 1 << 28;
 
-/// Where the value is that stands in row `o`, column `i` of a matrix as the mistake reads it; none where it does not
-/// read that matrix otherwise.
+/// The index of the value at row `o`, column `i` of a matrix as the mistake reads it; `None` if the mistake does not
+/// affect the matrix.
 type Order = fn(Weight, &Sizes, [usize; 2], [usize; 2]) -> Option<usize>;
 
 /// Matrices are read in another order.
 struct Reordered {
     sizes: Sizes,
     order: Order,
-    /// The one matrix that is; none where all are that the order is of.
+    /// The only affected matrix; `None` for all that the order applies to.
     only: Option<Weight>,
-    /// Whether the embedding table is read as a head alone, and may be read otherwise there.
+    /// Whether the embedding table is only read as the head, and may be reordered.
     is_head: bool,
     whole: Mutex<HashMap<Place, Arc<Vec<f32>>>>,
 }
 
-/// The weights of norms are others, value by value.
+/// A function of the norm weights, value by value.
 struct Norms(fn(f32) -> f32);
 
-/// The norm is left out: what goes in comes out.
+/// The norm is left out: its output is its input.
 struct NoNorm;
 
 /// No bias is added.
@@ -43,16 +43,16 @@ struct NoBias;
 /// The head is the embedding table.
 struct Tied;
 
-/// In the place of the first weight of each pair the second is read.
+/// The second weight of each pair is read in place of the first.
 struct OtherWeights(&'static [[&'static str; 2]]);
 
-/// The activation is of the other half.
+/// SiLU is applied to up instead of gate.
 struct SwappedHalves;
 
-/// Weights have bfloat16's bits only.
+/// Weights are rounded to bfloat16.
 struct RoundedWeights;
 
-/// Adds those of a stage that is computed by way of `chain`.
+/// Adds the mistakes of a stage that is computed through `chain`.
 pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     reordered(card, chain, all);
     all.push(Mistake::of("norm_weight_plus_one", "", Op::RmsNorm.stages(), Norms(|weight| weight + 1.0)));
@@ -87,7 +87,7 @@ pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     }
 }
 
-/// Weights of a layer that have one shape stand in each other's place: of the two that one first, whose stage shows it alone.
+/// Weights of a layer with equal shapes are exchanged. One-sided forms come first, because one stage shows them.
 fn exchanged(all: &mut Vec<Mistake>) {
     type Forms = [(&'static str, &'static [Stage], OtherWeights); 3];
     let norms: Forms = [
@@ -131,7 +131,7 @@ fn exchanged(all: &mut Vec<Mistake>) {
     }
 }
 
-/// Where several products lead to the stage, one of their matrices alone may be read otherwise, or all of them.
+/// If several products lead to the stage, either one of their matrices is reordered, or all are.
 fn reordered(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     let sizes = card.sizes();
     let products: Vec<&Stage> =
@@ -153,7 +153,7 @@ fn reordered(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     for (form, order) in orders {
         for only in std::iter::once(None).chain(one_by_one.iter().copied()) {
             let reordered = Reordered { sizes, order, only, is_head, whole: Mutex::default() };
-            // An order that is not of the matrix would change nothing, and take as long.
+            // An order that does not apply to the matrix changes nothing, but takes as long.
             if only.is_none_or(|weight| reordered.is_of(weight)) {
                 let of = only.map_or_else(String::new, |weight| format!("{}: ", weight.name()));
                 all.push(Mistake::of("weight_layout", format!("{of}{form}"), Op::Linear.stages(), reordered));
@@ -162,17 +162,17 @@ fn reordered(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     }
 }
 
-/// The values as they lie, read as inputs × outputs.
+/// The stored values, read as inputs × outputs.
 fn transposed(_: Weight, _: &Sizes, [outputs, _]: [usize; 2], [o, i]: [usize; 2]) -> Option<usize> {
     Some(i * outputs + o)
 }
 
-/// The heads and the outputs of a head of wq and wk.
+/// The head width of the weights that RoPE's pairing affects, wq and wk.
 fn turned(weight: Weight, sizes: &Sizes) -> Option<usize> {
     matches!(weight.name(), "wq" | "wk").then_some(sizes.head_dim)
 }
 
-/// The rows of wq and wk as if they were in pairs of neighbours.
+/// The rows of wq and wk, read as if their pairs were neighbours.
 fn halves_as_neighbours(
     weight: Weight,
     sizes: &Sizes,
@@ -184,7 +184,7 @@ fn halves_as_neighbours(
     Some((head + row / 2 + row % 2 * (c / 2)) * inputs + i)
 }
 
-/// The rows of wq and wk as if they were in halves.
+/// The rows of wq and wk, read as if their pairs were halves.
 fn neighbours_as_halves(
     weight: Weight,
     sizes: &Sizes,
@@ -196,18 +196,18 @@ fn neighbours_as_halves(
     Some((head + row % (c / 2) * 2 + row / (c / 2)) * inputs + i)
 }
 
-/// Components before heads, where heads come first.
+/// Components before heads, for weights that have heads first.
 fn heads_interleaved(weight: Weight, sizes: &Sizes, lengths: [usize; 2], cell: [usize; 2]) -> Option<usize> {
     of_heads(weight, sizes, lengths, cell, |at, heads, c| at % heads * c + at / heads)
 }
 
-/// Heads before components, where components come first.
+/// Heads before components, for weights that have components first.
 fn heads_apart(weight: Weight, sizes: &Sizes, lengths: [usize; 2], cell: [usize; 2]) -> Option<usize> {
     of_heads(weight, sizes, lengths, cell, |at, heads, c| at % c * heads + at / c)
 }
 
-/// The side of wq, wk, wv and wo that has heads and components, as `moved` has it: of a place, the heads and the components
-/// of each.
+/// Reorders the side of wq, wk, wv and wo that has heads and components. `moved` maps an index, the number of heads and
+/// the head width to the new index.
 fn of_heads(
     weight: Weight,
     sizes: &Sizes,
@@ -225,13 +225,13 @@ fn of_heads(
 }
 
 impl Reordered {
-    /// The lengths of a matrix; none where a weight is none.
+    /// The shape of a matrix; `None` for a vector.
     fn lengths(&self, weight: Weight) -> Option<[usize; 2]> {
         let nothing = PassDims { pass: 0, start: 0, tokens: 0 };
         self.sizes.shape(weight.axes(), nothing).try_into().ok()
     }
 
-    /// Whether it reads the matrix otherwise.
+    /// Whether the mistake affects the matrix.
     fn is_of(&self, weight: Weight) -> bool {
         let chosen = self.only.is_none_or(|only| only.name() == weight.name());
         let known = |lengths: [usize; 2]| (self.order)(weight, &self.sizes, lengths, [0, 0]).is_some();
@@ -266,7 +266,7 @@ impl Change for Reordered {
     }
 }
 
-/// The name of a weight, and whether each layer has one.
+/// The name of a weight; `None` for a stage.
 fn named(place: Place) -> Option<&'static str> {
     match place {
         Place::Weight(_, weight) => Some(weight.name()),

@@ -1,5 +1,5 @@
-//! Mistakes of the residual stream: what a sublayer's output is added to, what a norm reads and how it is made, and which
-//! layer's weights are read.
+//! Mistakes of the residual stream: its additions, the input and formula of the norms, and the layer whose weights are
+//! read.
 
 use std::ops::Range;
 
@@ -10,22 +10,22 @@ use llama_trace_core::error::Result;
 use llama_trace_core::explain::{Exact, Fold, Place, Rule};
 use llama_trace_core::trace::{Axis, ModelCard, Op, Site, Sizes, Stage};
 
-/// The sublayer's output stands alone in these sums.
+/// These sums omit the residual.
 struct Unadded(&'static [Stage]);
 
-/// It is added to what its norm gave.
+/// The sublayer's output is added to its norm's output.
 struct AddedToNorm;
 
-/// The feed-forward network reads what attention reads.
+/// The feed-forward network reads the input of attention.
 struct SideBySide;
 
-/// A norm divides by √Σx².
+/// The norm divides by √Σx².
 struct BySum(Sizes);
 
-/// The weights of a layer are this one's.
+/// The weights of this layer are read in every layer.
 struct OfLayer(usize);
 
-/// Adds those of a stage that is computed by way of `chain`.
+/// Adds the mistakes of a stage that is computed through `chain`.
 pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     for (form, stages) in [
         ("of attention", &[Stage::AttnResidual][..]),

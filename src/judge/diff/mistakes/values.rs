@@ -1,4 +1,4 @@
-//! Mistakes of single values: the activation, the embedding's scale.
+//! Mistakes of single values: the activation function, the scale of the embedding.
 
 use half::bf16;
 
@@ -11,7 +11,7 @@ use llama_trace_core::trace::{Frame, ModelCard, Op, Site, Stage};
 
 type Function = fn(f64) -> f64;
 
-/// Another function in SiLU's place.
+/// Another function in place of SiLU.
 struct Activation(Function);
 
 pub(super) fn add(card: &ModelCard, found: &Frame, right: &Exactly, all: &mut Vec<Mistake>) {
@@ -48,7 +48,7 @@ pub(super) fn add(card: &ModelCard, found: &Frame, right: &Exactly, all: &mut Ve
     }
 }
 
-/// What stages give is kept in bfloat16, however it was computed.
+/// The results of these stages are rounded to bfloat16.
 struct Kept(Vec<Stage>);
 
 impl Change for Kept {
@@ -83,13 +83,13 @@ fn gelu(x: f64) -> f64 {
     x / 2.0 * (1.0 + erf(x / std::f64::consts::SQRT_2))
 }
 
-/// The approximation of it that GPT-2 has.
+/// GPT-2's approximation of GELU.
 fn gelu_tanh(x: f64) -> f64 {
     let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
     x / 2.0 * (1.0 + inner.tanh())
 }
 
-/// The error function: its series near 0, its continued fraction far from it.
+/// The error function: its series near 0, its continued fraction elsewhere.
 fn erf(x: f64) -> f64 {
     let size = x.abs();
     let value = if size < 2.5 {

@@ -1,4 +1,4 @@
-//! Opening a trace: everything that the file says about itself is checked before it is believed.
+//! Opening a trace. Everything in the file is validated before it is used.
 
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
@@ -16,25 +16,25 @@ use llama_trace_core::tensor::Bytes;
 use llama_trace_core::trace::{FrameData, PassDims, Run, Site, Stage};
 use llama_trace_formats::files::{magic, printable};
 
-/// The largest header that is read. A parsed one takes up to 20 times its size in memory.
+/// The largest header that is read. A parsed header takes up to 20 times its size in memory.
 const MAX_HEADER: u64 = 4 << 20;
 
-/// The most tokens that a sequence has: so many that no shape overflows, and more than any model reads. All branches
-/// together have no more passes than that either.
+/// The largest number of tokens of a sequence: more than any model reads, and small enough that no shape overflows. It
+/// also limits the passes of all branches together.
 const MAX_KEYS: usize = 1 << 20;
 
 impl Trace {
     /// Opens the file at `path`.
     ///
     /// # Errors
-    /// [`Error::Model`] where it cannot be read, is of another format or version, or cannot be right.
+    /// [`Error::Model`] if it cannot be read, has another format or version, or is invalid.
     pub fn open(path: &Path) -> Result<Self> {
         let place = path.display().to_string();
         Self::read(llama_trace_formats::files::map(path)?, &place).map_err(|error| {
-            // Somebody points at a part of what is opened as a whole.
+            // The user named one file of an export or capture, which is opened as a folder.
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let of_folder = ["manifest.json", "capture.toml"].contains(&name) || name.ends_with(".npy");
-            if of_folder { error.next("give the folder that it lies in") } else { error }
+            if of_folder { error.next("give the folder that contains it") } else { error }
         })
     }
 
@@ -55,7 +55,7 @@ impl Trace {
             Some(VERSION) => {}
             Some(version) => {
                 let age = if version > VERSION { "newer" } else { "older" };
-                return Err(Error::model(format!("the trace is of {age} form than this program reads"))
+                return Err(Error::model(format!("the trace has a format {age} than this program reads"))
                     .at(place)
                     .expected(format!("format version {VERSION}"))
                     .found(format!("format version {version}"))
@@ -110,7 +110,7 @@ impl Trace {
         Ok(trace)
     }
 
-    /// The tokens of each pass, by course: of a branch those of the passes before it parts too.
+    /// The tokens of each pass, by course; those of a branch include the shared passes.
     fn tokens(&self, passes: &[Vec<PassDims>]) -> std::result::Result<Vec<Vec<Pass>>, String> {
         let vocab = self.about.card.config.vocab;
         let ids = |site: Site| {
@@ -151,7 +151,7 @@ impl Trace {
     }
 }
 
-/// The header of a safetensors file, and where its tensors begin; what there is instead, where it is not one.
+/// The header of a safetensors file and the offset of its tensors. The error describes a file of another kind.
 fn header(bytes: &[u8]) -> std::result::Result<(usize, Metadata), String> {
     let size = bytes.len() as u64;
     let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
@@ -177,13 +177,13 @@ fn word<'a>(header: &'a Metadata, key: &str) -> Option<&'a str> {
     header.metadata().as_ref()?.get(key).map(String::as_str)
 }
 
-/// The stages of which there are statistics, where all that the description says can be.
+/// The stages with statistics, after a check of the whole description.
 fn checked(about: &About) -> std::result::Result<Vec<Stage>, String> {
-    about.card.check().map_err(|_| "a model that cannot be".to_owned())?;
+    about.card.check().map_err(|_| "an impossible model".to_owned())?;
     about.cache().ok_or("an unknown number type of the cache")?;
-    let named = about.stages().ok_or("the name of a stage that there is not")?;
+    let named = about.stages().ok_or("an unknown name of a stage")?;
     let possible = stages(&about.card.sizes(), Keep::All, |_| false);
-    // In the order of the pass, and each once.
+    // In the order of the pass, each at most once.
     let mut rest = possible.into_iter();
     let in_order = named.iter().all(|stage| rest.any(|other| other == *stage));
     let whole = [Stage::Tokens, Stage::Sampled].iter().all(|stage| named.contains(stage));
@@ -193,7 +193,7 @@ fn checked(about: &About) -> std::result::Result<Vec<Stage>, String> {
     Ok(named)
 }
 
-/// The rows of a table of four whole numbers that are not negative.
+/// The rows of a table of four non-negative integers.
 fn fours(header: &Metadata, data: &Bytes, name: &str) -> std::result::Result<Vec<[usize; 4]>, String> {
     let wrong = || format!("a table of {name} that cannot be right");
     let info = header.info(name).filter(|info| info.dtype == Dtype::I64).ok_or_else(wrong)?;
@@ -210,7 +210,7 @@ fn fours(header: &Metadata, data: &Bytes, name: &str) -> std::result::Result<Vec
     Ok(rows)
 }
 
-/// The branches.
+/// The branches of the file.
 fn branches(about: &About, header: &Metadata, data: &Bytes) -> std::result::Result<Vec<Branch>, String> {
     let wrong = || "a table of branches that cannot be right".to_owned();
     if header.info(tables::BRANCHES).is_some_and(|info| info.shape.first() > Some(&branch::MOST)) {
@@ -226,7 +226,7 @@ fn branches(about: &About, header: &Metadata, data: &Bytes) -> std::result::Resu
     Ok(branches)
 }
 
-/// The passes of each sequence, and those that each branch has for itself.
+/// The passes of each sequence, then the unshared ones of each branch.
 fn passes(
     about: &About,
     branches: &[Branch],
@@ -272,7 +272,7 @@ fn passes(
     if passes.len() == courses { Ok(passes) } else { Err(wrong()) }
 }
 
-/// The pass after which `branch` parts from another run.
+/// The last pass that `branch` shares with another run.
 fn dims_of(
     passes: &[Vec<PassDims>],
     branches: &[Branch],

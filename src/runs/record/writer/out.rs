@@ -1,25 +1,25 @@
-//! The file that a trace is written to.
+//! The file of a trace under construction.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-/// Bytes that are gathered of a tensor before they are written.
+/// Bytes of a tensor that are buffered before they are written.
 const GATHERED: usize = 4 << 10;
-/// Bytes that are read or moved at once.
+/// Bytes read or moved at once.
 const AT_ONCE: usize = 1 << 20;
 
-/// The file, with short writes gathered by the tensor, or the part of a table, that they go to.
+/// The file, with a buffer for short writes to each tensor, or part of a table.
 pub(super) struct Out {
     pub(super) file: File,
-    /// Where the tensors begin.
+    /// The offset of the tensors.
     pub(super) start: usize,
-    /// Where the file is read or written next.
+    /// The current offset of the file, if it is known.
     at: Option<u64>,
     gathered: HashMap<usize, Gathered>,
 }
 
-/// Bytes that wait, and their place.
+/// Buffered bytes and their place.
 #[derive(Default)]
 struct Gathered {
     at: usize,
@@ -27,7 +27,7 @@ struct Gathered {
 }
 
 impl Out {
-    /// Tensors are written to `file` from byte `start` on.
+    /// An output for tensors in `file` from byte `start` on.
     pub(super) fn new(file: File, start: usize) -> Self {
         Self { file, start, at: None, gathered: HashMap::new() }
     }
@@ -89,7 +89,7 @@ impl Out {
         Ok(())
     }
 
-    /// Moves bytes to a place before their own; both may overlap.
+    /// Moves bytes towards the beginning; the ranges may overlap.
     pub(super) fn slide(&mut self, from: usize, to: usize, bytes: usize) -> io::Result<()> {
         let mut part = vec![0; AT_ONCE.min(bytes)];
         for done in (0..bytes).step_by(AT_ONCE) {

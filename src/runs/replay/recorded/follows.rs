@@ -1,4 +1,4 @@
-//! What a run that was recorded has of its stages: those that are kept, and those that follow from these.
+//! The available stages of a recorded run: the kept ones, and those that can be derived from them.
 
 use std::collections::HashMap;
 
@@ -6,13 +6,13 @@ use crate::record::Kept;
 use llama_trace_core::trace::stage::Input;
 use llama_trace_core::trace::{Site, Stage};
 
-/// Which stages of a run are to be had without its weights. No value is looked at.
+/// The stages of a run that are available without its weights. It reads no values.
 pub struct Follows<'a> {
     kept: &'a dyn Kept,
-    /// Whether it is known how tokens were drawn, or taken for known.
+    /// Whether the sampler settings are known, or assumed.
     drawn: bool,
     known: HashMap<Site, bool>,
-    /// Of a cache after a pass, whether what every pass so far wrote is to be had.
+    /// For a cache after a pass: whether the rows that every pass so far wrote are available.
     written: HashMap<Site, bool>,
 }
 
@@ -23,12 +23,12 @@ impl std::fmt::Debug for Follows<'_> {
 }
 
 impl<'a> Follows<'a> {
-    /// Of what is kept.
+    /// Starts from the kept values.
     pub(super) fn new(kept: &'a dyn Kept, drawn: bool) -> Self {
         Self { kept, drawn, known: HashMap::new(), written: HashMap::new() }
     }
 
-    /// Whether the values of `site` are kept, or follow from what is kept.
+    /// Whether the values of `site` are kept or derivable.
     pub fn has(&mut self, site: Site) -> bool {
         if let Some(&known) = self.known.get(&site) {
             return known;

@@ -1,4 +1,4 @@
-//! The logit lens of a run that was recorded: the model's head reads the residuals that the trace has.
+//! The logit lens of a recorded run: the model's head reads the residuals of the trace.
 
 use super::Reader;
 use crate::replay::lens::read_residual;
@@ -9,11 +9,11 @@ use llama_trace_engine::backend::{Backend, Span};
 use llama_trace_engine::model::{Activations, pass};
 
 impl<B: Backend> Reader<B> {
-    /// What the model would answer after the layer of `at`, for each of its tokens.
+    /// The prediction after the layer of `at`, for each of its tokens.
     ///
     /// # Errors
-    /// [`Error::Usage`](llama_trace_core::error::Error::Usage) without the model, or where the trace has not the residual of the layer
-    /// and that of the last one.
+    /// [`Error::Usage`](llama_trace_core::error::Error::Usage) without the model, or if the trace lacks the residual of
+    /// the layer or of the last layer.
     pub(super) fn lens(&mut self, at: &LensAt) -> Result<Vec<Reading>> {
         let (dims, sizes) = (self.dims(at.site)?, self.sizes());
         if at.tokens.end > dims.tokens {
@@ -30,17 +30,17 @@ impl<B: Backend> Reader<B> {
         self.read_residual(at, &answers)
     }
 
-    /// What the head makes of the residual of `at`.
+    /// The logits of the residual of `at`, ranked.
     fn read_residual(&mut self, at: &LensAt, answers: &[u32]) -> Result<Vec<Reading>> {
-        let lacking = || self.weights.lacking(&"what a layer would answer");
-        let model = self.weights.model.clone().ok_or_else(lacking)?;
+        let no_model = || self.weights.no_model(&"what a layer would answer");
+        let model = self.weights.model.clone().ok_or_else(no_model)?;
         let residual = self.rows(at.site, at.tokens.clone())?;
         let work = match &mut self.work {
             Some(work) => work,
             none => none.insert(Activations::new(&model)?),
         };
         let rows = at.tokens.len();
-        // Which tokens the pass reads does not matter: the residual takes the place of their embeddings.
+        // The ids of the pass do not matter: the residual replaces their embeddings.
         let (ids, span) = (vec![0; rows], Span { sequence: 0, start: 0, tokens: rows });
         pass::begin(&model, work, at.site.pass, &[span], (&ids, &[]), &mut NoProbe)?;
         work.set_input(&model, residual.floats(at.tokens.clone()))?;

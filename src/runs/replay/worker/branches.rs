@@ -1,6 +1,6 @@
-//! Branches: runs that begin as another one and go on with another token. They share the KV cache, whose rows are those
-//! of the run that is computed; the rows of the others that it has not lie beside it, each once. What two runs have in
-//! common is never copied.
+//! Branches: runs that share the beginning of another run and continue with another token. They share the KV cache,
+//! which holds the rows of the active run. Rows of other runs are stored outside it, each once. Shared rows are never
+//! copied.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use llama_trace_engine::backend::Backend;
 use llama_trace_engine::generate::Text;
 use llama_trace_engine::model::kv_cache::{self, CacheRow};
 
-/// A run that is not computed now.
+/// An inactive run.
 struct Course {
     text: Text,
     passes: Vec<Ran>,
@@ -20,22 +20,22 @@ struct Course {
 
 /// The runs of a worker.
 pub(super) struct Branches<B: Backend> {
-    /// The one that is computed: its text is the session's, its passes are the worker's.
+    /// The active run: its text is the session's, its passes are the worker's.
     pub(super) here: Run,
     others: HashMap<Run, Course>,
-    /// Of each branch the run that it parts from, and how many rows of the cache they share.
+    /// For each branch, the run it branches from and the number of cache rows they share.
     parted: HashMap<Run, (Run, usize)>,
-    /// Rows that are not in the cache, by the run that wrote them and their position.
+    /// Rows outside the cache, by the run that wrote them and their position.
     rows: HashMap<(Run, usize), CacheRow<B>>,
 }
 
 impl<B: Backend> Branches<B> {
-    /// A run that nothing has parted from yet.
+    /// The state of a run without branches.
     pub(super) fn new(run: Run) -> Self {
         Self { here: run, others: HashMap::new(), parted: HashMap::new(), rows: HashMap::new() }
     }
 
-    /// Who wrote the row of `run` at `position`.
+    /// The run that wrote the row of `run` at `position`.
     fn writer(&self, mut run: Run, position: usize) -> Run {
         while let Some((of, _)) = self.parted.get(&run).filter(|(_, shared)| position < *shared) {
             run = *of;
@@ -43,7 +43,7 @@ impl<B: Backend> Branches<B> {
         run
     }
 
-    /// How many of their first `most` rows two runs share.
+    /// The number of their first `most` rows that two runs share.
     fn shared(&self, one: Run, other: Run, most: usize) -> usize {
         let differs = |&position: &usize| self.writer(one, position) != self.writer(other, position);
         (0..most).find(differs).unwrap_or(most)
@@ -51,7 +51,7 @@ impl<B: Backend> Branches<B> {
 }
 
 impl<B: Backend> Worker<'_, B> {
-    /// Begins a branch.
+    /// Starts a branch.
     pub(super) fn part(&mut self, run: Run, fork: Fork) -> Result<()> {
         let site = Site { run: fork.of, ..Site::once(fork.pass, Stage::Sampled) };
         let course = self.branches.others.get(&fork.of);
@@ -70,10 +70,10 @@ impl<B: Backend> Worker<'_, B> {
         Ok(())
     }
 
-    /// Has the cache, the text and the passes be those of `run`.
+    /// Makes `run` active: exchanges the cache rows, the text and the passes.
     ///
     /// # Errors
-    /// [`Error::Prompt`] where the rows of the other branches have no room beside the cache.
+    /// [`Error::Prompt`] if the rows of the other branches exceed their memory limit.
     pub(super) fn turn_to(&mut self, run: Run) -> Result<()> {
         let here = self.branches.here;
         if run == here {

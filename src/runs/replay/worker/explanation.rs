@@ -1,4 +1,5 @@
-//! Where a number comes from, and what added to a logit or to the residual stream: operands, read from the run and from the model's weights.
+//! Explanations, attributions and additions to the residual stream: their operands are read from the run and from the
+//! model's weights.
 
 use std::sync::Arc;
 
@@ -14,37 +15,37 @@ use llama_trace_core::trace::units::{UnitsAt, WritesAt, Writing};
 use llama_trace_engine::backend::Backend;
 
 impl<B: Backend> Worker<'_, B> {
-    /// Takes a number apart.
+    /// Explains a number.
     pub(super) fn explanation(&mut self, at: &ExplanationAt) -> Result<Explanation> {
         self.dims(at.site)?;
         explain(&self.rules(), at.site, at.at, at.terms, self)
     }
 
-    /// What each part of the model added to a logit.
+    /// The contribution of each part of the model to a logit.
     pub(super) fn attribution(&mut self, at: &AttributionAt) -> Result<Attribution> {
         self.dims(at.site)?;
         attribute(&self.rules(), at, self)
     }
 
-    /// What the sublayers of a layer added to the residual stream.
+    /// The additions of the sublayers of a layer to the residual stream.
     pub(super) fn stream(&mut self, at: &StreamAt) -> Result<Vec<[Addition; 2]>> {
         self.dims(at.site)?;
         added(&self.rules(), at, self)
     }
 
-    /// The units of a layer, the strongest first.
+    /// The units of a layer, strongest first.
     pub(super) fn units(&mut self, at: &UnitsAt) -> Result<Arc<[u32]>> {
         self.dims(at.site)?;
         strongest(&self.rules(), at, self)
     }
 
-    /// What some of them add to the logits.
+    /// The contribution of some units to the logits.
     pub(super) fn writes(&mut self, at: &WritesAt) -> Result<Vec<Writing>> {
         self.dims(at.site)?;
         writings(&self.rules(), at, self)
     }
 
-    /// The rules of what has run so far.
+    /// The rules of the run so far.
     fn rules(&self) -> Rules {
         let model = &self.session.model;
         let sampling = self.session.sequence.sampling();

@@ -1,4 +1,4 @@
-//! The logit lens of the run that is live.
+//! The logit lens of a live run.
 
 use super::{Worker, missing};
 use crate::replay::lens::read_residual;
@@ -8,7 +8,7 @@ use llama_trace_engine::backend::Backend;
 use llama_trace_engine::generate::Session;
 
 impl<B: Backend> Worker<'_, B> {
-    /// What the model would answer after the layer of `at`, for each of its tokens.
+    /// The prediction after the layer of `at`, for each of its tokens.
     pub(super) fn lens(&mut self, at: &LensAt) -> Result<Vec<Reading>> {
         let (dims, sizes) = self.dims(at.site)?;
         let Some(layer) = at.site.layer.filter(|_| at.tokens.end <= dims.tokens) else {
@@ -24,7 +24,7 @@ impl<B: Backend> Worker<'_, B> {
         self.read_residual(at, layer + 1, &answers)
     }
 
-    /// What the head makes of what enters `layer`.
+    /// The logits of the input of `layer`, ranked.
     fn read_residual(&mut self, at: &LensAt, layer: usize, answers: &[u32]) -> Result<Vec<Reading>> {
         self.enter(at.site.pass, layer)?;
         let Session { model, work, .. } = &mut self.session;

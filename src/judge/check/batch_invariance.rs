@@ -1,24 +1,24 @@
-//! Sequences in one pass, and each alone.
+//! Batch invariance: sequences in one pass, and each in a pass of its own.
 
-use super::prints::{Printing, Prints};
+use super::row_hashes::{RowHasher, RowHashes};
 use super::{Check, Runs};
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::{Backend, Span};
 use llama_trace_engine::model::{Activations, KvCache, pass};
 
-/// Tokens that the second sequence reads in the second pass: as many as a unit takes.
+/// Tokens that the second sequence reads in the second pass: as many as one matrix unit handles.
 const MANY: usize = 16;
 
-/// Runs three ragged sequences together and each by itself: all of the ids, one of them, and half of them; then one
-/// token more, many, and one.
+/// Runs three sequences of different lengths together, and each by itself. The first pass reads all of the ids, one of
+/// them, and half of them; the second reads one more token, [`MANY`], and one.
 ///
 /// # Errors
-/// Where the backend fails or was asked to stop.
+/// The errors of the backend, and a stop request.
 pub(super) fn check<B: Backend>(runs: &Runs<'_, B>) -> Result<Check> {
     let (ids, context) = (runs.ids, runs.model.config.context);
     let all = ids.len();
     let lengths = [[all, 1], [1, MANY], [all.div_ceil(2), 1]];
-    // What does not fit into the context any more stays away from the second pass.
+    // Tokens beyond the context are left out of the second pass.
     let lengths = lengths.map(|[first, second]| [first, second.min(context - first)]);
     let together = run(runs, &lengths, &[0, 1, 2])?;
     let mut check = Check::new("batch", 0.0);
@@ -31,15 +31,19 @@ pub(super) fn check<B: Backend>(runs: &Runs<'_, B>) -> Result<Check> {
     Ok(check)
 }
 
-/// Both passes over `sequences`: what each has in every row.
-fn run<B: Backend>(runs: &Runs<'_, B>, lengths: &[[usize; 2]], sequences: &[usize]) -> Result<Vec<Prints>> {
+/// The row hashes of both passes over `sequences`.
+fn run<B: Backend>(
+    runs: &Runs<'_, B>,
+    lengths: &[[usize; 2]],
+    sequences: &[usize],
+) -> Result<Vec<RowHashes>> {
     let model = runs.model;
     let cache = |&sequence: &usize| {
         KvCache::with_capacity(&model.config, &model.backend, lengths[sequence].iter().sum())
     };
     let mut caches: Vec<KvCache<B>> = sequences.iter().map(cache).collect::<Result<_>>()?;
     let mut work = Activations::new(model)?;
-    let mut prints = Vec::new();
+    let mut hashes = Vec::new();
     for pass in 0..2 {
         let spans: Vec<Span> = (sequences.iter().zip(&caches))
             .map(|(&sequence, cache)| Span { sequence, start: cache.len(), tokens: lengths[sequence][pass] })
@@ -48,18 +52,18 @@ fn run<B: Backend>(runs: &Runs<'_, B>, lengths: &[[usize; 2]], sequences: &[usiz
         if spans.is_empty() {
             break;
         }
-        // Each sequence begins at another of the ids.
+        // Each sequence starts at a different id.
         let ids: Vec<u32> = (spans.iter())
             .flat_map(|span| {
                 (span.start..span.keys()).map(|at| runs.ids[(at + 7 * span.sequence) % runs.ids.len()])
             })
             .collect();
-        let mut probe = Printing::new(|| runs.tick("running sequences together and alone"));
+        let mut probe = RowHasher::new(|| runs.tick("running sequences together and alone"));
         let reads = |sequence: usize| spans.iter().any(|span| span.sequence == sequence);
         let now = sequences.iter().zip(&mut caches).filter(|(sequence, _)| reads(**sequence));
         let mut now: Vec<_> = now.map(|(_, cache)| cache).collect();
         pass::forward(model, &mut now, &mut work, pass, &spans, &ids, &mut probe)?;
-        prints.push(probe.prints);
+        hashes.push(probe.hashes);
     }
-    Ok(prints)
+    Ok(hashes)
 }

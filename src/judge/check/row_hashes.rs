@@ -1,4 +1,4 @@
-//! A number for every row of every stage, to compare two runs by of which not both are held.
+//! A hash of every row of every stage. It compares two runs without keeping both in memory.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,24 +9,24 @@ use llama_trace_core::trace::{Address, Axis, PassDims, Probe, Site, Stage, Step,
 use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::Model;
 
-/// A number for each row of each site. Other bits in a row make it another number, but for one case in 2⁶⁴.
+/// A hash of each row of each site. Rows with different bits have different hashes, except for one case in 2⁶⁴.
 #[derive(Debug, Default)]
-pub(super) struct Prints(BTreeMap<Site, Vec<u64>>);
+pub(super) struct RowHashes(BTreeMap<Site, Vec<u64>>);
 
-/// The probe that makes them.
-pub(super) struct Printing<F> {
-    pub(super) prints: Prints,
+/// The probe that computes the hashes.
+pub(super) struct RowHasher<F> {
+    pub(super) hashes: RowHashes,
     layer_done: F,
 }
 
-impl<F: Fn()> Printing<F> {
+impl<F: Fn()> RowHasher<F> {
     /// Calls `layer_done` after each layer.
     pub(super) fn new(layer_done: F) -> Self {
-        Self { prints: Prints::default(), layer_done }
+        Self { hashes: RowHashes::default(), layer_done }
     }
 }
 
-impl<F: Fn()> Probe for Printing<F> {
+impl<F: Fn()> Probe for RowHasher<F> {
     fn enabled(&self) -> bool {
         true
     }
@@ -39,30 +39,30 @@ impl<F: Fn()> Probe for Printing<F> {
     }
 
     fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
-        self.prints.add(site, rows, values);
+        self.hashes.add(site, rows, values);
     }
 }
 
-/// A number for `bits` that depends on each of them and on their order.
-fn print(bits: impl Iterator<Item = u64>) -> u64 {
+/// A hash of `bits` that depends on each of them and on their order.
+fn hash(bits: impl Iterator<Item = u64>) -> u64 {
     /// An odd number without a pattern: 2⁶⁴ / φ.
     const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
-    bits.fold(MIX, |print, bits| (print.rotate_left(23) ^ bits).wrapping_mul(MIX))
+    bits.fold(MIX, |hash, bits| (hash.rotate_left(23) ^ bits).wrapping_mul(MIX))
 }
 
-impl Prints {
-    /// Takes in rows of `site`, which may come in any order.
+impl RowHashes {
+    /// Adds rows of `site`, in any order.
     pub(super) fn add(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
         let width = values.len() / rows.len().max(1);
-        let prints = self.0.entry(site).or_default();
-        if prints.len() < rows.end {
-            prints.resize(rows.end, 0);
+        let hashes = self.0.entry(site).or_default();
+        if hashes.len() < rows.end {
+            hashes.resize(rows.end, 0);
         }
         for (i, row) in rows.enumerate() {
-            prints[row] = match values.slice(i * width..(i + 1) * width) {
-                Values::F32(values) => print(values.iter().map(|x| u64::from(x.to_bits()))),
-                Values::I64(values) => print(values.iter().map(|x| x.cast_unsigned())),
-                Values::I8(values) => print(values.iter().map(|x| u64::from(x.cast_unsigned()))),
+            hashes[row] = match values.slice(i * width..(i + 1) * width) {
+                Values::F32(values) => hash(values.iter().map(|x| u64::from(x.to_bits()))),
+                Values::I64(values) => hash(values.iter().map(|x| x.cast_unsigned())),
+                Values::I8(values) => hash(values.iter().map(|x| u64::from(x.cast_unsigned()))),
             };
         }
     }
@@ -71,13 +71,13 @@ impl Prints {
         self.0.extend(other.0);
     }
 
-    /// Those of one sequence.
+    /// The hashes of one sequence.
     pub(super) fn of(&self, sequence: usize) -> Self {
         let own = self.0.iter().filter(|(site, _)| site.sequence == sequence);
         Self(own.map(|(site, rows)| (*site, rows.clone())).collect())
     }
 
-    /// Tells `check` in how many rows `other` differs, and where first.
+    /// Adds to `check` the number of rows that differ in `other`, and the first address.
     pub(super) fn compare<B: Backend>(&self, other: &Self, model: &Model<B>, check: &mut Check) {
         let missing = Vec::new();
         let mut sites: Vec<_> = self.0.iter().collect();
@@ -91,7 +91,7 @@ impl Prints {
     }
 }
 
-/// Where a site stands in its pass.
+/// The position of a site in its pass.
 fn order(site: Site) -> (usize, Stage) {
     let part = match site.stage.info().section {
         Section::Start => 0,
@@ -101,11 +101,12 @@ fn order(site: Site) -> (usize, Stage) {
     (part, site.stage)
 }
 
-/// The address of row `row` of the `rows` of `site`: an index on each axis but the last.
+/// The address of row `row` of the `rows` of `site`: an index on each axis except the last.
 fn address<B: Backend>(model: &Model<B>, site: Site, rows: usize, row: usize) -> Address {
     let axes = site.stage.axes();
     let sizes = model.sizes();
-    // Tokens or keys are what differs from pass to pass, and what is left when the others are divided out.
+    // Only the token and key axes vary between passes. Their length follows from the number of rows divided by the
+    // other axes.
     let nothing = PassDims { pass: 0, start: 0, tokens: 1 };
     let fixed = |axis: &Axis| !matches!(axis, Axis::Token | Axis::Key);
     let outer = &axes[..axes.len() - 1];
@@ -129,11 +130,11 @@ mod tests {
     fn a_print_changes_with_a_bit_and_with_the_order_and_not_with_how_the_rows_came() {
         let site = Site::once(0, Stage::Embedding);
         let of = |parts: &[(Range<usize>, &[f32])]| {
-            let mut prints = Prints::default();
+            let mut hashes = RowHashes::default();
             for (rows, values) in parts {
-                prints.add(site, rows.clone(), Values::F32(values));
+                hashes.add(site, rows.clone(), Values::F32(values));
             }
-            prints.0[&site].clone()
+            hashes.0[&site].clone()
         };
         let whole = of(&[(0..2, &[1.0, 2.0, 0.0, 4.0])]);
         assert_eq!(of(&[(1..2, &[0.0, 4.0]), (0..1, &[1.0, 2.0])]), whole);

@@ -1,18 +1,18 @@
-//! What the model thought of tokens before it read them: the logits at the position before each.
+//! The model's probabilities of tokens before they were read, from the logits at the previous position.
 
 use std::ops::Range;
 
 use super::{Worker, missing};
 use llama_trace_core::error::Result;
-use llama_trace_core::trace::foretold::{Foretold, ForetoldAt};
+use llama_trace_core::trace::token_logprobs::{TokenLogprob, TokenLogprobsAt};
 use llama_trace_core::trace::{Probe, Region, Site, Stage, Values};
 use llama_trace_engine::backend::Backend;
 use llama_trace_engine::generate::Session;
 use llama_trace_engine::model::pass;
 
 impl<B: Backend> Worker<'_, B> {
-    /// How likely each token of `at` was; none for the first of all, before which there is nothing.
-    pub(super) fn foretold(&mut self, at: &ForetoldAt) -> Result<Vec<Option<Foretold>>> {
+    /// The probability of each token of `at`; `None` for the first token of the text.
+    pub(super) fn token_logprobs(&mut self, at: &TokenLogprobsAt) -> Result<Vec<Option<TokenLogprob>>> {
         let (dims, sizes) = self.dims(at.site)?;
         let tokens = at.tokens.start..at.tokens.end.min(dims.tokens);
         let ids = self.passes[dims.pass].ids.get(tokens.clone()).ok_or_else(|| missing(at.site))?.to_vec();
@@ -20,23 +20,23 @@ impl<B: Backend> Worker<'_, B> {
         if tokens.start == 0
             && let Some(pass) = dims.pass.checked_sub(1)
         {
-            // It was drawn from the last logits of the pass before.
+            // It was drawn from the last logits of the previous pass.
             let last = self.passes[pass].dims.tokens - 1;
             let site = Site { pass, ..at.site };
             let block = self.block(site, &Region(vec![last..last + 1, 0..sizes.vocab]))?;
             let run = block.run(last * sizes.vocab).ok_or_else(|| missing(site))?;
             if let (Values::F32(logits), Some(id)) = (block.frame.values().slice(run), ids.first()) {
-                told[0] = Foretold::of(logits, *id);
+                told[0] = TokenLogprob::of(logits, *id);
             }
         }
-        // The row before each; the first of them may be that of another pass.
+        // The row before each token. The row before the first may belong to another pass.
         let rows = tokens.start.max(1) - 1..tokens.end.max(1) - 1;
         if !rows.is_empty() {
             self.enter(dims.pass, sizes.layers)?;
             let skipped = rows.start + 1 - tokens.start;
             let (ids, told) = (&ids[skipped..], &mut told[skipped..]);
             let Session { model, work, .. } = &mut self.session;
-            let mut probe = Foretelling { first: rows.start, vocab: sizes.vocab, ids, told };
+            let mut probe = LogprobProbe { first: rows.start, vocab: sizes.vocab, ids, told };
             pass::finish_rows(model, work, rows, &mut probe)?;
             model.backend.sync()?;
         }
@@ -44,19 +44,19 @@ impl<B: Backend> Worker<'_, B> {
     }
 }
 
-/// Reads rows of logits as they come, and holds none of them.
-struct Foretelling<'a> {
+/// Reads rows of logits as they arrive, without keeping them.
+struct LogprobProbe<'a> {
     /// The first row.
     first: usize,
     /// V.
     vocab: usize,
     /// The token that follows each row.
     ids: &'a [u32],
-    /// What the rows say of them.
-    told: &'a mut [Option<Foretold>],
+    /// The results of the rows.
+    told: &'a mut [Option<TokenLogprob>],
 }
 
-impl Probe for Foretelling<'_> {
+impl Probe for LogprobProbe<'_> {
     fn enabled(&self) -> bool {
         true
     }
@@ -70,7 +70,7 @@ impl Probe for Foretelling<'_> {
         for (token, row) in rows.zip(logits.chunks_exact(self.vocab)) {
             let Some(at) = token.checked_sub(self.first) else { continue };
             if let (Some(id), Some(told)) = (self.ids.get(at), self.told.get_mut(at)) {
-                *told = Foretold::of(row, *id);
+                *told = TokenLogprob::of(row, *id);
             }
         }
     }

@@ -1,56 +1,57 @@
-//! What a token is made of, and what the model thought of it before it read it: the data that a source answers with.
+//! The pieces of a token, and the model's probability of it before it was read. A source answers queries with these
+//! types.
 
 use std::ops::Range;
 
 use super::site::Site;
 
-/// Asks how likely the model found tokens of a pass, before it read them.
+/// Asks for the probabilities of tokens of a pass before they were read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ForetoldAt {
-    /// `logits` of the pass that reads them.
+pub struct TokenLogprobsAt {
+    /// `logits` of the pass that reads the tokens.
     pub site: Site,
     /// The tokens of the pass.
     pub tokens: Range<usize>,
 }
 
-/// How likely the model found a token, by the logits at the position before.
+/// The model's probability of a token, from the logits at the previous position.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Foretold {
-    /// log_softmax(logits)\[id\], at temperature 1: 0 where it was sure of it.
+pub struct TokenLogprob {
+    /// log_softmax(logits)\[id\], at temperature 1: 0 means certain.
     pub log_prob: f32,
-    /// Its place among all tokens, from 1, the likeliest; of equals the lower id comes first.
+    /// Its rank among all tokens, from 1, the most likely; equal ones are ordered by id.
     pub rank: usize,
-    /// The ids that it found likeliest there, [`LIKELIEST`] of them or all, with log_softmax(logits)\[id\] of each.
+    /// The most likely ids there, at most [`LIKELIEST`], each with its log_softmax(logits)\[id\].
     pub likeliest: Vec<(u32, f32)>,
 }
 
-/// How many of the likeliest tokens are told beside the one that was read.
+/// The number of most likely tokens listed beside the one that was read.
 pub const LIKELIEST: usize = 8;
 
-/// What a token of a pass is made of.
+/// The pieces of a token of a pass.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Made {
-    /// The bytes that it adds to the text; none for a special token.
+pub struct TokenPieces {
+    /// The bytes that it adds to the text; empty for a special token.
     pub bytes: Vec<u8>,
-    /// What it was merged from: characters or bytes, as labels; none where that is not known.
+    /// The pieces it was merged from: characters or bytes, as labels; empty if they are unknown.
     pub parts: Vec<String>,
-    /// The merges that led to it, in their order.
+    /// The merges that formed it, in order.
     pub merges: Vec<Joined>,
 }
 
-/// Two neighbours that became one.
+/// A merge of two neighbours.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Joined {
     /// The left one.
     pub left: String,
     /// The right one.
     pub right: String,
-    /// Why these two and then: "rank 12" or "score -3", as the tokenizer's file has it.
+    /// The reason for its order: "rank 12" or "score -3", from the tokenizer's file.
     pub by: String,
 }
 
-impl Foretold {
-    /// What `logits` (V) say of the token `id`.
+impl TokenLogprob {
+    /// The entry of the token `id` in `logits` (V); `None` if there is no such id.
     pub fn of(logits: &[f32], id: u32) -> Option<Self> {
         let own = *logits.get(id as usize)?;
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -79,18 +80,18 @@ mod tests {
     fn a_log_probability_is_that_of_the_softmax() {
         let logits: Vec<f32> = [0.5_f32, 0.25, 0.125, 0.125].iter().map(|p| p.ln() + 7.0).collect();
         for (id, prob, rank) in [(0, 0.5_f32, 1), (1, 0.25, 2), (2, 0.125, 3), (3, 0.125, 4)] {
-            let found = Foretold::of(&logits, id).unwrap();
+            let found = TokenLogprob::of(&logits, id).unwrap();
             assert!((found.log_prob - prob.ln()).abs() < 1e-6, "{id}: {found:?}");
             assert_eq!(found.rank, rank, "of equals the lower id comes first");
             assert_eq!(found.likeliest.iter().map(|likely| likely.0).collect::<Vec<_>>(), [0, 1, 2, 3]);
             assert_eq!(found.likeliest[id as usize].1, found.log_prob);
         }
-        // Where the probability itself is too small for float32.
-        assert_eq!(Foretold::of(&[0.0, -500.0], 1).unwrap().log_prob, -500.0);
-        assert_eq!(Foretold::of(&logits, 4), None);
+        // Also if the probability itself is too small for float32.
+        assert_eq!(TokenLogprob::of(&[0.0, -500.0], 1).unwrap().log_prob, -500.0);
+        assert_eq!(TokenLogprob::of(&logits, 4), None);
         let rising: Vec<f32> = (0..20).map(|id| id as f32).collect();
         let ids: Vec<u32> =
-            Foretold::of(&rising, 3).unwrap().likeliest.iter().map(|likely| likely.0).collect();
+            TokenLogprob::of(&rising, 3).unwrap().likeliest.iter().map(|likely| likely.0).collect();
         assert_eq!(ids, [19, 18, 17, 16, 15, 14, 13, 12]);
     }
 }

@@ -1,5 +1,5 @@
-//! Which known mistakes lead to what a run has at a stage. Each form is computed of a few tokens first, where most are seen
-//! not to.
+//! Finds the known mistakes that explain a run's values at a stage. Each form is tried on a few tokens first, which
+//! rules out most of them.
 
 use super::bench::{Exactly, of_the_run};
 use super::difference::{Apart, number, value};
@@ -12,29 +12,29 @@ use llama_trace_core::error::Result;
 use llama_trace_core::trace::Site;
 use llama_trace_engine::backend::Backend;
 
-/// Of how many tokens a stage is computed before it is of all.
+/// Numbers of tokens for which a stage is computed before it is computed for all.
 const FEW: [usize; 2] = [8, 64];
 
-/// A stage that differs, and what it would be.
+/// A stage that differs, and the inputs to explain it.
 struct Case<'a> {
     site: Site,
     bad: &'a Bad,
-    /// How far it is off.
+    /// Its error.
     before: f64,
-    /// ‖found‖² over the cells that are computed.
+    /// ‖found‖² over the computed cells.
     norm: f64,
-    /// What it is computed from: few tokens, more of them, all.
+    /// Its inputs: few tokens, more tokens, all.
     given: Vec<Given>,
 }
 
 impl<B: Backend> Injection<'_, B> {
-    /// The mistakes that would give what the run has at `site`, the likeliest first.
-    pub(super) fn explaining(&self, site: Site, bad: &Bad, tried: Tried<'_>) -> Result<Vec<Diagnosis>> {
+    /// The mistakes that would give the run's values at `site`, most likely first.
+    pub(super) fn search_mistakes(&self, site: Site, bad: &Bad, tried: Tried<'_>) -> Result<Vec<Diagnosis>> {
         let mut bench = self.bench(&self.rules, bad.of_a);
         let all = Given::all(&bench, &self.begun);
         let Some(frame) = all.found(site) else { return Ok(Vec::new()) };
         let Some(right) = of_the_run(bench.fold_rows(site, &bad.rows))? else { return Ok(Vec::new()) };
-        // Of values that are not there nothing is made.
+        // Values that were filled in are left out.
         let right: Exactly = right.into_iter().filter(|(at, _)| *at >= bad.first).collect();
         let squares = right.iter().map(|&(at, _)| value(site.stage, number(frame, at)).powi(2));
         let norm = squares.filter(|square| square.is_finite()).sum();
@@ -60,7 +60,7 @@ impl<B: Backend> Injection<'_, B> {
         Ok(found)
     }
 
-    /// How far the stage is off what the mistake makes of it; none where that explains nothing.
+    /// The error of the stage relative to the result with this mistake; `None` if the mistake does not explain it.
     fn after(&self, case: &Case<'_>, mistake: &Mistake) -> Result<Option<f64>> {
         let (site, bad, before) = (case.site, case.bad, case.before);
         let most = if mistake.rounds { bad.tolerance.max(before / 8.0) } else { bad.explained };
@@ -81,8 +81,8 @@ impl<B: Backend> Injection<'_, B> {
             }
         }
         let after = off.error();
-        // An infinite error is near nothing: half of it is as large. Where much is allowed, what hardly changes the error
-        // explains nothing.
+        // If `before` is infinite, so is its half, and an infinite `after` would pass: it must be finite. Under a large
+        // tolerance, a mistake that hardly changes the error explains nothing.
         let explains = after.is_finite() && after <= most && (after <= before / 2.0 || before.is_nan());
         Ok(explains.then_some(after))
     }

@@ -1,4 +1,4 @@
-//! What a trace does not keep, from what it keeps.
+//! Derives values that a trace does not keep from those it keeps.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use llama_trace_engine::backend::Backend;
 
 use ndarray::{ArrayD, IxDyn};
 
-/// The figures with their names.
+/// The statistics with their names.
 fn figures(stats: &Stats) -> String {
     let number = |value: f64| match value.fract() == 0.0 && value.abs() < 1e9 {
         true => value.to_string(),
@@ -31,13 +31,13 @@ fn figures(stats: &Stats) -> String {
 }
 
 impl<B: Backend> Reader<B> {
-    /// Whether a frame of `site` has room as one.
+    /// Whether the frame of `site` fits in memory as a whole.
     pub(super) fn is_small(&self, site: Site, dims: PassDims) -> bool {
         let count: usize = self.sizes().shape(site.stage.axes(), dims).iter().product();
         count * site.stage.value_bytes() <= self.largest()
     }
 
-    /// The frame of `site`, which has room.
+    /// The frame of `site`, which must fit in memory.
     pub(super) fn frame(&mut self, site: Site) -> Result<Arc<Frame>> {
         let kept = lock(&self.store).whole(site);
         if let Some(frame) = kept {
@@ -45,8 +45,8 @@ impl<B: Backend> Reader<B> {
         }
         let (dims, sizes) = (self.dims(site)?, self.sizes());
         let rows = 0..sizes.rows(site.stage.axes(), dims);
-        let made = self.made(site, rows)?;
-        let frame = shaped(made, &sizes.shape(site.stage.axes(), dims));
+        let rows = self.read_or_derive(site, rows)?;
+        let frame = shaped(rows, &sizes.shape(site.stage.axes(), dims));
         let block = Block::whole(Arc::new(frame));
         lock(&self.store).cache(block.clone());
         Ok(block.frame)
@@ -59,11 +59,11 @@ impl<B: Backend> Reader<B> {
             return self.frame(site).map(Rows::whole);
         }
         let first = rows.start;
-        Ok(Rows::part(Arc::new(self.made(site, rows)?), first))
+        Ok(Rows::part(Arc::new(self.read_or_derive(site, rows)?), first))
     }
 
-    /// Rows of `site` as a frame (rows, width): read, or derived.
-    fn made(&mut self, site: Site, rows: Range<usize>) -> Result<Frame> {
+    /// Rows of `site` as a frame (rows, width), read or derived.
+    fn read_or_derive(&mut self, site: Site, rows: Range<usize>) -> Result<Frame> {
         self.stop.check()?;
         if let Some(data) = self.trace.rows(site, rows.clone())? {
             return Ok(Frame { site, axes: site.stage.axes(), data });
@@ -78,7 +78,7 @@ impl<B: Backend> Reader<B> {
         }
     }
 
-    /// The error for what is not kept, and what follows from it.
+    /// The error for a value that is neither kept nor derivable.
     pub(super) fn not_here(&self, site: Site) -> Error {
         let (named, next) = match self.judged {
             None => (site, NEEDS_MODEL),
@@ -87,7 +87,7 @@ impl<B: Backend> Reader<B> {
         Error::usage(format!("{named} is not there")).found(self.trace.why_not(site)).next(next)
     }
 
-    /// `error`, or what is known of values that are not there.
+    /// `error`, with the statistics of the missing values if they are known.
     pub(super) fn with_statistics(&self, site: Site, error: Error) -> Error {
         let Some(stats) = self.trace.stats(site).filter(|_| matches!(error, Error::Usage(_))) else {
             return error;
@@ -105,7 +105,7 @@ impl<B: Backend> Reader<B> {
             .next(next)
     }
 
-    /// Rows that follow from others; of the site of `known`, from its rows.
+    /// Derived rows. Those of the site in `known` are taken from there.
     fn derived(&mut self, site: Site, rows: Range<usize>, known: Option<(Site, &Rows)>) -> Result<Frame> {
         let (dims, sizes, stop) = (self.dims(site)?, self.sizes(), self.stop.clone());
         let precision = self.trace.card().precision;
@@ -115,7 +115,7 @@ impl<B: Backend> Reader<B> {
         })
     }
 
-    /// A residual: sums from the last one that is there upwards.
+    /// A residual, summed upwards from the last available one.
     fn residual(&mut self, site: Site, rows: Range<usize>) -> Result<Frame> {
         let below = |site: Site| match site.stage {
             Stage::FfnResidual => site.other(Stage::AttnResidual),
@@ -137,7 +137,7 @@ impl<B: Backend> Reader<B> {
         Err(self.not_here(site))
     }
 
-    /// Rows of the cache: what every pass so far wrote, in the cache's number type.
+    /// Rows of the cache: the writes of every pass so far, in the cache's number type.
     fn cached(&mut self, site: Site, written: Stage, rows: Range<usize>) -> Result<Frame> {
         let sizes = self.sizes();
         let mut values: Vec<f32> = Vec::new();
@@ -163,7 +163,7 @@ impl<B: Backend> Reader<B> {
         Ok(Frame { site, axes: site.stage.axes(), data: FrameData::F32(array) })
     }
 
-    /// What the token was drawn from, and where nobody wrote it down the token.
+    /// The sampler's stages, and the token if it was not recorded.
     fn drawn_from(&mut self, site: Site) -> Result<Frame> {
         let (dims, sizes) = (self.dims(site)?, self.sizes());
         let last = dims.tokens - 1..dims.tokens;

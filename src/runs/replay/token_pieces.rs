@@ -1,35 +1,37 @@
-//! What tokens are made of, by the tokenizer.
+//! The pieces of tokens, from the tokenizer.
 
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::trace::foretold::{Joined, Made};
+use llama_trace_core::trace::token_logprobs::{Joined, TokenPieces};
 use llama_trace_formats::tokenizer::{Priority, Stretch, Tokenizer};
 
-/// Of each of `ids`, which are all tokens of a pass, its bytes; and how merging comes to it, where it comes to exactly
-/// these ids from their text.
-pub(super) fn made(tokenizer: Option<&dyn Tokenizer>, ids: &[u32]) -> Result<Vec<Made>> {
+/// The bytes of each of `ids`, which are all tokens of a pass. If merging their text gives exactly these ids, the
+/// merges too.
+pub(super) fn token_pieces(tokenizer: Option<&dyn Tokenizer>, ids: &[u32]) -> Result<Vec<TokenPieces>> {
     let tokenizer = tokenizer.ok_or_else(|| {
-        Error::usage("there is no tokenizer: of its tokens only the ids are known")
+        Error::usage("there is no tokenizer: only the ids of its tokens are known")
             .next("give --tokenizer, or a model with one")
     })?;
     let mut stream = tokenizer.stream();
-    let mut made: Vec<Made> =
-        ids.iter().map(|&id| Made { bytes: stream.piece(id).bytes, ..Made::default() }).collect();
-    let merged = merged(tokenizer, ids, &made).unwrap_or_default();
-    for (token, joined) in made.iter_mut().zip(merged) {
+    let mut pieces: Vec<TokenPieces> = ids
+        .iter()
+        .map(|&id| TokenPieces { bytes: stream.piece(id).bytes, ..TokenPieces::default() })
+        .collect();
+    let merged = merged(tokenizer, ids, &pieces).unwrap_or_default();
+    for (token, joined) in pieces.iter_mut().zip(merged) {
         (token.parts, token.merges) = joined;
     }
-    Ok(made)
+    Ok(pieces)
 }
 
 type Parts = (Vec<String>, Vec<Joined>);
 
-/// Of each token the parts that it was merged from, and the merges; none where merging their text gives other tokens.
-fn merged(tokenizer: &dyn Tokenizer, ids: &[u32], made: &[Made]) -> Option<Vec<Parts>> {
+/// The parts and merges of each token; `None` if merging their text gives other tokens.
+fn merged(tokenizer: &dyn Tokenizer, ids: &[u32], pieces: &[TokenPieces]) -> Option<Vec<Parts>> {
     let begins = usize::from(tokenizer.bos().is_some() && ids.first().copied() == tokenizer.bos());
     let mut text = Vec::new();
-    for (id, token) in ids.iter().zip(made).skip(begins) {
+    for (id, token) in ids.iter().zip(pieces).skip(begins) {
         match token.bytes.is_empty() {
-            // A special token is written by its name.
+            // A special token is represented by its name.
             true => text.extend(tokenizer.label(*id).into_bytes()),
             false => text.extend(&token.bytes),
         }
@@ -58,7 +60,7 @@ fn of_stretch(stretch: &Stretch) -> Vec<Parts> {
         trees[merge.left] = Some((merge.text.clone(), parts));
     }
     let trees: Vec<Parts> = trees.into_iter().flatten().map(|(_, parts)| parts).collect();
-    // One that falls apart into bytes is several tokens: then nobody knows which part is whose.
+    // A token that falls back to bytes becomes several tokens. Its parts can then not be assigned.
     if trees.len() == stretch.ids.len() { trees } else { vec![Parts::default(); stretch.ids.len()] }
 }
 
