@@ -1,13 +1,13 @@
-//! What is known of a pass that was asked for ahead of its turn.
+//! The record of a pass that was launched ahead.
 
 use crate::backend::{Draw, Span};
 
-/// A pass that was asked for before it was known what it reads; now it is.
+/// A pass that was launched before its token ids were known. They are known now.
 pub(super) struct Asked {
     pub(super) steps: Vec<Step>,
 }
 
-/// What a pass does for a sequence: the span, of one token, which token that is, and how the one after it is drawn.
+/// The work of a pass for one sequence: its span of one token, the token's id, and how the next token is sampled.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Step {
     pub(super) span: Span,
@@ -16,7 +16,7 @@ pub(super) struct Step {
 }
 
 impl Asked {
-    /// Where in it a pass over `spans` is, span by span; none where it was another one.
+    /// For each span of a pass over `spans`, its index in this pass. Returns `None` if this was a different pass.
     pub(super) fn places(&self, spans: &[Span], (ids, draws): (&[u32], &[Draw])) -> Option<Vec<usize>> {
         if ids.len() != spans.len() {
             return None;

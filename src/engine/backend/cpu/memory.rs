@@ -1,17 +1,17 @@
-//! Memory that may not be there: what is made returns an error instead of ending the process.
+//! Fallible allocation: functions that allocate return an error instead of ending the process.
 
 use std::fs;
 
 pub(super) use llama_trace_core::memory::{filled, grow, reserved};
 
-/// Bytes that programs may still take, by the whole system's count and by that of the container.
+/// The number of bytes that programs may still allocate, by the counts of the system and of the container.
 pub fn free() -> Option<usize> {
     let system = field("/proc/meminfo", "MemAvailable:").map(|kibibytes| kibibytes.saturating_mul(1024));
     let container = || {
         let number =
             |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse().ok();
         let (most, used): (usize, usize) = (number("memory.max")?, number("memory.current")?);
-        // Pages of files are given back where they stand in the way.
+        // The system drops cached file pages when memory is short.
         let files = field("/sys/fs/cgroup/memory.stat", "file ").unwrap_or(0);
         Some(most.saturating_sub(used.saturating_sub(files)))
     };
