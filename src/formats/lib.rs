@@ -1,6 +1,6 @@
-//! Checkpoints and tokenizers as people have them: bytes in, tensors and ids out.
+//! Checkpoints and tokenizers in the published file formats: bytes in, tensors and ids out.
 //!
-//! It knows no device, and does not compute with what it reads.
+//! This crate knows nothing about devices and does not compute with what it reads.
 
 pub mod checkpoint;
 pub mod files;
