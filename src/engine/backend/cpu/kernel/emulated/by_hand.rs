@@ -20,7 +20,7 @@ pub(super) fn on() -> bool {
     *ON.get_or_init(|| {
         let wanted = env::var_os(WANTED).is_some() && is_x86_feature_detected!("avx2");
         if wanted {
-            // SAFETY: the handler is a function for a signal with information, and the rest of the structure may be zeros.
+            // SAFETY: the handler has the signature for SA_SIGINFO, and the rest of the structure may be zeros.
             unsafe {
                 let mut action: libc::sigaction = mem::zeroed();
                 action.sa_sigaction = handler as *const () as usize;
@@ -49,8 +49,8 @@ unsafe extern "C" fn handler(_signal: i32, _information: *mut libc::siginfo_t, c
     // SAFETY: the system passes the state of the interrupted thread to a handler of this kind.
     let state = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
     let code = state.gregs[libc::REG_RIP as usize] as *const u8;
-    // SAFETY: the instruction is in memory, and emulated instructions have at least five bytes. Another instruction, which
-    // could end with the program's last page, is not in our code.
+    // SAFETY: the instruction is in memory, and emulated instructions have at least five bytes. Another instruction,
+    // which could end with the program's last page, is not in our code.
     let Some(length) = (unsafe { carry_out(code, state) }) else {
         // SAFETY: the instruction runs again and then raises the default fault.
         unsafe { libc::signal(libc::SIGILL, libc::SIG_DFL) };
