@@ -160,9 +160,9 @@ pub fn check(len: usize, capacity: usize) -> Result<()> {
         return Ok(());
     }
     Err(Error::prompt("the KV cache is full")
-        .expected(format!("at most {capacity} tokens, for which it was made"))
+        .expected(format!("at most {capacity} tokens, the size of the cache"))
         .found(format!("{len} tokens"))
-        .next("use a shorter prompt, draw fewer tokens, or give more with --context where the model has it"))
+        .next("use a shorter prompt, draw fewer tokens, or a larger --context if the model allows it"))
 }
 
 /// The size in bytes of a cache for `tokens` tokens of a model with this configuration.

@@ -46,7 +46,7 @@ impl Ablated {
         if layer < layers && head < heads {
             return Ok(());
         }
-        Err(Error::usage(format!("the model has no {self} that could be switched off"))
+        Err(Error::usage(format!("the model has no {self} to switch off"))
             .expected(format!("layers L0 to L{}, heads h0 to h{}", layers - 1, heads - 1))
             .next("name one of these: L0/h0, L0/attn or L0/ffn"))
     }

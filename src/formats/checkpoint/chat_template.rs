@@ -94,7 +94,7 @@ fn in_gguf(file: &[u8], place: &str) -> Result<ChatFiles> {
                 names.texts().take(16).map(|name| printable(&String::from_utf8_lossy(name))).collect()
             });
             if !names.is_empty() {
-                let expected = "a template for every chat; those of the file have other uses";
+                let expected = "a default template; the file has only templates with other names";
                 return Err(metadata.wrong(main, expected, names.join(", ")));
             }
             None

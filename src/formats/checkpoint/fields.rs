@@ -340,9 +340,9 @@ pub(super) fn expected(row: &Row, name: &str) -> String {
     }
     let what = match ["expert", "moe"].iter().any(|part| name.contains(part)) {
         true => "mixtures of experts are",
-        false => "what it changes is",
+        false => "this feature is",
     };
-    format!("{}: {what} not computed here", listed(&all))
+    format!("{}: {what} not supported", listed(&all))
 }
 
 /// `a`; `a or b`; `a, b or c`.

@@ -54,7 +54,7 @@ pub fn model_config(text: &str, place: &str, ignore: &[String]) -> Result<(Model
             let found = format!("hidden_size {dim}, num_attention_heads {heads}");
             return Err(fields.wrong(
                 "head_dim",
-                "a divisible hidden_size where head_dim is not given",
+                "head_dim, or a hidden_size divisible by num_attention_heads",
                 found,
             ));
         }

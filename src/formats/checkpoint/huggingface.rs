@@ -160,7 +160,7 @@ fn no_model(path: &Path) -> Error {
     } else if more > 0 {
         names += &format!(" and {more} more");
     }
-    Error::model("the directory holds no model that is read here")
+    Error::model("the directory holds no model that this program supports")
         .in_file(path)
         .expected(
             "config.json with model.safetensors or pytorch_model.bin (or shards and their index), or Meta's params.json \

@@ -28,7 +28,7 @@ pub(super) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     pub(super) fn wrong(&self, name: &str, expected: &str, found: String) -> Error {
-        Error::model(format!("`{}{name}` is not what this program can use", self.prefix))
+        Error::model(format!("this program cannot use the value of `{}{name}`", self.prefix))
             .at(self.place)
             .expected(expected)
             .found(found)

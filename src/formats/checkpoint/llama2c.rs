@@ -77,7 +77,7 @@ fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor
             "a safetensors file" | "a JSON file" => "give the directory that the file lies in",
             _ => "give a model in one of the forms above",
         };
-        return Err(Error::model(format!("this file is {kind}, which is not read here"))
+        return Err(Error::model(format!("this file is {kind}, which is not supported"))
             .at(place)
             .expected(READ_HERE)
             .next(next));
@@ -102,7 +102,7 @@ fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor
              context {context}{}",
             group.map_or(String::new(), |group| format!(", groups of {group}"))
         );
-        return Err(Error::model("the file's size is not what its header asks for")
+        return Err(Error::model("the file's size does not match its header")
             .at(place)
             .expected(format!("{expected} bytes for {sizes}"))
             .found(format!("{} bytes", bytes.len()))
@@ -125,7 +125,8 @@ fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor
                 }),
                 None => take(4 * count).and_then(|bytes| Tensor::new(Dtype::F32, table.shape.clone(), bytes)),
             };
-            let tensor = tensor.ok_or_else(|| Error::model("the file's arrays pass its end").at(place))?;
+            let tensor =
+                tensor.ok_or_else(|| Error::model("the file's arrays reach past its end").at(place))?;
             match table.role {
                 Role::Layer(weight) => tensors.push((Weight::Layer(layer, weight), tensor)),
                 Role::Whole(weight) => tensors.push((weight, tensor)),
@@ -137,7 +138,7 @@ fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor
 }
 
 fn no_header(place: &str, found: String) -> Error {
-    Error::model("the file is of no kind that is read here")
+    Error::model("the file is of no supported kind")
         .at(place)
         .expected(READ_HERE)
         .found(found)
@@ -157,7 +158,7 @@ fn read_header_1(bytes: &[u8], quantized: bool, place: &str) -> Result<(ModelCon
     let (numbers, flags) = header[MAGIC_1.len()..].split_at(HEADER);
     let shared = flags[0];
     if shared > 1 {
-        return Err(no_header(place, format!("{shared} for whether the head is shared")));
+        return Err(no_header(place, format!("{shared} in the byte that says whether the head is shared")));
     }
     let config = read_header(numbers, place)?;
     if !config.tied {
@@ -427,7 +428,7 @@ mod tests {
         parse_vec(&all).unwrap_err();
         // A large file of very small layers could claim a million of them.
         let deep = [2, 1, 1 << 20, 1, 1, 1, 1].iter().flat_map(|n: &i32| n.to_le_bytes()).collect::<Vec<_>>();
-        assert!(parse_vec(&deep).unwrap_err().to_string().contains("no kind"));
+        assert!(parse_vec(&deep).unwrap_err().to_string().contains("no supported kind"));
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(super) fn open(path: &Path, shards: &[PathBuf], ignore: &[String]) -> Result
         if *shard != expected {
             return Err(Error::model(format!("the file {} is missing", expected.display()))
                 .in_file(path)
-                .expected("consolidated.00.pth and on, without a gap")
+                .expected("consolidated.00.pth and so on, without a gap")
                 .found(shard.display())
                 .next("fetch every file of the model into one directory"));
         }
@@ -192,10 +192,10 @@ fn assemble(
         // A join along an axis copies. A tensor that every file has complete is used in place.
         if tensor.shape() != slices[0].shape() {
             room = room.checked_sub(tensor.bytes().len()).ok_or_else(|| {
-                Error::model("the slices of the files make more than the files hold")
+                Error::model("the joined slices would be larger than the files")
                     .at(place)
                     .expected("every slice once")
-                    .found(format!("more, at tensor `{}`", printable(&name)))
+                    .found(format!("more bytes, at tensor `{}`", printable(&name)))
                     .next("fetch the files again")
             })?;
         }

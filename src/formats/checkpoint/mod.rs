@@ -177,7 +177,7 @@ impl Checkpoint {
             None => self.built_in.map_or(self.name.as_str(), |built_in| built_in.place).into(),
         };
         if let Some(dtype) = self.unreadable.get(&name) {
-            return Err(Error::model(format!("tensor `{name}` is of a number type that is not read here"))
+            return Err(Error::model(format!("tensor `{name}` has an unsupported number type"))
                 .at(place())
                 .expected(format!("one of {}", Dtype::ALL.map(|dtype| dtype.to_string()).join(", ")))
                 .found(dtype)

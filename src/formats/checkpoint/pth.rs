@@ -92,7 +92,7 @@ pub(super) fn read(file: &Bytes, place: &str) -> Result<Contents> {
         copied = copied.saturating_add(copy);
         if copied > file.len().saturating_add(SPARE) {
             return Err(wrong(Wrong {
-                what: "the strides of the file's tensors multiply its values".into(),
+                what: "the strides of the file's tensors multiply its size".into(),
                 expected: format!("copies of at most the file's {} bytes", file.len()),
                 found: format!("{copied} bytes, at tensor `{}`", printable(name)),
             }));

@@ -35,8 +35,8 @@ impl Notes {
     pub fn lines(&self) -> Vec<String> {
         let off = self.ablated.iter().map(Ablated::to_string).collect();
         let kinds = [
-            (&off, "switched off, as --without says"),
-            (&self.ignored, "configuration ignored, as --ignore-config says"),
+            (&off, "switched off by --without"),
+            (&self.ignored, "configuration ignored by --ignore-config"),
             (&self.unknown, "configuration that nothing reads"),
             (&self.unread, "tensors that nothing reads"),
             (&self.absent, "tensors that the index names and no shard has"),
@@ -111,9 +111,9 @@ impl<'a> Screen<'a> {
             [] => "leave --ignore-config out, or name a field of the file".into(),
             _ => format!("did you mean {}?", near.join(" or ")),
         };
-        Error::usage("--ignore-config names a field that the model's configuration has not")
+        Error::usage("--ignore-config names a field that the model's configuration does not have")
             .at(self.place)
-            .expected("a field as a message about it names it")
+            .expected("a field of the configuration, named as in messages")
             .found(format!("`{}`", printable(name)))
             .next(next)
     }
@@ -126,11 +126,11 @@ impl<'a> Screen<'a> {
         let (expected, found) = match fields::find(sources, field).map(|row| row.rule) {
             Some(Rule::Harmless) => ("a field that changes what the model computes", "one that does not"),
             Some(Rule::Storage) => {
-                ("a field that can be done without", "one that says how the weights are stored")
+                ("a field that is not required", "one that says how the weights are stored")
             }
             _ => return Ok(()),
         };
-        Err(Error::usage(format!("there is no use in ignoring `{}`", printable(name)))
+        Err(Error::usage(format!("`{}` cannot be ignored", printable(name)))
             .at(self.place)
             .expected(expected)
             .found(found)
@@ -155,14 +155,14 @@ impl<'a> Screen<'a> {
                 }
                 // Every field among RoPE's parameters concerns RoPE.
                 if fields::speaks_of_numbers(name) || sources == [Source::Rope] {
-                    let expected = "no field that is not known here and may change what the model computes";
+                    let expected = "no unknown field that may change what the model computes";
                     return Err(self.refused(&full(), expected, value));
                 }
                 self.notes.unknown.push(full());
                 continue;
             };
             if value.is_null() && row.null == Null::Fails {
-                let expected = "a value: null is none, and stands for no default";
+                let expected = "a value; null does not stand for the default";
                 return Err(self.refused(&full(), expected, value));
             }
             match row.rule {
@@ -179,7 +179,7 @@ impl<'a> Screen<'a> {
     /// The error for a field that an expert user may choose to ignore.
     pub(super) fn refused(&self, name: &str, expected: &str, value: &Value) -> Error {
         let name = printable(name);
-        Error::model(format!("`{name}` is not what this program can use"))
+        Error::model(format!("this program cannot use the value of `{name}`"))
             .at(self.place)
             .expected(expected)
             .found(brief(value))
@@ -190,11 +190,11 @@ impl<'a> Screen<'a> {
 
     fn stored_otherwise(&self, name: &str, value: &Value) -> Error {
         let method = value.get("quant_method").map_or("without a quant_method".into(), brief);
-        Error::model(format!("`{}` is not what this program can use", printable(name)))
+        Error::model(format!("this program cannot use the value of `{}`", printable(name)))
             .at(self.place)
             .expected("absent: weights are read as F32, F16 or BF16")
             .found(format!("a quantized model, {method}"))
-            .next("use the model as it was before, or a GGUF file of it")
+            .next("use the unquantized model, or a GGUF file of it")
     }
 }
 

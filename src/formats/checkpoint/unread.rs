@@ -56,11 +56,11 @@ pub(super) fn screen(
             continue;
         }
         return Err(Error::model(format!(
-            "the model has a tensor that is not computed here: `{}`",
+            "the model has an unsupported tensor: `{}`",
             printable(name)
         ))
         .at(place)
-        .expected("the weights of the parts that the configuration asks for, and no others")
+        .expected("only the weights that the configuration requires")
         .found(found(weight, name))
         .next(
             "check that the configuration belongs to the weights, or use a version of the model without it",
@@ -102,9 +102,9 @@ fn is_outside(name: &str, naming: Naming, config: &ModelConfig) -> bool {
 fn found(weight: Option<Weight>, name: &str) -> String {
     match weight {
         Some(Weight::Layer(_, L::QNorm | L::KNorm)) => {
-            "a norm on queries or keys, which the configuration's family has not".into()
+            "a norm on queries or keys, which the configuration's family does not have".into()
         }
-        Some(_) => "a bias that the configuration does not ask for".into(),
+        Some(_) => "a bias that the configuration does not have".into(),
         None if name.ends_with(".bias") => "a bias".into(),
         None if name.to_lowercase().contains("lora") => {
             "an adapter that is not merged into the weights".into()

@@ -95,7 +95,7 @@ fn map(length: usize) -> Result<(MmapMut, bool)> {
 
 #[cfg(not(target_os = "linux"))]
 fn map(_: usize) -> Result<(MmapMut, bool)> {
-    Err(Error::usage("huge pages cannot be asked for here")
+    Err(Error::usage("huge pages are not available on this system")
         .expected("Linux")
         .found(std::env::consts::OS)
         .next("leave --huge-pages out"))
@@ -105,7 +105,7 @@ fn no_memory(bytes: usize, error: impl fmt::Display) -> Error {
     Error::prompt("there is not enough memory for a copy of the weights")
         .expected(format!("room for {bytes} bytes more"))
         .found(error)
-        .next("leave --huge-pages out: the weights are read where they lie")
+        .next("leave --huge-pages out; the weights are then read from the mapped file")
 }
 
 /// The number of bytes at `range` in transparent huge pages, if the system reports it.
@@ -132,11 +132,11 @@ impl fmt::Display for Given {
         let (all, pages) = (mebibytes(self.bytes), self.bytes.div_ceil(PAGE));
         write!(f, "{all} MiB of weights were copied into ")?;
         match self.transparent {
-            None => return write!(f, "{pages} huge pages of 2 MiB that were reserved"),
-            Some(Some(bytes)) => write!(f, "memory of which the system made {} MiB huge pages", bytes >> 20)?,
-            Some(None) => write!(f, "memory that the system was asked to make huge pages of")?,
+            None => return write!(f, "{pages} reserved huge pages of 2 MiB"),
+            Some(Some(bytes)) => write!(f, "memory with {} MiB in transparent huge pages", bytes >> 20)?,
+            Some(None) => write!(f, "memory for which transparent huge pages were requested")?,
         }
-        write!(f, "; it has not the {pages} reserved that they need (/proc/sys/vm/nr_hugepages)")
+        write!(f, "; the {pages} huge pages needed are not reserved (/proc/sys/vm/nr_hugepages)")
     }
 }
 
@@ -163,9 +163,12 @@ mod tests {
     #[test]
     fn what_was_given_is_said() {
         let given = |transparent| Given { bytes: 5 << 20, transparent }.to_string();
-        assert_eq!(given(None), "5 MiB of weights were copied into 3 huge pages of 2 MiB that were reserved");
+        assert_eq!(given(None), "5 MiB of weights were copied into 3 reserved huge pages of 2 MiB");
         let text = given(Some(Some(4 << 20)));
-        assert!(text.contains("made 4 MiB huge pages; it has not the 3 reserved"), "{text}");
+        assert!(
+            text.contains("4 MiB in transparent huge pages; the 3 huge pages needed are not reserved"),
+            "{text}"
+        );
         assert!(given(Some(None)).contains("nr_hugepages"));
     }
 }

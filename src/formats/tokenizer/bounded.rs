@@ -66,7 +66,7 @@ impl Bounded {
         Error::model("the tokenizer takes too long to split a text into tokens")
             .at(&self.place)
             .expected(format!("at most {} seconds", self.time.as_secs()))
-            .found(format!("a text of {} bytes that was not done by then", text.len()))
+            .found(format!("a text of {} bytes that takes longer", text.len()))
             .next("give a shorter text, another tokenizer with --tokenizer, or token ids")
     }
 }

@@ -135,7 +135,7 @@ fn byte_level(
     let key = "tokenizer.ggml.pre";
     let pre = metadata.text(key)?.unwrap_or_default();
     let Some((cut, whole, bos)) = cuts::find(pre) else {
-        let expected = "the name of a splitting that is known here";
+        let expected = "the name of a known pre-tokenization";
         let next = "give the model's own tokenizer with --tokenizer FILE (its tokenizer.json), or token ids with --ids";
         return Err(metadata.wrong(key, expected, format!("\"{}\"", printable(pre))).next(next));
     };

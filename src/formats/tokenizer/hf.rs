@@ -165,7 +165,7 @@ impl HfTokenizer {
     /// Checks that normalizing `text` does not make it too long.
     fn check(&self, text: &str) -> Result<()> {
         self.checked.growth.check(text.len()).map_err(|(expected, found)| {
-            Error::prompt("the text would grow too long before it is split into tokens")
+            Error::prompt("the text would grow too long when it is normalized")
                 .expected(expected)
                 .found(found)
                 .next("give a shorter text, another tokenizer with --tokenizer, or token ids")
@@ -200,7 +200,7 @@ impl HfTokenizer {
             Error::prompt("the text cannot be split into tokens")
                 .expected("text that the model's vocabulary covers")
                 .found(printable(&error))
-                .next("leave out what the vocabulary lacks, or give token ids")
+                .next("remove the characters that the vocabulary lacks, or give token ids")
         })?;
         if self.checked.drops_unknown {
             check_covered(text, encoding.get_offsets(), place)?;

@@ -154,7 +154,7 @@ pub fn check_length(tokenizer: &dyn Tokenizer, bytes: usize, context: Option<usi
         }
     }
     if bytes > MAX_TEXT {
-        let what = "the text is longer than any that is split into tokens";
+        let what = "the text is longer than the limit for tokenization";
         return Err(wrong(what, format!("at most {MAX_TEXT} bytes")));
     }
     Ok(())
@@ -276,7 +276,7 @@ fn read(path: &Path, model: Option<&ModelConfig>) -> Result<Box<dyn Tokenizer>> 
         }
         Some("a JSON file") => Ok(Box::new(hf::parse(&read_text(path, MAX_JSON)?, &place, beside.as_ref())?)),
         None => Ok(Box::new(llama2c::parse(&bytes, model.map(|model| model.vocab), &place)?)),
-        Some(kind) => Err(Error::model(format!("the tokenizer is {kind}, which is not read here"))
+        Some(kind) => Err(Error::model(format!("the tokenizer is {kind}, which is not supported"))
             .at(place)
             .expected("a tokenizer.json, a tokenizer.model, a GGUF file, or a llama2.c tokenizer.bin")
             .next("give another file with --tokenizer, or run the model on token ids")),

@@ -243,7 +243,7 @@ impl Pieces {
     /// Returns [`Error::Prompt`] if the text is too long for 31-bit offsets.
     fn parts(&self, text: &str) -> Result<Vec<Symbol>> {
         if text.len() >= WHOLE as usize {
-            return Err(Error::prompt("the text is longer than any that is split into tokens")
+            return Err(Error::prompt("the text is longer than the limit for tokenization")
                 .expected(format!("fewer than {WHOLE} bytes"))
                 .found(format!("{} bytes", text.len()))
                 .next("give a shorter text"));

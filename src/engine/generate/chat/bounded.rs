@@ -37,7 +37,7 @@ pub(super) fn render(
     match result {
         Ok(()) => Ok(out.0),
         Err(error) if error.kind() == ErrorKind::OutOfFuel => {
-            Err(Failure::Endless("more steps than that".into()))
+            Err(Failure::Endless("more steps than the limit".into()))
         }
         // Writing fails only past the output limit.
         Err(error) if error.kind() == ErrorKind::WriteFailure => {

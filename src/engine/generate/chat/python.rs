@@ -91,7 +91,7 @@ fn check_numbers(value: &Value, depth: usize) -> Result<(), Error> {
         return if python == value.to_string() {
             Ok(())
         } else {
-            wrong(format!("the number {python} inside a value"))
+            wrong(format!("the number {python} inside a list or mapping"))
         };
     }
     match value.kind() {
@@ -121,7 +121,9 @@ fn number(value: &Value) -> Result<Option<f64>, Error> {
 fn digits(text: &str) -> Result<&str, Error> {
     match text.is_ascii() && !text.contains('_') {
         true => Ok(strings::strip(text, None, true, true)),
-        false => Err(Error::new(ErrorKind::InvalidOperation, format!("the number of {text:?}"))),
+        false => {
+            Err(Error::new(ErrorKind::InvalidOperation, format!("the conversion of {text:?} to a number")))
+        }
     }
 }
 
@@ -214,7 +216,7 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let separators = match options.get::<Option<Vec<String>>>("separators")?.as_deref() {
         None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
         Some([item, key]) => (item.clone(), key.clone()),
-        Some(_) => return Err(wrong("tojson with separators that are not two")),
+        Some(_) => return Err(wrong("tojson without exactly two separators")),
     };
     let ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     let sorted = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);

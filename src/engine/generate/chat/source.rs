@@ -32,9 +32,9 @@ pub(super) fn rewrite(text: &str) -> Result<String, String> {
         rest = &rest[length..];
     }
     match exponent.filter(|_| joined) {
-        Some(number) => {
-            Err(format!("the number {number}, and `~`, which writes it in another way than Python"))
-        }
+        Some(number) => Err(format!(
+            "the number {number} and the operator `~`, which would format it differently from Python"
+        )),
         None => Ok(out + rest),
     }
 }

@@ -93,7 +93,7 @@ pub(super) fn titlecase(letter: char) -> Result<String, Error> {
         // Georgian has no capital letters at the beginning of a word.
         '\u{10d0}'..='\u{10ff}' => letter.into(),
         '\u{1f80}'..='\u{1fff}' if upper.chars().count() > 1 => {
-            return Err(wrong(format!("the capital of {letter:?}")));
+            return Err(wrong(format!("the titlecase form of {letter:?}")));
         }
         // Only the first letter of a ligature is a capital.
         _ => upper.chars().take(1).chain(upper.chars().skip(1).flat_map(char::to_lowercase)).collect(),
@@ -217,7 +217,7 @@ fn string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error
             let [separator, most] = arguments(name, ["sep", "maxsplit"], args)?;
             let separator = separator.map(|set| text_argument(name, Some(&set))).transpose()?;
             if separator.as_deref() == Some("") {
-                return Err(wrong(format!("{name}() by an empty string")));
+                return Err(wrong(format!("{name}() with an empty separator")));
             }
             split(text, separator.as_deref(), number(name, most.as_ref(), -1)?, name == "rsplit").into()
         }
@@ -229,7 +229,7 @@ fn string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error
             let [separator] = arguments(name, ["sep"], args)?;
             let separator = text_argument(name, separator.as_ref())?;
             if separator.is_empty() {
-                return Err(wrong(format!("{name}() by an empty string")));
+                return Err(wrong(format!("{name}() with an empty separator")));
             }
             let parts = match name {
                 "partition" => pair(text.find(&separator), separator.len(), [text, "", ""]),
@@ -308,7 +308,7 @@ fn string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error
             // Beyond ASCII, Python's character classes differ from Rust's. Only letters are certain.
             let sure = |c: char| c.is_ascii() || (c.is_alphabetic() && c.is_lowercase() | c.is_uppercase());
             if !text.chars().all(sure) {
-                return Err(wrong(format!("{name}() of a text with characters beyond ASCII")));
+                return Err(wrong(format!("{name}() on a text with non-ASCII characters")));
             }
             let letters = matches!(name, "isalpha" | "isalnum");
             (!text.is_empty() && text.chars().all(|c| if c.is_ascii() { is(c) } else { letters })).into()
@@ -322,7 +322,7 @@ fn string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error
             let parts = parts.ok_or_else(|| wrong("join() of nothing"))?;
             let parts: Vec<Value> = parts.try_iter()?.collect();
             let texts: Option<Vec<&str>> = parts.iter().map(Value::as_str).collect();
-            texts.ok_or_else(|| wrong("join() of values that are no strings"))?.join(text).into()
+            texts.ok_or_else(|| wrong("join() on values that are not strings"))?.join(text).into()
         }
         _ => return Ok(None),
     }))

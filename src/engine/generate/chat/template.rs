@@ -98,12 +98,12 @@ impl Template {
         let endless = |found: &str| {
             Error::model("the chat template does not end")
                 .at(&self.place)
-                .expected("a text of a reasonable length after a reasonable number of steps")
+                .expected("a text of limited length after a limited number of steps")
                 .found(shown(found))
                 .next("fetch the file again, or put a working chat_template.jinja beside the model")
         };
         match bounded::render(self.environment.clone(), NAME, context, messages.len()) {
-            Ok(bytes) => String::from_utf8(bytes).map_err(|_| endless("a character cut in two")),
+            Ok(bytes) => String::from_utf8(bytes).map_err(|_| endless("an incomplete UTF-8 character")),
             Err(Failure::Endless(found)) => Err(endless(&found)),
             Err(Failure::Template(error)) => Err(self.failure(&error)),
         }
@@ -121,11 +121,11 @@ impl Template {
 
 /// The error for a template that uses an unsupported feature.
 fn refused(place: &str, found: &str) -> Error {
-    Error::model("the chat template uses what is not computed here")
+    Error::model("the chat template uses an unsupported feature")
         .at(place)
-        .expected("what the templates of published models use of Jinja and Python")
+        .expected("the features of Jinja and Python that published templates use")
         .found(shown(found))
-        .next("write the template without it, as chat_template.jinja beside the model")
+        .next("put a template without it beside the model, as chat_template.jinja")
 }
 
 fn value(message: &Message) -> Value {

@@ -55,7 +55,7 @@ pub(super) fn model_config(
     let key = |name: &str| format!("{architecture}.{name}");
     let layers = metadata.required_size(&key("block_count"))?;
     if layers > contents.tensors.len() + contents.unreadable.len() {
-        return Err(metadata.wrong(&key("block_count"), "not more layers than tensors", layers));
+        return Err(metadata.wrong(&key("block_count"), "at most as many layers as tensors", layers));
     }
     refuse_what_is_not_computed(contents, layers, qk_norm, place)?;
 
@@ -139,7 +139,7 @@ fn architecture(metadata: &Metadata<'_>, place: &str) -> Result<&'static Archite
     let known = ARCHITECTURES.iter().find(|known| known.name == name && kind == "model");
     known.ok_or_else(|| {
         let names: Vec<_> = ARCHITECTURES.iter().map(|known| known.name).collect();
-        Error::model("the GGUF file holds a model that is not computed here")
+        Error::model("the GGUF file holds a model that is not supported")
             .at(place)
             .expected(format!("a model of architecture {}", names.join(", ")))
             .found(format!("a {} of architecture `{}`", printable(kind), printable(name)))
@@ -159,13 +159,13 @@ fn refuse_what_is_not_computed(contents: &Contents, layers: usize, qk_norm: bool
         return Ok(());
     };
     Err(Error::model(format!(
-        "the GGUF file has a tensor that its architecture has not: `{}`",
+        "the GGUF file has a tensor that its architecture does not have: `{}`",
         printable(name)
     ))
     .at(place)
     .expected(format!("the weights of {layers} layers, an embedding table, a norm and a head"))
     .found("a tensor of a part that this program does not know, or of a layer past the last")
-    .next("use a version of the model without it; what it adds is not computed here"))
+    .next("use a version of the model without it; this tensor is not supported"))
 }
 
 /// C, which the file may omit.
@@ -179,7 +179,7 @@ fn head_dim(metadata: &Metadata<'_>, architecture: &str, dim: usize, heads: usiz
             let found = format!("no such key, with a width of {dim} and {heads} heads");
             return Err(metadata.wrong(
                 &keys,
-                "the width of a head, where the model's is no multiple of it",
+                "the width of a head, which is required if the model's width is not divisible by the heads",
                 found,
             ));
         }
@@ -187,7 +187,7 @@ fn head_dim(metadata: &Metadata<'_>, architecture: &str, dim: usize, heads: usiz
     // Both must equal the width of the keys.
     for name in ["attention.value_length", "rope.dimension_count"] {
         if let Some(other) = metadata.size(&key(name))?.filter(|&other| other != head_dim) {
-            let expected = format!("{head_dim}, the width of a head; anything else is not computed here");
+            let expected = format!("{head_dim}, the width of a head; other values are not supported");
             return Err(metadata.wrong(&key(name), &expected, other));
         }
     }
@@ -205,7 +205,7 @@ fn rope_scaling(
     let key = |name: &str| format!("{architecture}.{name}");
     let kind = metadata.text(&key("rope.scaling.type"))?.unwrap_or("linear");
     if !["none", "linear"].contains(&kind) {
-        let expected = "none or linear; other kinds of RoPE scaling are not computed here";
+        let expected = "none or linear; other kinds of RoPE scaling are not supported";
         return Err(metadata.wrong(&key("rope.scaling.type"), expected, printable(kind)));
     }
     let factor = match metadata.number(&key("rope.scaling.factor"))? {

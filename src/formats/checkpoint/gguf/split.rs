@@ -32,7 +32,8 @@ pub(super) fn parts(path: &Path, metadata: &Metadata<'_>) -> Result<Vec<PathBuf>
     let file_name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let ending = format!("-{:05}-of-{count:05}.gguf", number + 1);
     let Some(stem) = file_name.strip_suffix(&ending) else {
-        let what = format!("the file is part {} of {count} of a model, but is not named so", number + 1);
+        let what =
+            format!("the file is part {} of {count} of a model, but its name does not say so", number + 1);
         return Err(wrong(what, format!("`{}`", printable(&file_name))));
     };
     let mut paths = Vec::new();

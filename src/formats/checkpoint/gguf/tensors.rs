@@ -100,18 +100,18 @@ pub(super) fn read(file: &Bytes, header: &Header<'_>, place: &str) -> Result<Con
         };
         if !row.offset.is_multiple_of(alignment as u64) {
             let found = format!("offset {}", row.offset);
-            return Err(wrong("does not begin where it should", format!("a multiple of {alignment}"), found));
+            return Err(wrong("has a misaligned offset", format!("a multiple of {alignment}"), found));
         }
         let Some(range) = range(&row, dtype, start) else {
             let found = format!("{:?}", row.shape);
             let expected =
                 format!("rows of a multiple of {} values, and a size below 2^64 bytes", dtype.block());
-            return Err(wrong(&format!("({dtype}) has a shape that cannot be"), expected, found));
+            return Err(wrong(&format!("({dtype}) has an invalid shape"), expected, found));
         };
         let Some(bytes) = file.slice(range.clone()) else {
             let (expected, found) =
                 (format!("a file of at least {} bytes", range.end), format!("{} bytes", file.len()));
-            return Err(wrong("passes the end of the file", expected, found));
+            return Err(wrong("reaches past the end of the file", expected, found));
         };
         let Some(tensor) = Tensor::new(dtype, row.shape.clone(), bytes) else {
             let found = format!("{} bytes", range.len());
@@ -171,7 +171,7 @@ fn dtype(kind: u32) -> Option<Dtype> {
 fn read_row<'a>(reader: &mut Reader<'a>) -> Result<Row<'a>> {
     let name = reader.name("a tensor's name")?;
     let axes = reader.u32("a tensor's number of axes")?;
-    let what = || format!("tensor `{}` has a shape that cannot be", printable(name));
+    let what = || format!("tensor `{}` has an invalid shape", printable(name));
     if axes > MAX_AXES {
         return Err(reader.wrong(what(), &format!("at most {MAX_AXES} axes"), axes));
     }

@@ -185,9 +185,9 @@ fn every_truncation_is_an_error() {
 fn absurd_metadata_is_an_error() {
     let all = |build: Build, part: &str| refused(&tensors(build), part);
     for count in [u64::MAX, 1 << 63, 1 << 61, 1 << 40, 1 << 20] {
-        all(keys().list("x", U32, count, &[0; 8]), "passes the end");
-        all(keys().list("x", TEXT, count, &[0; 8]), "passes the end");
-        all(keys().list("x", 7, count, &[0; 8]), "passes the end");
+        all(keys().list("x", U32, count, &[0; 8]), "past the end");
+        all(keys().list("x", TEXT, count, &[0; 8]), "past the end");
+        all(keys().list("x", 7, count, &[0; 8]), "past the end");
         all(keys().raw("x", TEXT, &count.to_le_bytes()), "cut off");
         refused(&Build { claimed_keys: Some(count), ..tensors(keys()) }, "at most 65536 keys");
         refused(&Build { claimed_tensors: Some(count), ..tensors(keys()) }, "at most 65536 tensors");
@@ -202,7 +202,7 @@ fn absurd_metadata_is_an_error() {
     for alignment in [0, 3, 33] {
         all(keys().u32("general.alignment", alignment), "a power of two");
     }
-    all(keys().u32("general.alignment", 1 << 30), "passes the end");
+    all(keys().u32("general.alignment", 1 << 30), "past the end");
     all(keys().u32("general.alignment", 1 << 31), "below 2147483648");
     for (key, value) in
         [("llama.vocab_size", u32::MAX), ("llama.vocab_size", 1 << 30), ("llama.rope.freq_base", 0)]
@@ -227,7 +227,7 @@ fn absurd_tensors_are_errors() {
     with(head, &[1, 1, 1, 1, 1], 0, 0, "at most 4 axes");
     with(head, &[4, 3], 0, u64::MAX - 31, "");
     with(head, &[4, 3], 0, 1 << 63, "");
-    with(head, &[4, 3], 0, 1 << 40, "passes the end");
+    with(head, &[4, 3], 0, 1 << 40, "past the end");
     with(head, &[4, 3], 0, 16, "a multiple of 32");
     with(head, &[4, 3], 0, 0, "overlap");
     with(head, &[40, 3], 2, 0, "a multiple of 32 values");

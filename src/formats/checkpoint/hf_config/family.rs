@@ -32,7 +32,7 @@ impl Family {
             ("qwen3", "Qwen3ForCausalLM", Family::Qwen3),
         ];
         let expected = "\"llama\" (Llama 1 to 3.3, TinyLlama, SmolLM, SmolLM2), \"mistral\", \"qwen2\" \
-            (Qwen2, Qwen2.5) or \"qwen3\"; no other architecture is computed here";
+            (Qwen2, Qwen2.5) or \"qwen3\"; no other architecture is supported";
         if let Some(value @ Value::Null) = fields.object.get("model_type") {
             return Err(screen.refused("model_type", expected, value));
         }
@@ -97,7 +97,7 @@ pub(super) fn window(fields: &Fields<'_>, family: Family, layers: usize) -> Resu
 fn layer_types(fields: &Fields<'_>, layers: usize) -> Result<Option<usize>> {
     let Some(value) = fields.get("layer_types") else { return Ok(None) };
     let expected = "a list with \"full_attention\" for the first layers and \"sliding_attention\" for the \
-        others; no other pattern is computed here";
+        others; no other pattern is supported";
     let kinds = value.as_array().filter(|kinds| kinds.len() == layers);
     let kinds = kinds.ok_or_else(|| fields.wrong("layer_types", expected, brief(value)))?;
     let from = kinds.iter().take_while(|kind| *kind == "full_attention").count();

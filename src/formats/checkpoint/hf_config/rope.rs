@@ -47,7 +47,7 @@ pub(super) fn rope(
         "llama3" => &SCALING,
         other => {
             let expected =
-                "\"default\", \"linear\" or \"llama3\"; other kinds of RoPE scaling are not computed here";
+                "\"default\", \"linear\" or \"llama3\"; other kinds of RoPE scaling are not supported";
             let next = format!(
                 "use a model with one of these, or to compute with frequencies that are not scaled: \
                  --ignore-config {name}{kind_field}"
@@ -62,7 +62,7 @@ pub(super) fn rope(
     };
     if let Some(value @ Value::Null) = inner.get("partial_rotary_factor").filter(|_| !asked.is_empty()) {
         let full = format!("{name}partial_rotary_factor");
-        return Err(screen.refused(&full, "1: every component of a head is turned", value));
+        return Err(screen.refused(&full, "1: RoPE rotates every component of a head", value));
     }
     let idle = SCALING.iter().filter(|field| rope.get(field).is_some() && !asked.contains(field));
     screen.notes.unknown.extend(idle.map(|field| format!("{name}{field}")));
@@ -91,7 +91,7 @@ pub(super) fn rope(
 /// θ from the field beside the objects.
 fn outer_theta(fields: &Fields<'_>, screen: &Screen<'_>) -> Result<f32> {
     if let Some(value @ Value::Null) = fields.object.get("rope_theta") {
-        let expected = "a number: null is none, and stands for no default";
+        let expected = "a number; null does not stand for the default";
         return Err(screen.refused("rope_theta", expected, value));
     }
     Ok(fields.number("rope_theta")?.unwrap_or(DEFAULT_THETA))

@@ -57,7 +57,7 @@ impl<'a> Archive<'a> {
         })?;
         if range.len() > MAX_PICKLE {
             return Err(Wrong {
-                what: "the checkpoint's pickle is larger than any of its kind should be".into(),
+                what: "the checkpoint's pickle is too large".into(),
                 expected: format!("at most {MAX_PICKLE} bytes"),
                 found: format!("{} bytes", range.len()),
             });
@@ -113,8 +113,9 @@ fn entries(zip: &ZipSliceArchive<&[u8]>) -> Result<HashMap<Vec<u8>, Range<usize>
             let name = printable(&String::from_utf8_lossy(name.as_bytes()));
             return Err(Wrong {
                 what: format!("the zip entry `{name}` is compressed or encrypted"),
-                expected: "entries stored as they are, as torch.save writes them; what may be a zip bomb is not unpacked"
-                    .into(),
+                expected:
+                    "uncompressed entries, as torch.save writes them; compressed ones may be a zip bomb"
+                        .into(),
                 found: format!("{method:?}, {} bytes for {}", sizes.0, sizes.1),
             });
         }

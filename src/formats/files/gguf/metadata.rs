@@ -184,7 +184,7 @@ impl<'a> Metadata<'a> {
                 let found = brief(&json(&Value::List(*list)));
                 Err(self
                     .wrong(key, &expected, found)
-                    .next("use another model: layers of sizes of their own are not computed here"))
+                    .next("use another model: layers of different sizes are not supported"))
             }
         }
     }
@@ -305,7 +305,7 @@ fn read_list<'a>(reader: &mut Reader<'a>) -> Result<List<'a>> {
         fits.ok_or_else(|| {
             let expected = format!("an array inside the {} bytes that are left", reader.left());
             reader.wrong(
-                "an array of the metadata passes the end of the file",
+                "an array of the metadata reaches past the end of the file",
                 &expected,
                 format!("{count} elements"),
             )

@@ -38,7 +38,7 @@ pub(crate) fn header<'a>(file: &'a [u8], place: &'a str) -> Result<Header<'a>> {
     let magic = rest.bytes(4, "the word GGUF")?;
     let version = rest.u32("the version")?;
     let wrong = |found: &str| {
-        Error::model("the GGUF file is of a version that is not read here")
+        Error::model("the GGUF file has an unsupported version")
             .at(place)
             .expected("GGUF version 2 or 3, little-endian")
             .found(found)

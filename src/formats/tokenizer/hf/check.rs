@@ -88,13 +88,13 @@ pub(super) fn read(text: &str) -> Result<Checked, Wrong> {
     one_of("model", &model.kind, MODELS)?;
     let has = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
     if has(&model.continuing_subword_prefix) || has(&model.end_of_word_suffix) {
-        return Err(("a model without marks inside words".into(), "a subword prefix or word suffix".into()));
+        return Err((
+            "a model without subword prefix or word suffix".into(),
+            "a subword prefix or word suffix".into(),
+        ));
     }
     if model.dropout.is_some_and(|dropout| dropout != 0.0) {
-        return Err((
-            "a model that splits the same text in the same way".into(),
-            "a model with dropout".into(),
-        ));
+        return Err(("a deterministic model".into(), "a model with dropout".into()));
     }
     let shortest = check_added(&sections.added_tokens)?;
     let added = sections.added_tokens.iter().map(|token| token.id + 1).max().unwrap_or(0);

@@ -188,9 +188,8 @@ impl Growth {
         if self == (Self { shortest: self.shortest, ..Self::NONE }) || most <= MAX_NORMALIZED {
             return Ok(());
         }
-        let expected =
-            format!("a text that the tokenizer's normalizers make at most {MAX_NORMALIZED} bytes of");
-        Err((expected, format!("{bytes} bytes, of which they may make {most}")))
+        let expected = format!("a normalized text of at most {MAX_NORMALIZED} bytes");
+        Err((expected, format!("{bytes} bytes, which the tokenizer's normalizers may lengthen to {most}")))
     }
 }
 
