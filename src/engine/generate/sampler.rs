@@ -232,8 +232,8 @@ impl Sampler {
         let found = walk(&self.sums, &mut sum, &reached)?;
         let mut near = mem::take(&mut self.near);
         near.resize(near.len().max(self.probs.len()), 0);
-        // Every rank is written, but `count` advances only past those that belong here, because a branch could not be
-        // predicted. These leading bits are those of positive numbers, except for 0 itself.
+        // Every rank is written, and `count` advances only if the rank has these leading bits. A branch would often be
+        // mispredicted. The range excludes the probability 0.
         let first = ((found as u32) << MANTISSA).max(1);
         let after = (found as u32 + 1) << MANTISSA;
         let mut count = 0;
@@ -292,8 +292,8 @@ fn keep(ranks: &mut [u64], stays: impl Fn(u64) -> bool) -> usize {
     count
 }
 
-/// The index at which the sum of `sums`, from the last to the first, has `reached` its target, or else the first
-/// nonzero one. `sum` is the start value; afterwards it includes everything before that index.
+/// The index at which the sum of `sums`, from the last to the first, has `reached` its target, or else the lowest index
+/// with a nonzero value. `sum` is the start value; afterwards it includes all values before that index.
 fn walk(sums: &[f64], sum: &mut f64, reached: impl Fn(f64) -> bool) -> Option<usize> {
     let mut found = None;
     for (at, part) in sums.iter().enumerate().rev().filter(|(_, part)| **part > 0.0) {

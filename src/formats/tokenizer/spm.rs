@@ -64,8 +64,9 @@ pub(super) struct Pieces {
     longest: usize,
     /// The pieces of [`Kind::User`].
     user: Specials,
-    /// The pairs of characters that are adjacent in a piece, computed when a long text is split. `None` if a piece is
-    /// unused: it is split as it was last merged anywhere in the text, so a text cannot be cut.
+    /// The pairs of characters that are adjacent in a piece, computed when a long text is split. `None` if the
+    /// vocabulary has unused pieces. Such a piece is split in the way it was last merged anywhere in the text, so the
+    /// text must not be cut.
     neighbours: OnceLock<Option<HashSet<(char, char)>>>,
 }
 

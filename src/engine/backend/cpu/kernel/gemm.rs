@@ -211,7 +211,7 @@ pub(super) fn gemm<T: Tile>(
                 // (tile, level, token, row): the sum of 2^level remainders.
                 let sums = take(&mut scratch.sums, block.len() * LEVELS * T::ROWS);
                 for (turn, remainder) in ORDER.into_iter().enumerate() {
-                    // The number of sums that wait for this one is the number of trailing ones of the turn in binary.
+                    // The turn, written in binary, has as many trailing ones as sums wait for this one.
                     let level = turn.trailing_ones() as usize;
                     let panel = &panel[remainder * stride..][..steps * T::ROWS];
                     let mut x = &x[remainder * x.len() / LANES..][..x.len() / LANES];
