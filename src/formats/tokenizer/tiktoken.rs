@@ -10,10 +10,10 @@
 //! enough: the last two parts that it is merged from when it is encoded alone. No other pair with the same
 //! concatenation ever becomes adjacent.
 //!
-//! The reason: consider two adjacent parts in a text. No merge has crossed their outer ends. The merges between these
-//! ends depend only on their order and positions. They are therefore the first merges of the token encoded alone, and
-//! that encoding has two parts at most once. (`TikTokenConverter` in transformers uses every split of a token into two
-//! others: the same ids, but up to n pairs for a token of n bytes.)
+//! The reason: consider two adjacent parts in a text whose concatenation is a token. No merge has crossed their outer
+//! ends. The merges between these ends depend only on their order and positions. They are therefore the first merges of
+//! the token encoded alone, and that encoding has two parts at most once. (`TikTokenConverter` in transformers uses
+//! every split of a token into two others: the same ids, but up to n pairs for a token of n bytes.)
 
 use std::cmp::Reverse;
 
