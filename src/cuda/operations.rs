@@ -104,15 +104,15 @@ impl Backend for Cuda {
         self.precision
     }
 
-    fn keeps_order(&self, operation: Operation) -> bool {
+    fn bit_exact(&self, operation: Operation) -> bool {
         operation != Operation::Attention
     }
 
-    fn product_keeps_order(&self, matrix: &Matrix, tokens: usize) -> bool {
-        product::keeps_order(self.precision, matrix, tokens)
+    fn product_bit_exact(&self, matrix: &Matrix, tokens: usize) -> bool {
+        product::bit_exact(self.precision, matrix, tokens)
     }
 
-    fn cuts_off(&self) -> bool {
+    fn truncates_sums(&self) -> bool {
         self.precision == Precision::Bf16
     }
 

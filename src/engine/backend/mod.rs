@@ -153,12 +153,12 @@ pub type Made<'a, B> = dyn FnMut(usize, &<B as Backend>::Buffer) -> Result<()> +
 pub type Host = cpu::Kernel;
 
 /// The tolerance for a product whose terms are added in another order, as a relative L2 distance.
-pub const ORDERS_APART: f64 = 1e-6;
+pub const REORDER_TOLERANCE: f64 = 1e-6;
 
 /// The same tolerance if partial sums are truncated instead of rounded to float32, with up to 28,672 inputs. Tensor
 /// cores truncate after every eight products (Fasi, Higham, Mikaitis and Pranesh, 2021) or less often. The results of
 /// long products are then nearer to zero, by about 3·10⁻⁹ for each input.
-pub const CUT_OFF: f64 = 1e-4;
+pub const TRUNCATION_TOLERANCE: f64 = 1e-4;
 
 /// How a token is sampled: the checked values of [`crate::generate::Sampling`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -242,16 +242,16 @@ pub trait Backend: Sized + Send + Sync {
 
     /// Whether `operation` gives the same bits as the functions of [`llama_trace_core::ops`]. If not, a viewer lets
     /// this backend compute it.
-    fn keeps_order(&self, operation: Operation) -> bool;
+    fn bit_exact(&self, operation: Operation) -> bool;
 
     /// Whether the products of `matrix` with `tokens` tokens of one sequence give the same bits as the functions of
-    /// [`llama_trace_core::ops`]. If not, their relative L2 distance from those stays under [`ORDERS_APART`], before
-    /// rounding. If the backend truncates sums ([`Backend::cuts_off`]) and there are many tokens, the bound is
-    /// [`CUT_OFF`].
-    fn product_keeps_order(&self, matrix: &Self::Matrix, tokens: usize) -> bool;
+    /// [`llama_trace_core::ops`]. If not, their relative L2 distance from those stays under [`REORDER_TOLERANCE`],
+    /// before rounding. If the backend truncates sums ([`Backend::truncates_sums`]) and there are many tokens, the
+    /// bound is [`TRUNCATION_TOLERANCE`].
+    fn product_bit_exact(&self, matrix: &Self::Matrix, tokens: usize) -> bool;
 
     /// Whether the partial sums of long products are truncated instead of rounded, as in tensor cores.
-    fn cuts_off(&self) -> bool;
+    fn truncates_sums(&self) -> bool;
 
     /// The kind of this processor, and the line of the table of processors that selects this kernel by default. `None`
     /// if the device has no such table.

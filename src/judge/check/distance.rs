@@ -16,9 +16,9 @@ const DISTANCE: f64 = 1e-5;
 pub(super) const FUSED: f64 = 1.0 / 128.0;
 
 /// The largest share of a stage's values that may be rounded to another bfloat16: where a device cuts its sums off, so many
-/// more as a distance of [`CUT_OFF`](llama_trace_engine::backend::CUT_OFF) may carry past the middle between two.
-pub(super) fn unequal(cuts_off: bool) -> f64 {
-    if cuts_off { 0.05 } else { 0.01 }
+/// more as a distance of [`TRUNCATION_TOLERANCE`](llama_trace_engine::backend::TRUNCATION_TOLERANCE) may carry past the middle between two.
+pub(super) fn unequal(truncates_sums: bool) -> f64 {
+    if truncates_sums { 0.05 } else { 0.01 }
 }
 
 /// What a stage may differ by, and so what its distance is in.
@@ -170,8 +170,8 @@ impl Verdict {
         Self {
             judge,
             check: Check::new(name, judge.bound()),
-            rounds_on_the_way: backend.keeps_order(Operation::Attention),
-            unequal: unequal(backend.cuts_off()),
+            rounds_on_the_way: backend.bit_exact(Operation::Attention),
+            unequal: unequal(backend.truncates_sums()),
             shares: BTreeMap::new(),
         }
     }

@@ -6,7 +6,7 @@
 //! | `recorded` | a run that is recorded whole, and one that nobody watches: the logits | to the bit |
 //! | `derived` | stages that follow from others, and what the pass had there ([`llama_trace_runs::replay::derive`]) | to the bit |
 //! | `threads` | every stage on one thread, and on all | to the bit |
-//! | `kernel:NAME` | each kernel of this device, and the plain functions of [`llama_trace_core::ops`], on the run's own inputs | to the bit, or [`ORDERS_APART`](llama_trace_engine::backend::ORDERS_APART) where a unit, or a device, sums in an order of its own |
+//! | `kernel:NAME` | each kernel of this device, and the plain functions of [`llama_trace_core::ops`], on the run's own inputs | to the bit, or [`REORDER_TOLERANCE`](llama_trace_engine::backend::REORDER_TOLERANCE) where a unit, or a device, sums in an order of its own |
 //! | `float64` | each stage, and its rule ([`llama_trace_core::explain`]) in float64 on the run's own inputs | [`Judge`] |
 //! | `float32` | on a device that is not the processor: each stage, and the processor's in float32 of the same ids | relative L2: 10⁻⁵ in float32, ¼ in bfloat16, ½ in int8 |
 //! | `batch` | every stage of each of three sequences in one pass, and alone | to the bit |

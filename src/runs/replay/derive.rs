@@ -43,7 +43,7 @@ pub fn is_derived<B: Backend>(backend: &B, stage: Stage) -> bool {
         // The others copy values, or say which keys are seen: nothing is computed.
         _ => return true,
     };
-    backend.keeps_order(operation)
+    backend.bit_exact(operation)
 }
 
 /// Rows of a stage: everything along the last axis is one, and they are numbered over all axes before it.

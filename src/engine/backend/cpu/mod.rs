@@ -157,15 +157,15 @@ impl Backend for Cpu {
         self.precision
     }
 
-    fn keeps_order(&self, _: Operation) -> bool {
+    fn bit_exact(&self, _: Operation) -> bool {
         true
     }
 
-    fn product_keeps_order(&self, matrix: &Matrix, tokens: usize) -> bool {
+    fn product_bit_exact(&self, matrix: &Matrix, tokens: usize) -> bool {
         tokens < MIN_PACKED || !matrix.is_for_a_unit(self.kernel)
     }
 
-    fn cuts_off(&self) -> bool {
+    fn truncates_sums(&self) -> bool {
         false
     }
 

@@ -8,8 +8,8 @@
 //! The instructions sum adjacent inputs in pairs. An output's sum therefore has another order than in
 //! [`llama_trace_core::ops::matmul::dot`], which multiplies fewer rows. To limit the difference, sums are kept short.
 //! Each [`STRETCH`] is summed separately, the smallest of the three parts first, and the stretches are added in order.
-//! The relative L2 difference of a product between the two orders stays under 10⁻⁶ ([`crate::backend::ORDERS_APART`]),
-//! which a test checks.
+//! The relative L2 difference of a product between the two orders stays under 10⁻⁶
+//! ([`crate::backend::REORDER_TOLERANCE`]), which a test checks.
 
 use std::ops::Range;
 
