@@ -77,9 +77,9 @@ pub trait AttentionSink {
 }
 
 /// A sink that wants no part of attention.
-pub struct Nobody;
+pub struct NoSink;
 
-impl AttentionSink for Nobody {
+impl AttentionSink for NoSink {
     fn wants(&self, _: AttentionPart) -> bool {
         false
     }
@@ -146,7 +146,7 @@ pub enum WholeRows<'a> {
 pub type SeeGroups<'a> = &'a mut (dyn FnMut(WholeRows<'_>) -> Result<()> + 'a);
 
 /// A callback that receives each output of a fused operation after it was computed, with its number.
-pub type Made<'a, B> = dyn FnMut(usize, &<B as Backend>::Buffer) -> Result<()> + 'a;
+pub type OnOutput<'a, B> = dyn FnMut(usize, &<B as Backend>::Buffer) -> Result<()> + 'a;
 
 /// The vector unit of the host's processor, whatever device the model runs on. It does small work on the host, such as
 /// sampling a token.
@@ -199,8 +199,8 @@ pub struct Limits {
 /// passed in say how many values are read and written, from the beginning.
 ///
 /// **Fused operations** have default bodies made of the plain operations, which define their results. A device that
-/// replaces one writes every output with the same bits and passes each output to `made`, in order. The probe therefore
-/// sees the same stages, and a recording never changes which operation runs.
+/// replaces one writes every output with the same bits and passes each output to `on_output`, in order. The probe
+/// therefore sees the same stages, and a recording never changes which operation runs.
 ///
 /// # Errors
 /// Operations over many values return [`Error::Interrupted`](llama_trace_core::error::Error::Interrupted) if
@@ -540,22 +540,22 @@ pub trait Backend: Sized + Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Fused: several products of one input. `made` receives their outputs.
+    /// Fused: several products of one input. `on_output` receives their outputs.
     fn matmuls(
         &self,
         x: &Self::Input,
         products: &mut [Product<'_, Self>],
-        made: &mut Made<'_, Self>,
+        on_output: &mut OnOutput<'_, Self>,
     ) -> Result<()> {
         for (i, Product { matrix, bias, out }) in products.iter_mut().enumerate() {
             self.matmul(x, matrix, *bias, out)?;
-            made(i, out)?;
+            on_output(i, out)?;
         }
         Ok(())
     }
 
-    /// Fused: a residual and the norm that reads it. sum = a + b, normed = RMSNorm of sum, both (rows, width). `made`
-    /// receives sum and normed.
+    /// Fused: a residual and the norm that reads it. sum = a + b, normed = RMSNorm of sum, both (rows, width).
+    /// `on_output` receives sum and normed.
     fn add_rms_norm(
         &self,
         (a, b): (&Self::Buffer, &Self::Buffer),
@@ -563,31 +563,31 @@ pub trait Backend: Sized + Send + Sync {
         eps: f32,
         (rows, width): (usize, usize),
         (sum, normed): (&mut Self::Buffer, &mut Self::Buffer),
-        made: &mut Made<'_, Self>,
+        on_output: &mut OnOutput<'_, Self>,
     ) -> Result<()> {
         self.add(a, b, rows * width, sum)?;
-        made(0, sum)?;
+        on_output(0, sum)?;
         self.rms_norm(sum, weight, eps, rows, normed)?;
-        made(1, normed)
+        on_output(1, normed)
     }
 
-    /// Fused: the gated half of the feed-forward network, `count` values of each output. `made` receives gate, silu, up
-    /// and hidden.
+    /// Fused: the gated half of the feed-forward network, `count` values of each output. `on_output` receives gate,
+    /// silu, up and hidden.
     fn swiglu(
         &self,
         x: &Self::Input,
         count: usize,
         outputs: Swiglu<'_, Self>,
-        made: &mut Made<'_, Self>,
+        on_output: &mut OnOutput<'_, Self>,
     ) -> Result<()> {
         let Swiglu { gate, silu, up, hidden } = outputs;
         self.matmul(x, gate.matrix, gate.bias, gate.out)?;
-        made(0, gate.out)?;
+        on_output(0, gate.out)?;
         self.silu(gate.out, count, silu)?;
-        made(1, silu)?;
+        on_output(1, silu)?;
         self.matmul(x, up.matrix, up.bias, up.out)?;
-        made(2, up.out)?;
+        on_output(2, up.out)?;
         self.mul(silu, up.out, count, hidden)?;
-        made(3, hidden)
+        on_output(3, hidden)
     }
 }

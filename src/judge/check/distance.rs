@@ -16,7 +16,8 @@ const DISTANCE: f64 = 1e-5;
 pub(super) const FUSED: f64 = 1.0 / 128.0;
 
 /// The largest share of a stage's values that may be rounded to another bfloat16: where a device cuts its sums off, so many
-/// more as a distance of [`TRUNCATION_TOLERANCE`](llama_trace_engine::backend::TRUNCATION_TOLERANCE) may carry past the middle between two.
+/// more as a distance of [`TRUNCATION_TOLERANCE`](llama_trace_engine::backend::TRUNCATION_TOLERANCE) may carry past the
+/// middle between two.
 pub(super) fn unequal(truncates_sums: bool) -> f64 {
     if truncates_sums { 0.05 } else { 0.01 }
 }

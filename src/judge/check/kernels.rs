@@ -14,7 +14,7 @@ use llama_trace_core::explain::{Cell, Exact, Place, Rules};
 use llama_trace_core::ops;
 use llama_trace_core::trace::{Frame, PassDims, Site, Stage};
 use llama_trace_engine::backend::{
-    AttentionShape, Backend, Nobody, Operation, PassRows, REORDER_TOLERANCE, Span,
+    AttentionShape, Backend, NoSink, Operation, PassRows, REORDER_TOLERANCE, Span,
 };
 use llama_trace_engine::model::Model;
 use llama_trace_runs::replay::derive::{derive, values};
@@ -158,7 +158,7 @@ impl<'m, B: Backend> Kernels<'m, B> {
             let (keys, cached) = (cache(values(keys))?, cache(values(cached))?);
             let mut out = backend.buffer(q.len())?;
             let (q_buffer, pass) = (written(backend, q)?, pass(backend, dims)?);
-            backend.attention(shape, &q_buffer, &pass, 0, &keys, &cached, &mut out, &mut Nobody)?;
+            backend.attention(shape, &q_buffer, &pass, 0, &keys, &cached, &mut out, &mut NoSink)?;
             read(backend, &out, q.len())
         })
     }
