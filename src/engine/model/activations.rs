@@ -5,8 +5,8 @@ use llama_trace_core::config::ModelConfig;
 use llama_trace_core::error::{Error, Result};
 
 use super::Model;
-use super::asked::Asked;
-use super::observe::Unseen;
+use super::launched::Launched;
+use super::observe::Pending;
 
 /// The maximum number of logits computed at once. The rows beyond it are computed block by block.
 pub(super) const LOGITS_AT_ONCE: usize = 1 << 24;
@@ -65,7 +65,7 @@ pub struct Activations<B: Backend> {
     /// (R, D): the output of a layer; swapped with `x`.
     pub(super) ffn_residual: B::Buffer,
     /// (rows, D): the input rows of the head.
-    pub(super) some: B::Buffer,
+    pub(super) head_input: B::Buffer,
     /// (rows, D)
     pub(super) final_norm: B::Buffer,
     /// (rows, V)
@@ -77,9 +77,9 @@ pub struct Activations<B: Backend> {
     /// For each span, the row of `logits` of its last token.
     pub(super) last_rows: Vec<usize>,
     /// Values that the probe has not received yet.
-    pub(super) unseen: Unseen,
+    pub(super) pending: Pending,
     /// The pass that was launched ahead, before its token ids were known on the host.
-    pub(super) ahead: Option<Asked>,
+    pub(super) ahead: Option<Launched>,
 }
 
 impl<B: Backend> Activations<B> {
@@ -121,13 +121,13 @@ impl<B: Backend> Activations<B> {
             ffn_hidden: buffer(f)?,
             ffn_down: buffer(d)?,
             ffn_residual: buffer(d)?,
-            some: model.backend.buffer(0)?,
+            head_input: model.backend.buffer(0)?,
             final_norm: model.backend.buffer(0)?,
             logits: model.backend.buffer(0)?,
             input: model.backend.input(),
             logit_rows: 0,
             last_rows: Vec::new(),
-            unseen: Unseen::default(),
+            pending: Pending::default(),
             ahead: None,
         })
     }
@@ -151,7 +151,7 @@ impl<B: Backend> Activations<B> {
             let room = |width: usize| {
                 model.backend.buffer(rows * width).map_err(|error| no_room(error, config, rows))
             };
-            (self.some, self.final_norm, self.logits) =
+            (self.head_input, self.final_norm, self.logits) =
                 (room(config.dim)?, room(config.dim)?, room(config.vocab)?);
             self.logit_rows = rows;
         }

@@ -8,7 +8,7 @@ use crate::backend::{Backend, Draw, Drawn, Span};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::NoProbe;
 
-use super::asked::{Asked, Step};
+use super::launched::{Launched, Step};
 use super::{Activations, KvCache, Model, forward, pass};
 
 /// Runs pass number `pass` like [`pass::forward_and_draw`], with one draw for each span and without a probe. If this
@@ -28,9 +28,9 @@ pub fn pass_and_next<B: Backend>(
     (ids, draws): (&[u32], &[Draw]),
     next: &[Draw],
 ) -> Result<Vec<Drawn>> {
-    let asked = work.ahead.take();
-    let count = asked.as_ref().map_or(spans.len(), |asked| asked.steps.len());
-    let (places, count) = match asked.and_then(|asked| asked.places(spans, (ids, draws))) {
+    let launched = work.ahead.take();
+    let count = launched.as_ref().map_or(spans.len(), |launched| launched.steps.len());
+    let (places, count) = match launched.and_then(|launched| launched.places(spans, (ids, draws))) {
         Some(places) => (places, count),
         None => {
             pass::check_room(caches, spans)?;
@@ -48,7 +48,7 @@ pub fn pass_and_next<B: Backend>(
     let all = model.backend.drawn(&work.pass)?;
     let drawn: Vec<Drawn> = places.iter().filter_map(|&place| all.get(place).copied()).collect();
     let step = |((&span, drawn), &draw): ((&Span, &Drawn), &Draw)| Step { span, id: drawn.id, draw };
-    work.ahead = follows.then(|| Asked { steps: after.iter().zip(&drawn).zip(next).map(step).collect() });
+    work.ahead = follows.then(|| Launched { steps: after.iter().zip(&drawn).zip(next).map(step).collect() });
     for (cache, span) in caches.iter_mut().zip(spans) {
         cache.set_len(span.keys());
     }

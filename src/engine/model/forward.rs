@@ -34,7 +34,7 @@ pub(super) fn embed<B: Backend>(
 ) -> Result<()> {
     let backend = &model.backend;
     let place = (&work.pass, work.number);
-    let mut see = Observer::new(model, probe, place, &mut work.unseen, &work.spans, &PassRows::All);
+    let mut see = Observer::new(model, probe, place, &mut work.pending, &work.spans, &PassRows::All);
     backend.embedding(&model.weights.embedding, &work.pass, &mut work.x)?; // (T, D)
     see.stage(Stage::Embedding, &work.x)?;
 
@@ -63,7 +63,7 @@ pub fn layer<B: Backend>(
     let LayerWeights { attn_norm, wq, wk, wv, q_norm, k_norm, wo, ffn_norm, w1, w2, w3 } =
         &model.weights.layers[l];
     let place = (&work.pass, work.number);
-    let mut see = Observer::new(model, probe, place, &mut work.unseen, &work.spans, all).in_layer(l);
+    let mut see = Observer::new(model, probe, place, &mut work.pending, &work.spans, all).in_layer(l);
 
     // Attention: what does each token take from the tokens before it?
     backend.rms_norm(&work.x, attn_norm, config.norm_eps, t, &mut work.attn_norm)?; // (T, D)
@@ -160,17 +160,17 @@ pub(super) fn head<B: Backend>(
     rows: &PassRows,
     probe: &mut dyn Probe,
 ) -> Result<()> {
-    let (config, backend, d) = (&model.config, &model.backend, model.config.dim);
+    let (config, backend, weights, d) = (&model.config, &model.backend, &model.weights, model.config.dim);
     let t = rows.count(&work.spans);
     work.reserve_head(model, t)?;
     let place = (&work.pass, work.number);
-    let mut see = Observer::new(model, probe, place, &mut work.unseen, &work.spans, rows);
-    backend.rows(&work.x, d, &work.pass, rows, &mut work.some)?; // (T, D), T of these rows
-    backend.rms_norm(&work.some, &model.weights.final_norm, config.norm_eps, t, &mut work.final_norm)?; // (T, D)
+    let mut see = Observer::new(model, probe, place, &mut work.pending, &work.spans, rows);
+    backend.rows(&work.x, d, &work.pass, rows, &mut work.head_input)?; // (T, D), T of these rows
+    backend.rms_norm(&work.head_input, &weights.final_norm, config.norm_eps, t, &mut work.final_norm)?; // (T, D)
     see.stage(Stage::FinalNorm, &work.final_norm)?;
 
     backend.prepare(&work.final_norm, d, &work.pass, rows, &mut work.input)?;
     see.quantized(Stage::FinalNormQ8, Stage::FinalNormScale, &work.input)?;
-    backend.matmul(&work.input, model.weights.head(), None, &mut work.logits)?; // (T, V)
+    backend.matmul(&work.input, weights.head(), None, &mut work.logits)?; // (T, V)
     see.stage(Stage::Logits, &work.logits)
 }

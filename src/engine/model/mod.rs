@@ -2,13 +2,13 @@
 
 mod activations;
 pub mod ahead;
-mod asked;
 mod fingerprint;
 pub mod forward;
 pub mod kv_cache;
+mod launched;
 mod observe;
 pub mod pass;
-mod reading;
+mod weight_rows;
 mod weights;
 
 use crate::backend::Backend;

@@ -1,7 +1,7 @@
 //! The observer between the pass and the probe. It turns a buffer of a stage into rows of a site, if the probe wants
 //! them. In a pass over several sequences, the rows of each sequence get their own site.
 //!
-//! A device may copy values to the host asynchronously during a whole pass ([`Unseen`]). They are handed to the probe
+//! A device may copy values to the host asynchronously during a whole pass ([`Pending`]). They are handed to the probe
 //! at the end of the pass, or earlier if there is no room for more. Values that are on the host already wait for them,
 //! so the probe sees the order of the pass.
 
@@ -19,12 +19,12 @@ const VALUES_AT_ONCE: usize = 1 << 20;
 
 /// Values of a pass that the probe wants and has not received yet.
 #[derive(Default)]
-pub(super) struct Unseen {
+pub(super) struct Pending {
     /// Whether the pass runs as a whole, so that its end hands these values over.
-    waits: bool,
-    on_their_way: Vec<(Site, Range<usize>, Late)>,
+    deferred: bool,
+    queue: Vec<(Site, Range<usize>, Late)>,
     /// The number of values stored here.
-    here: usize,
+    host_values: usize,
 }
 
 /// Values that the probe receives later.
@@ -39,10 +39,10 @@ enum Late {
 /// The maximum number of host values queued behind fetched ones.
 const MOST_WAITING: usize = 1 << 20;
 
-impl Unseen {
+impl Pending {
     /// Nothing yet; fetched values may be handed over later.
-    pub(super) fn of_a_whole_pass() -> Self {
-        Self { waits: true, ..Self::default() }
+    pub(super) fn of_whole_pass() -> Self {
+        Self { deferred: true, ..Self::default() }
     }
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Observer<'a, B: Backend> {
     backend: &'a B,
     probe: &'a mut dyn Probe,
     pass: &'a B::Pass,
-    unseen: &'a mut Unseen,
+    pending: &'a mut Pending,
     sizes: Sizes,
     layer: Option<usize>,
     /// The parts of the buffers that belong to each sequence, in order; empty if there is no probe.
@@ -76,7 +76,7 @@ impl<'a, B: Backend> Observer<'a, B> {
         model: &'a Model<B>,
         probe: &'a mut dyn Probe,
         (pass, number): (&'a B::Pass, usize),
-        unseen: &'a mut Unseen,
+        pending: &'a mut Pending,
         spans: &[Span],
         rows: &PassRows,
     ) -> Self {
@@ -95,7 +95,7 @@ impl<'a, B: Backend> Observer<'a, B> {
                 parts.push(Part { sequence, dims, at: at - held.len(), tokens: held });
             }
         }
-        Self { backend: &model.backend, probe, pass, unseen, sizes: model.sizes(), layer: None, parts }
+        Self { backend: &model.backend, probe, pass, pending, sizes: model.sizes(), layer: None, parts }
     }
 
     /// The same observer inside a layer.
@@ -184,17 +184,17 @@ impl<'a, B: Backend> Observer<'a, B> {
     ) -> Result<bool> {
         let fetched = self.begin_to_fetch(begin)?.map(|fetched| (site, rows.clone(), Late::Fetched(fetched)));
         let begun = fetched.is_some();
-        self.unseen.on_their_way.extend(fetched);
+        self.pending.queue.extend(fetched);
         Ok(begun)
     }
 
     /// Starts an asynchronous fetch with `begin`. If there is no room, the pending values are handed over first.
     fn begin_to_fetch<T>(&mut self, begin: impl Fn(&B, &B::Pass) -> Result<Option<T>>) -> Result<Option<T>> {
-        if !self.unseen.waits {
+        if !self.pending.deferred {
             return Ok(None);
         }
         let fetched = begin(self.backend, self.pass)?;
-        if fetched.is_some() || self.unseen.on_their_way.is_empty() {
+        if fetched.is_some() || self.pending.queue.is_empty() {
             return Ok(fetched);
         }
         self.show()?;
@@ -203,7 +203,7 @@ impl<'a, B: Backend> Observer<'a, B> {
 
     /// Lets the device copy the pending values to the host while it continues.
     pub(super) fn bring(&self) -> Result<()> {
-        match self.unseen.on_their_way.is_empty() {
+        match self.pending.queue.is_empty() {
             true => Ok(()),
             false => self.backend.bring(self.pass),
         }
@@ -212,7 +212,7 @@ impl<'a, B: Backend> Observer<'a, B> {
     /// Hands the pending values over to the probe.
     pub(super) fn show(&mut self) -> Result<()> {
         let (backend, pass) = (self.backend, self.pass);
-        for (site, rows, late) in std::mem::take(&mut self.unseen.on_their_way) {
+        for (site, rows, late) in std::mem::take(&mut self.pending.queue) {
             let mut give = |values: Values<'_>| self.hand_over(site, rows.clone(), values);
             match late {
                 Late::Fetched(fetched) => {
@@ -226,19 +226,19 @@ impl<'a, B: Backend> Observer<'a, B> {
                 Late::Here(values) => give(Values::F32(&values))?,
             }
         }
-        self.unseen.here = 0;
+        self.pending.host_values = 0;
         backend.all_shown(pass);
         Ok(())
     }
 
     /// Records `rows` of a site, after the pending values.
     fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) -> Result<()> {
-        if !self.unseen.on_their_way.is_empty() {
+        if !self.pending.queue.is_empty() {
             if let Values::F32(few) = values
-                && self.unseen.here + few.len() <= MOST_WAITING
+                && self.pending.host_values + few.len() <= MOST_WAITING
             {
-                self.unseen.here += few.len();
-                self.unseen.on_their_way.push((site, rows, Late::Here(few.to_vec())));
+                self.pending.host_values += few.len();
+                self.pending.queue.push((site, rows, Late::Here(few.to_vec())));
                 return Ok(());
             }
             self.show()?;
@@ -273,7 +273,7 @@ impl<'a, B: Backend> Observer<'a, B> {
             if let Some([of_values, of_scales]) = fetched {
                 let late = [Late::FetchedInt8(of_values), Late::Fetched(of_scales)];
                 for ((site, rows), late) in sites.into_iter().zip(rows).zip(late) {
-                    self.unseen.on_their_way.extend(site.map(|site| (site, rows, late)));
+                    self.pending.queue.extend(site.map(|site| (site, rows, late)));
                 }
                 continue;
             }
@@ -342,14 +342,14 @@ impl<B: Backend> AttentionSink for Sink<'_, '_, B> {
     }
 
     fn waits(&self) -> bool {
-        self.see.unseen.waits
+        self.see.pending.deferred
     }
 
     fn fetched(&mut self, part: AttentionPart, fetched: Fetched) {
         let (held, stage) = (&self.see.parts[self.span], stage(part));
         let rows = 0..self.see.sizes.rows(stage.axes(), held.dims);
         let late = (self.see.site(held, stage), rows, Late::Fetched(fetched));
-        self.see.unseen.on_their_way.push(late);
+        self.see.pending.queue.push(late);
     }
 }
 

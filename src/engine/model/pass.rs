@@ -13,7 +13,7 @@ use llama_trace_core::trace::{Probe, Stage};
 
 use super::activations::{Activations, LOGITS_AT_ONCE};
 use super::forward::{embed, head, layer};
-use super::observe::{Observer, Unseen};
+use super::observe::{Observer, Pending};
 use super::{KvCache, Model};
 
 /// Runs a pass over `spans`. `ids` holds the tokens of all spans, one span after the other. They take the positions
@@ -53,7 +53,7 @@ pub fn forward_and_draw<B: Backend>(
 ) -> Result<Vec<Drawn>> {
     check_room(caches, spans)?;
     model.backend.all_shown(&work.pass);
-    work.unseen = Unseen::of_a_whole_pass();
+    work.pending = Pending::of_whole_pass();
     let mut run = || {
         begin(model, work, pass, spans, (ids, draws), probe)?;
         after_begin(model, caches, work, probe)?;
@@ -62,7 +62,7 @@ pub fn forward_and_draw<B: Backend>(
         }
         // The values of the first layers are handed over while the device computes the last ones.
         let place = (&work.pass, pass);
-        Observer::new(model, probe, place, &mut work.unseen, spans, &PassRows::All).show()?;
+        Observer::new(model, probe, place, &mut work.pending, spans, &PassRows::All).show()?;
         match draws.is_empty() {
             true => model.backend.sync().map(|()| Vec::new()),
             false => model.backend.drawn(&work.pass),
@@ -70,7 +70,7 @@ pub fn forward_and_draw<B: Backend>(
     };
     let drawn = run();
     // Discard the fetches of an aborted pass.
-    work.unseen = Unseen::default();
+    work.pending = Pending::default();
     let drawn = drawn?;
     for (cache, span) in caches.iter_mut().zip(spans) {
         cache.set_len(span.keys());
@@ -116,7 +116,7 @@ pub fn begin<B: Backend>(
     work.set(pass, spans);
     backend.begin_pass(ids, spans, draws, &mut work.pass)?;
     let place = (&work.pass, pass);
-    Observer::new(model, probe, place, &mut work.unseen, spans, &PassRows::All).ids(Stage::Tokens, ids)?;
+    Observer::new(model, probe, place, &mut work.pending, spans, &PassRows::All).ids(Stage::Tokens, ids)?;
     embed(model, work, probe)
 }
 
@@ -128,7 +128,7 @@ pub fn begin<B: Backend>(
 pub fn finish<B: Backend>(model: &Model<B>, work: &mut Activations<B>, probe: &mut dyn Probe) -> Result<()> {
     for span in 0..work.spans.len() {
         let place = (&work.pass, work.number);
-        let see = Observer::new(model, probe, place, &mut work.unseen, &work.spans, &PassRows::All);
+        let see = Observer::new(model, probe, place, &mut work.pending, &work.spans, &PassRows::All);
         let stages = [Stage::FinalNorm, Stage::FinalNormQ8, Stage::FinalNormScale, Stage::Logits];
         if stages.into_iter().any(|stage| see.wants(span, stage)) {
             before_last(model, work, span, 0..work.spans[span].tokens - 1, probe)?;

@@ -3,7 +3,7 @@
 use crate::backend::{Draw, Span};
 
 /// A pass that was launched before its token ids were known. They are known now.
-pub(super) struct Asked {
+pub(super) struct Launched {
     pub(super) steps: Vec<Step>,
 }
 
@@ -15,7 +15,7 @@ pub(super) struct Step {
     pub(super) draw: Draw,
 }
 
-impl Asked {
+impl Launched {
     /// For each span of a pass over `spans`, its index in this pass. Returns `None` if this was a different pass.
     pub(super) fn places(&self, spans: &[Span], (ids, draws): (&[u32], &[Draw])) -> Option<Vec<usize>> {
         if ids.len() != spans.len() {
@@ -24,7 +24,7 @@ impl Asked {
         let step = |((&span, &id), &draw)| Step { span, id, draw };
         let mut steps = spans.iter().zip(ids).zip(draws).map(step);
         steps.try_fold(Vec::new(), |mut places, step| {
-            places.push(self.steps.iter().position(|asked| *asked == step)?);
+            places.push(self.steps.iter().position(|launched| *launched == step)?);
             Some(places)
         })
     }
