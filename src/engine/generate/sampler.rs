@@ -108,7 +108,7 @@ impl Sampler {
 
     /// The parameters of the draw that follows after `others` more draws, for a device that samples itself. Call
     /// [`Sampler::skip`] after the device has drawn.
-    pub fn coming_draw(&self, others: usize) -> Drawing {
+    pub fn next_draw(&self, others: usize) -> Drawing {
         let Sampling { temperature, top_k, top_p, .. } = self.sampling;
         let random = if temperature == 0.0 {
             0.0

@@ -291,7 +291,7 @@ pub(super) fn draws<B: Backend>(
     if !model.backend.draws() || sequences.iter().all(watched) {
         return Vec::new();
     }
-    sequences.iter().map(|sequence| sequence.text.sampler.coming_draw(0)).collect()
+    sequences.iter().map(|sequence| sequence.text.sampler.next_draw(0)).collect()
 }
 
 /// The draws of the device for the pass after the next pass, which reads `ids`. Empty if a text is known to end before
@@ -303,7 +303,7 @@ fn draws_after<B: Backend>(sequences: &[&mut Sequence<B>], ids: &[Vec<u32>]) -> 
     if !sequences.iter().zip(ids).all(goes_on) {
         return Vec::new();
     }
-    sequences.iter().map(|sequence| sequence.text.sampler.coming_draw(1)).collect()
+    sequences.iter().map(|sequence| sequence.text.sampler.next_draw(1)).collect()
 }
 
 /// Runs pass number `pass` over `ids` of each of `sequences`. The device draws with `draws`; returns what it drew. The

@@ -5,7 +5,7 @@ pub(super) mod byte_level;
 mod check;
 mod decoder;
 mod folder;
-mod merging;
+mod merge_steps;
 mod pieces;
 mod sizes;
 mod wrong;
@@ -20,7 +20,7 @@ use tokenizers::{PreTokenizedString, PreTokenizer};
 
 use self::check::Checked;
 use self::decoder::Decoding;
-use self::merging::Rules;
+use self::merge_steps::Rules;
 use super::{Stretch, TextStream, TokenBytes, Tokenizer, label};
 use crate::files::{Beside, printable};
 use llama_trace_core::error::{Error, Result};
@@ -219,7 +219,7 @@ impl Tokenizer for HfTokenizer {
     }
 
     fn merges(&self, text: &str, plain: bool) -> Result<Option<Vec<Stretch>>> {
-        merging::stretches(self, text, plain)
+        merge_steps::stretches(self, text, plain)
     }
 
     fn encode_marked(&self, text: &str) -> Result<Vec<u32>> {

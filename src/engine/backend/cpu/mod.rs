@@ -15,7 +15,7 @@ mod limits;
 mod matrix;
 mod memory;
 #[cfg(test)]
-mod stopping;
+mod stop_latency;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 

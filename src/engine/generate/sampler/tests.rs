@@ -214,8 +214,8 @@ fn before_the_last_draw_a_sampler_draws_that_once_more() {
         let sampling = Sampling { temperature: 1.0, seed: 11, ..Sampling::default() };
         let mut sampler = Sampler::new(sampling).unwrap().with_stream(stream);
         let drawn: Vec<u32> = (0..9).map(|pass| sampler.sample(&logits, 0, pass, &mut NoProbe)).collect();
-        let (mut again, coming) = (sampler.before_the_last(), sampler.random(9));
-        assert_eq!((again.random(0), again.random(1)), (sampler.random(8), coming));
+        let (mut again, upcoming) = (sampler.before_the_last(), sampler.random(9));
+        assert_eq!((again.random(0), again.random(1)), (sampler.random(8), upcoming));
         assert_eq!(again.look(&logits, 0, None).unwrap().drawn, drawn[8]);
         let parted = again.before(1, sampling).unwrap().sample(&logits, 0, 1, &mut NoProbe);
         assert_eq!(again.sample(&logits, 0, 0, &mut NoProbe), drawn[8]);

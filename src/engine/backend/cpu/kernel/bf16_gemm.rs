@@ -154,7 +154,7 @@ impl Unit {
         buffers: &mut Buffers<'_>,
     ) {
         let weights = if self.reads_in_place(w, rows, stretch) {
-            Weights::lying(w, rows, stretch.clone())
+            Weights::in_place(w, rows, stretch.clone())
         } else {
             let weights = &mut buffers.weights[..stretch.len().div_ceil(STEP) * TWO_TILES];
             self.copy(w, rows.clone(), stretch.clone(), buffers.widened, weights);

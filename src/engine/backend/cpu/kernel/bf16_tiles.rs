@@ -63,7 +63,7 @@ impl<'w> Weights<'w> {
     }
 
     /// Some rows and inputs of `w` in place; `w` must be bfloat16.
-    pub(super) fn lying(w: Rows<'w>, rows: &Range<usize>, inputs: Range<usize>) -> Self {
+    pub(super) fn in_place(w: Rows<'w>, rows: &Range<usize>, inputs: Range<usize>) -> Self {
         let (row, steps) = (w.row(0).len(), inputs.len() / STEP);
         let inputs = w.range(inputs);
         let bytes = &w.bytes[rows.start * row + inputs.start..(rows.end - 1) * row + inputs.end];

@@ -420,12 +420,12 @@ fn what_is_emulated_is_available_and_does_its_work() {
             continue;
         }
         assert!(names.contains(&name), "{name} among {names:?}");
-        let lacking = match name {
+        let missing = match name {
             "amx" => !amx::in_the_processor(),
             _ => !is_x86_feature_detected!("avxvnni"),
         };
         let before = done.load(Ordering::Relaxed);
         every_kernel_gives_the_bits_of_the_plain_int8_products();
-        assert_eq!(done.load(Ordering::Relaxed) > before, lacking, "{name} carried out by hand");
+        assert_eq!(done.load(Ordering::Relaxed) > before, missing, "{name} carried out by hand");
     }
 }
