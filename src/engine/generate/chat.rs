@@ -138,8 +138,8 @@ impl<'m, B: Backend> Chat<'m, B> {
     /// everything completed until then is kept.
     ///
     /// # Errors
-    /// Returns [`Error::Prompt`] if the prompt cannot be run, for example because it is longer than the context,
-    /// [`Error::Interrupted`] if the whole process was asked to stop, and the errors of `sink`.
+    /// Returns [`Error::Prompt`] if the prompt cannot be run, for example because it is longer than the context.
+    /// Returns [`Error::Interrupted`] if the whole process was asked to stop. Also returns the errors of `sink`.
     pub fn answer<E: From<Error>>(
         &mut self,
         prompt: &[u32],

@@ -32,8 +32,8 @@ impl Sampler {
     /// Creates a sampler at the start of its random numbers.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] if the temperature is negative or so small that divided logits overflow float32, if
-    /// top-p is not in 0 … 1, or if one of the two is NaN.
+    /// Returns [`Error::Usage`] if the temperature is negative, or so small that divided logits overflow float32. The
+    /// same if top-p is not in 0 … 1, or if one of the two is NaN.
     pub fn new(sampling: Sampling) -> Result<Self> {
         let wrong = |option: &str, expected: &str, found: f32| {
             Error::usage(format!("{option} is out of range"))

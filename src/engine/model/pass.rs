@@ -1,5 +1,6 @@
-//! The frame around the computation of a pass ([`super::forward`]). It knows the tokens and sequences of the pass, the
-//! cache contents after it, the rows of the logits that the probe wants, and the tokens that a device samples itself.
+//! The frame around the computation of a pass ([`super::forward`]). It knows the tokens and sequences of the pass, and
+//! the cache contents after it. It also knows the rows of the logits that the probe wants, and the tokens that a device
+//! samples itself.
 //!
 //! [`forward`] is [`begin`], then [`layer`] for every layer, then [`finish`]. These three are public because a viewer
 //! that did not record everything runs single layers again, from the recorded input. The arguments of `begin` stay in
@@ -39,9 +40,9 @@ pub fn forward<B: Backend>(
 ///
 /// # Errors
 /// Returns [`Interrupted`](llama_trace_core::error::Error::Interrupted) if the backend was asked to stop
-/// ([`Backend::stop`]), [`Prompt`](llama_trace_core::error::Error::Prompt) if a cache is full or there is not enough
-/// memory for the pass, and the backend's error if it fails. The caches then keep their previous contents, and the same
-/// pass can be run again.
+/// ([`Backend::stop`]). Returns [`Prompt`](llama_trace_core::error::Error::Prompt) if a cache is full, or if there is
+/// not enough memory for the pass. Also returns the backend's error if it fails. The caches then keep their previous
+/// contents, and the same pass can be run again.
 pub fn forward_and_draw<B: Backend>(
     model: &Model<B>,
     caches: &mut [&mut KvCache<B>],

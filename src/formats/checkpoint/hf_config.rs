@@ -25,8 +25,8 @@ use llama_trace_core::error::Result;
 ///
 /// # Errors
 /// Returns [`Error::Model`](llama_trace_core::error::Error::Model) if the text is not a JSON object, a field has the
-/// wrong type, or the model has an unsupported part, and [`llama_trace_core::error::Error::Usage`] if ignoring a field
-/// has no effect.
+/// wrong type, or the model has an unsupported part. Returns [`llama_trace_core::error::Error::Usage`] if ignoring a
+/// field has no effect.
 pub fn model_config(text: &str, place: &str, ignore: &[String]) -> Result<(ModelConfig, Notes)> {
     let mut object = parse_object(text, place)?;
     let mut screen = Screen::new(place, ignore);

@@ -11,7 +11,7 @@ use llama_trace_core::error::{Error, Result};
 const BUFFERS: &[&str] =
     &["rotary_emb.inv_freq", "rope.freqs", "mask", "masked_bias", "position_ids", "cos_cached", "sin_cached"];
 
-/// Name parts that are not allowed in a tensor outside the model's own parts: they mark a change of an inner tensor, or
+/// Name parts that are not allowed in a tensor outside the model's own parts. They mark a change of an inner tensor, or
 /// a part of a quantised one.
 const CHANGES: &[&str] = &[
     "lora",

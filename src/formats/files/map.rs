@@ -29,8 +29,8 @@ impl File {
     /// use. Only a copy of the file could prevent this, so a model file must not be changed while it runs.
     ///
     /// # Errors
-    /// Returns [`Error::Model`] if the file cannot be opened, is not a regular file, is empty, or cannot be mapped, and
-    /// [`Error::Prompt`] if there is not enough memory for it.
+    /// Returns [`Error::Model`] if the file cannot be opened, is not a regular file, is empty, or cannot be mapped.
+    /// Returns [`Error::Prompt`] if there is not enough memory for it.
     fn open(path: &Path) -> Result<Self> {
         let (file, size) = open_regular(path)?;
         if size == 0 {
@@ -100,7 +100,7 @@ impl Held for File {
 /// Maps the file at `path` read-only and returns its bytes. The file must not be changed while it is in use.
 ///
 /// # Errors
-/// Returns [`Error::Model`] if the file cannot be opened, is not a regular file, is empty, or cannot be mapped, and
+/// Returns [`Error::Model`] if the file cannot be opened, is not a regular file, is empty, or cannot be mapped. Returns
 /// [`Error::Prompt`] if there is not enough memory for it.
 pub fn map(path: &Path) -> Result<Bytes> {
     File::open(path).map(Bytes::held)

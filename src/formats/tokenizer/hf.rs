@@ -83,8 +83,8 @@ fn compile_expression() {
     });
 }
 
-/// The special token that encoding adds before a text, if any: the first token of the empty text, if a text of one
-/// letter begins with it too. Otherwise that token is an end token.
+/// The special token that encoding adds before a text, if any. It is the first token of the empty text, and a text of
+/// one letter must begin with it too. Otherwise it is an end token.
 fn leading_special(inner: &tokenizers::Tokenizer) -> std::result::Result<Option<u32>, String> {
     let first = |text: &str| -> std::result::Result<_, String> {
         let encoding = guarded(|| inner.encode(text, true))?;

@@ -77,8 +77,8 @@ fn parse_line(line: &[u8]) -> Option<(Vec<u8>, u32)> {
 /// those of 3.1 and later.
 ///
 /// # Errors
-/// Returns [`Error::Model`] if a line is not a token with its rank, a token is too long, a rank or a token is missing
-/// or repeated, or a byte has no token.
+/// Returns [`Error::Model`] if a line is not a token with its rank, or if a token is too long. The same if a rank or a
+/// token is missing or repeated, or if a byte has no token.
 pub(super) fn parse(bytes: &[u8], llama_3: bool, place: &str) -> Result<HfTokenizer> {
     parse_with(bytes, &names(if llama_3 { LLAMA_3 } else { LLAMA_3_1 }), place)
 }

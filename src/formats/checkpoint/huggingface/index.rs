@@ -108,8 +108,8 @@ pub(super) fn read_file(path: &Path) -> Result<Contents> {
     }
 }
 
-/// Opens every shard in the index once and merges their contents, as in transformers: the shards determine which
-/// tensors they hold, and the last shard with a tensor wins.
+/// Opens every shard in the index once and merges their contents, as in transformers. The shards themselves determine
+/// which tensors they hold, and the last shard with a tensor wins.
 pub(super) fn read_shards(folder: &Path, index_path: &Path, notes: &mut Notes) -> Result<(Contents, usize)> {
     let Shards { files, tensors } = read_index(index_path)?;
     let mut all = Contents::default();

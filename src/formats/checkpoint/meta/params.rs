@@ -35,7 +35,7 @@ impl Params {
     ///
     /// # Errors
     /// Returns [`Error::Model`] if the text is not a JSON object, a field has the wrong type, or the model has an
-    /// unsupported part, and [`Error::Usage`] if ignoring a field has no effect.
+    /// unsupported part. Returns [`Error::Usage`] if ignoring a field has no effect.
     pub(super) fn read(text: &str, place: &str, ignore: &[String]) -> Result<Self> {
         let mut object = parse_object(text, place)?;
         let mut screen = Screen::new(place, ignore);

@@ -2,7 +2,7 @@
 //! until all of it is split, and a text may have megabytes. If the text is split piece by piece, only one piece needs
 //! that memory. This is done only if the ids are the same.
 //!
-//! They are the same if the cut is between two letters or digits with one blank between them: the published expressions
+//! They are the same if the cut is between two letters or digits with one blank between them. The published expressions
 //! end a word before the blank, whatever comes before and after. The rest of the file is checked too. With other
 //! expressions, or with tokens that cross a blank, the text is split as a whole.
 
