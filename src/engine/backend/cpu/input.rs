@@ -42,8 +42,8 @@ pub(super) struct Group {
     pub(super) unit: Option<bf16_unit::Unit>,
 }
 
-/// The number of rows, and of tokens of a span, from which packing the activations and the weights into tiles is
-/// faster. Fewer rows are multiplied row by row for each weight loaded.
+/// The minimum number of rows, and of tokens of a span, for which packing the activations and the weights into tiles is
+/// faster. With fewer rows, each loaded weight is multiplied with one row after the other.
 pub(super) const MIN_PACKED: usize = 16;
 
 /// The same number for int8. Packing costs less there.

@@ -1,6 +1,7 @@
 //! AMX, the tile registers of Intel's server processors since Sapphire Rapids: eight tiles of 16 rows of 64 bytes. One
-//! instruction adds the products of 32 bfloat16 values each to 16 × 16 sums (Intel 64 and IA-32 Architectures Software
-//! Developer's Manual, volume 1, chapter 18). Stable Rust has no intrinsics for it, so this module uses assembly.
+//! instruction updates 16 × 16 sums and adds 32 products of bfloat16 values to each (Intel 64 and IA-32 Architectures
+//! Software Developer's Manual, volume 1, chapter 18). Stable Rust has no intrinsics for it, so this module uses
+//! assembly.
 #![allow(unsafe_code)]
 
 use std::arch::asm;

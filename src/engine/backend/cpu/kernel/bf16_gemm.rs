@@ -28,8 +28,8 @@ use llama_trace_core::tensor::Dtype;
 const ACTIVATIONS: usize = 1 << 20;
 
 /// The number of outputs of a token that are written at once. The outputs of the next token are one output row further
-/// on, often a power of two. Writing only a few at a time would touch another page for each token, and only a few sets
-/// of the caches.
+/// on, often a power of two. Writing only a few outputs per token would touch a different page for each token. All of
+/// these writes would also fall into the same few sets of the caches.
 const WRITTEN: usize = 256;
 
 /// The distance from one token to the next in the buffer that orders the outputs, in values.

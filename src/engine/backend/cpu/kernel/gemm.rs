@@ -85,7 +85,7 @@ impl Packed {
         self.values.clear();
         memory::grow(&mut self.values, size)?;
         self.values.resize(size, 0.0);
-        // A part is some remainders of a stretch of a block.
+        // A part holds REMAINDERS remainders of one stretch of one block.
         let mut parts = Vec::new();
         let mut rest = &mut self.values[..];
         for stretch in stretches(inputs) {
@@ -211,7 +211,7 @@ pub(super) fn gemm<T: Tile>(
                 // (tile, level, token, row): the sum of 2^level remainders.
                 let sums = take(&mut scratch.sums, block.len() * LEVELS * T::ROWS);
                 for (turn, remainder) in ORDER.into_iter().enumerate() {
-                    // The turn, written in binary, has as many trailing ones as sums wait for this one.
+                    // The number of waiting sums is the number of trailing ones of `turn` in binary.
                     let level = turn.trailing_ones() as usize;
                     let panel = &panel[remainder * stride..][..steps * T::ROWS];
                     let mut x = &x[remainder * x.len() / LANES..][..x.len() / LANES];

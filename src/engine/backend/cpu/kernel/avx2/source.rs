@@ -43,7 +43,7 @@ pub(in crate::backend::cpu::kernel) struct Part<'a> {
 /// The bytes of the largest part, which is of `Q8_0`.
 const MAX_BYTES: usize = CHUNK_GROUPS * <Q8_0 as Format>::BYTES;
 
-/// A buffer for the last part of a row if it is not whole.
+/// A buffer for the last part of a row, if that part is incomplete.
 pub(in crate::backend::cpu::kernel) struct Padding {
     bytes: [u8; MAX_BYTES],
     scales: [[u8; 4]; CHUNK_GROUPS],
