@@ -192,7 +192,7 @@ fn about<D: Device>(run: &Run<D>, args: &RecordArgs) -> Result<About> {
         keep,
         budget: args.budget.map(|bytes| bytes as u64),
         stages: stages.iter().map(|stage| Stage::name(*stage).to_owned()).collect(),
-        exact: operations.into_iter().all(|operation| model.backend.keeps_order(operation)),
+        exact: operations.into_iter().all(|operation| model.backend.bit_exact(operation)),
         fingerprint: Fingerprint { config, weights },
         card,
     })

@@ -20,8 +20,8 @@ use llama_trace_core::error::Result;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_engine::backend::{
-    AttentionShape, AttentionSink, Backend, Draw, Drawn, Fetched, Limits, Made, Operation, PassRows, Product,
-    SeeGroups, SeeInt8, Span, Swiglu,
+    AttentionShape, AttentionSink, Backend, Draw, Drawn, Fetched, Limits, OnOutput, Operation, PassRows,
+    Product, SeeGroups, SeeInt8, Span, Swiglu,
 };
 
 /// Values that are read at once where a kernel makes them.
@@ -104,15 +104,15 @@ impl Backend for Cuda {
         self.precision
     }
 
-    fn keeps_order(&self, operation: Operation) -> bool {
+    fn bit_exact(&self, operation: Operation) -> bool {
         operation != Operation::Attention
     }
 
-    fn product_keeps_order(&self, matrix: &Matrix, tokens: usize) -> bool {
-        product::keeps_order(self.precision, matrix, tokens)
+    fn product_bit_exact(&self, matrix: &Matrix, tokens: usize) -> bool {
+        product::bit_exact(self.precision, matrix, tokens)
     }
 
-    fn cuts_off(&self) -> bool {
+    fn truncates_sums(&self) -> bool {
         self.precision == Precision::Bf16
     }
 
@@ -511,14 +511,14 @@ impl Backend for Cuda {
         &self,
         x: &Input,
         products: &mut [Product<'_, Self>],
-        made: &mut Made<'_, Self>,
+        on_output: &mut OnOutput<'_, Self>,
     ) -> Result<()> {
         let asked: Vec<_> = products
             .iter()
             .map(|Product { matrix, bias, out }| product::Asked { matrix, bias: *bias, out })
             .collect();
         product::multiply(self, x, &asked)?;
-        products.iter().enumerate().try_for_each(|(i, product)| made(i, product.out))
+        products.iter().enumerate().try_for_each(|(i, product)| on_output(i, product.out))
     }
 
     fn add_rms_norm(
@@ -528,7 +528,7 @@ impl Backend for Cuda {
         eps: f32,
         (rows, width): (usize, usize),
         (sum, normed): (&mut Buffer, &mut Buffer),
-        made: &mut Made<'_, Self>,
+        on_output: &mut OnOutput<'_, Self>,
     ) -> Result<()> {
         self.stop.check()?;
         for buffer in [a, b, &*sum, &*normed] {
@@ -537,8 +537,8 @@ impl Backend for Cuda {
         assert_eq!(width, weight.len(), "a weight for each value of a row");
         let (added, written) = ([a.at(0), b.at(0)], [sum.at(0), normed.at(0)]);
         self.add_and_norm(added, weight, eps, rows, written)?;
-        made(0, sum)?;
-        made(1, normed)
+        on_output(0, sum)?;
+        on_output(1, normed)
     }
 
     fn swiglu(
@@ -546,7 +546,7 @@ impl Backend for Cuda {
         x: &Input,
         count: usize,
         outputs: Swiglu<'_, Self>,
-        made: &mut Made<'_, Self>,
+        on_output: &mut OnOutput<'_, Self>,
     ) -> Result<()> {
         self.stop.check()?;
         let Swiglu { gate, silu, up, hidden } = outputs;
@@ -561,9 +561,9 @@ impl Backend for Cuda {
             let arguments = arguments.address(silu.at(0)).address(hidden.at(0));
             self.kernels.launch(product::SILU_MUL, (count.div_ceil(512), 1), 128, 0, arguments)?;
         }
-        made(0, gate.out)?;
-        made(1, silu)?;
-        made(2, up.out)?;
-        made(3, hidden)
+        on_output(0, gate.out)?;
+        on_output(1, silu)?;
+        on_output(2, up.out)?;
+        on_output(3, hidden)
     }
 }

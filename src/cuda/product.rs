@@ -289,7 +289,7 @@ fn convert(cuda: &Cuda, name: &'static str, from: Address, count: usize, to: Add
 }
 
 /// Whether products of `tokens` tokens of a span with `matrix` have the bits of [`llama_trace_core::ops`].
-pub(super) fn keeps_order(precision: Precision, matrix: &Matrix, tokens: usize) -> bool {
+pub(super) fn bit_exact(precision: Precision, matrix: &Matrix, tokens: usize) -> bool {
     let tiles = tokens >= MANY && has_tiles(matrix);
     precision.group().is_some() || !matrix.is_fast() && !tiles
 }

@@ -12,7 +12,7 @@ use llama_trace_core::tensor::Bytes;
 use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_engine::backend::cpu::Cpu;
 use llama_trace_engine::backend::{
-    AttentionShape, Backend, Draw, Drawn, Nobody, PassRows, Product, Span, Swiglu,
+    AttentionShape, Backend, Draw, Drawn, NoSink, PassRows, Product, Span, Swiglu,
 };
 use llama_trace_formats::checkpoint::{Checkpoint, random};
 
@@ -257,7 +257,7 @@ fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
         let (q, k, v, mut out) = (q?, k?, v?, backend.buffer(tokens * width)?);
         backend.cache(&k, of_keys, &pass, 0, &mut keys)?;
         backend.cache(&v, of_keys, &pass, 0, &mut cached)?;
-        backend.attention(uses.heads, &q, &pass, 0, &keys, &cached, &mut out, &mut Nobody)?;
+        backend.attention(uses.heads, &q, &pass, 0, &keys, &cached, &mut out, &mut NoSink)?;
         add(what, orders_apart(backend.precision()), values(backend, &out, tokens * width)?);
     }
     Ok(all)

@@ -107,7 +107,7 @@ fn distance(found: &[f32], expected: &[f32]) -> f64 {
 
 /// How far results may be apart whose sums have another order: in bfloat16 a sum may round to the next value.
 fn orders_apart(precision: Precision) -> f64 {
-    if precision == Precision::Bf16 { 1.0 / 256.0 } else { llama_trace_engine::backend::ORDERS_APART }
+    if precision == Precision::Bf16 { 1.0 / 256.0 } else { llama_trace_engine::backend::REORDER_TOLERANCE }
 }
 
 /// What an operation gives of a backend.

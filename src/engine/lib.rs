@@ -1,6 +1,6 @@
-//! The model: the devices' operations, the forward pass over them, and the generation of text.
+//! The model: the operations of the devices, the forward pass built from them, and text generation.
 //!
-//! It knows no terminal, and nothing of those who look on but that they are asked.
+//! It knows nothing about the terminal. It knows viewers only as a probe that it asks.
 
 pub mod backend;
 pub mod generate;

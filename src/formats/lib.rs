@@ -1,7 +1,7 @@
-//! Checkpoints and tokenizers as people have them: bytes in, tensors and ids out.
+//! Checkpoints and tokenizers in the published file formats: bytes in, tensors and ids out.
 //!
-//! It knows no device, and does not compute with what it reads. Without its feature `native` there is no disk: files are
-//! those that are given, in memory (see the crate llama-trace-core).
+//! This crate knows nothing about devices and does not compute with what it reads. Without its feature `native` there is no disk:
+//! files are bytes in memory (see the crate llama-trace-core).
 
 pub mod checkpoint;
 pub mod files;

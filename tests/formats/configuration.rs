@@ -173,7 +173,7 @@ fn an_ignored_field_is_named_wherever_the_model_is() {
     let output = llama_trace(args(&[&["info"], &ignore[..]].concat(), folder.path()));
     let (told, shown) = (stderr(&output), stdout(&output));
     for text in [&told, &shown] {
-        assert!(text.contains("ignored, as --ignore-config says: `is_causal`, `my_window`"), "{text}");
+        assert!(text.contains("ignored by --ignore-config: `is_causal`, `my_window`"), "{text}");
         assert!(text.contains("nothing reads: `author`"), "{text}");
     }
     let out = folder.path().join("dump");
@@ -201,17 +201,17 @@ fn ignoring_what_is_not_there_or_changes_nothing_is_an_error_that_says_so() {
         assert!(texts.iter().all(|text| message.contains(text)), "{message}");
     };
     let gqa = fixture("golden/gqa");
-    refused(&gqa, "is_casual", &["has not", "`is_casual`", "next: "]);
+    refused(&gqa, "is_casual", &["does not have", "`is_casual`", "next: "]);
     refused(&gqa, "rope_thetta", &["did you mean `rope_parameters.rope_theta`"]);
-    refused(&gqa, "use_cache", &["no use in ignoring `use_cache`"]);
-    refused(&gqa, "rope_parameters.x", &["has not"]);
+    refused(&gqa, "use_cache", &["`use_cache` cannot be ignored"]);
+    refused(&gqa, "rope_parameters.x", &["does not have"]);
     let stored = folder(&json!({"model": "gqa", "set": {"quantization_config": {"quant_method": "awq"}}}));
     refused(stored.path(), "quantization_config", &["how the weights are stored"]);
     let formats = fixture("formats");
-    refused(&formats.join("llama2c/v1.bin"), "rope_theta", &["has not"]);
+    refused(&formats.join("llama2c/v1.bin"), "rope_theta", &["does not have"]);
     refused(&formats.join("gguf/f32.gguf"), "rope.freq_base", &["did you mean `llama.rope.freq_base`"]);
-    refused(&formats.join("gguf/f32.gguf"), "general.architecture", &["has not"]);
-    refused(&formats.join("meta/single"), "nothing", &["has not"]);
+    refused(&formats.join("gguf/f32.gguf"), "general.architecture", &["does not have"]);
+    refused(&formats.join("meta/single"), "nothing", &["does not have"]);
 }
 
 #[test]

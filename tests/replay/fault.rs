@@ -134,16 +134,16 @@ impl Backend for Other {
         self.cpu.precision()
     }
 
-    fn keeps_order(&self, _: Operation) -> bool {
+    fn bit_exact(&self, _: Operation) -> bool {
         self.fault != Fault::OtherBits
     }
 
-    fn product_keeps_order(&self, matrix: &Self::Matrix, tokens: usize) -> bool {
-        self.cpu.product_keeps_order(matrix, tokens)
+    fn product_bit_exact(&self, matrix: &Self::Matrix, tokens: usize) -> bool {
+        self.cpu.product_bit_exact(matrix, tokens)
     }
 
-    fn cuts_off(&self) -> bool {
-        self.cpu.cuts_off()
+    fn truncates_sums(&self) -> bool {
+        self.cpu.truncates_sums()
     }
 
     fn table_line(&self) -> Option<(String, String)> {

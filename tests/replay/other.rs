@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use llama_trace::backend::cpu::{Cpu, Kernel};
-use llama_trace::backend::{Backend, Made, PassRows, Product, Span, Swiglu};
+use llama_trace::backend::{Backend, OnOutput, PassRows, Product, Span, Swiglu};
 use llama_trace::checkpoint;
 use llama_trace::config::Precision;
 use llama_trace::error::Result;
@@ -82,7 +82,7 @@ fn compare_fused<B: Backend>(what: &str, backend: B) {
         backend.read(buffer, 0..count, &mut see).unwrap();
         seen
     };
-    let made_by = |run: &mut dyn FnMut(&mut Made<'_, B>) -> Result<()>, counts: &[usize]| {
+    let made_by = |run: &mut dyn FnMut(&mut OnOutput<'_, B>) -> Result<()>, counts: &[usize]| {
         let mut made = Vec::new();
         run(&mut |i, buffer| {
             made.push((i, bits(buffer, counts[i])));

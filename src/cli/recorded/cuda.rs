@@ -216,7 +216,7 @@ fn the_device_draws_what_the_sampler_draws() {
                 let all: Vec<f32> = [&zeros, &logits, &logits].into_iter().flatten().copied().collect();
                 let mut buffer = cuda.buffer(all.len()).unwrap();
                 cuda.write(&all, &mut buffer).unwrap();
-                let draw: Draw = sampler.coming_draw(0);
+                let draw: Draw = sampler.next_draw(0);
                 let other = Draw { temperature: 0.0, random: 0.0, ..draw };
                 let more = Draw { random: 1.0 - draw.random, ..draw };
                 let span = |sequence| Span { sequence, start: 0, tokens: 1 };

@@ -158,7 +158,7 @@ fn attended<B: Backend>(backend: &B, shape: AttentionShape, [q, k, v]: &[Vec<f32
     let (k, v) = (cached(k), cached(v));
     let (x, mut out) = (filled(backend, q), backend.buffer(q.len()).unwrap());
     backend
-        .attention(shape, &x, &pass, 0, &k, &v, &mut out, &mut llama_trace_engine::backend::Nobody)
+        .attention(shape, &x, &pass, 0, &k, &v, &mut out, &mut llama_trace_engine::backend::NoSink)
         .unwrap();
     values(backend, &out, q.len())
 }

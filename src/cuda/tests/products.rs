@@ -52,7 +52,7 @@ pub(super) fn product<B: Backend>(
     drop(x);
     let mut out = backend.buffer(rows * outputs).unwrap();
     backend.matmul(&input, &matrix, bias.as_ref(), &mut out).unwrap();
-    let keeps = spans.iter().all(|span| backend.product_keeps_order(&matrix, span.1));
+    let keeps = spans.iter().all(|span| backend.product_bit_exact(&matrix, span.1));
     (values(backend, &out, rows * outputs), keeps)
 }
 

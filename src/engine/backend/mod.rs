@@ -1,12 +1,12 @@
-//! Where the operations of [`llama_trace_core::ops`] run.
+//! The backends: devices that run the operations of [`llama_trace_core::ops`].
 //!
-//! A [`Backend`] is a set of operations over buffers that it owns; outputs are passed in, so that a pass
-//! allocates nothing. What the numbers mean is the model's business.
+//! A [`Backend`] is a set of operations over buffers that it owns. The caller passes the output buffers in, so a pass
+//! allocates nothing. A backend knows nothing about the meaning of the numbers.
 //!
-//! What is new in a pass (its ids, its positions, how much is cached) is handed over once, by
-//! [`Backend::begin_pass`], and lies from then on where the operations read it. Everything else that they are told
-//! is the same in every pass over as many tokens. So a device may take down the operations of one pass and repeat
-//! them for the next, as a CUDA graph does.
+//! [`Backend::begin_pass`] sets everything that is new in a pass: its ids, its positions and the number of cached
+//! tokens. The operations read these values from device memory. All other arguments are the same in every pass over the
+//! same number of tokens. A device may therefore record the operations of one pass and replay them for the next, as a
+//! CUDA graph does.
 
 pub mod cpu;
 mod pass;
@@ -23,7 +23,7 @@ use llama_trace_core::tensor::{Dtype, Tensor};
 
 pub use pass::{PassRows, Span};
 
-/// The sizes of an attention operation that are the same in every pass; T and K are the span's.
+/// The sizes of an attention operation that are the same in every pass. T and K depend on the span.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionShape {
     /// H.
@@ -32,11 +32,12 @@ pub struct AttentionShape {
     pub kv_heads: usize,
     /// C.
     pub head_dim: usize,
-    /// W: the keys that each token sees, its own the last of them; none for all up to its own.
+    /// W, the length of the sliding window: the number of keys that each token sees, including its own. `None` means
+    /// all keys up to its own.
     pub window: Option<usize>,
 }
 
-/// What attention has on the way to its result; rows as the stage of the same name has them.
+/// The intermediate results of attention. Their rows are those of the stage with the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttentionPart {
     /// The cached keys, repeated for every query head (K, H, C).
@@ -53,32 +54,32 @@ pub enum AttentionPart {
     Softmax,
 }
 
-/// An observer of attention's parts. They exist only where it wants them.
+/// An observer of attention's intermediate results. They are computed only if it wants them.
 pub trait AttentionSink {
     /// Whether the rows of `part` should be handed over.
     fn wants(&self, part: AttentionPart) -> bool;
 
-    /// Takes some rows of `part`; a row is everything along the last axis.
+    /// Receives some rows of `part`. A row is everything along the last axis.
     ///
     /// # Errors
-    /// Those of whoever looks on; attention then ends with them.
+    /// The observer's own errors; attention then stops with them.
     fn rows(&mut self, part: AttentionPart, rows: Range<usize>, values: &[f32]) -> Result<()>;
 
-    /// Whether it also takes what is still on its way ([`Backend::fetched`]).
+    /// Whether it also accepts values that the device is still copying ([`Backend::fetched`]).
     fn waits(&self) -> bool {
         false
     }
 
-    /// Takes all rows of `part`, which are still on their way.
+    /// Receives all rows of `part` while the device is still copying them.
     fn fetched(&mut self, part: AttentionPart, fetched: Fetched) {
         let _ = (part, fetched);
     }
 }
 
-/// Nobody looks at the parts of attention.
-pub struct Nobody;
+/// A sink that wants no part of attention.
+pub struct NoSink;
 
-impl AttentionSink for Nobody {
+impl AttentionSink for NoSink {
     fn wants(&self, _: AttentionPart) -> bool {
         false
     }
@@ -88,16 +89,16 @@ impl AttentionSink for Nobody {
     }
 }
 
-/// Values on their way from a device, in memory that a pass keeps for them: see [`Backend::fetch`].
+/// Values that a device is copying to the host, in memory owned by the pass. See [`Backend::fetch`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetched(pub Range<usize>);
 
-/// Operations whose results a viewer may also compute by itself, with the functions of [`llama_trace_core::ops`].
+/// Operations that a viewer may also compute itself, with the functions of [`llama_trace_core::ops`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// [`Backend::prepare`], where it quantises.
+    /// [`Backend::prepare`], if it quantises.
     Prepare,
-    /// [`Backend::attention`], its parts and its result.
+    /// [`Backend::attention`]: its intermediate results and its output.
     Attention,
     /// [`Backend::silu`].
     Silu,
@@ -111,13 +112,13 @@ pub enum Operation {
 pub struct Product<'a, B: Backend> {
     /// w (O, I)
     pub matrix: &'a B::Matrix,
-    /// (O), or none.
+    /// (O), optional.
     pub bias: Option<&'a B::Vector>,
     /// (rows, O)
     pub out: &'a mut B::Buffer,
 }
 
-/// What the gated half of a feed-forward network makes, (rows, F) each.
+/// The outputs of the gated half of a feed-forward network, (rows, F) each.
 pub struct Swiglu<'a, B: Backend> {
     /// x · w1ᵀ
     pub gate: Product<'a, B>,
@@ -129,10 +130,10 @@ pub struct Swiglu<'a, B: Backend> {
     pub hidden: &'a mut B::Buffer,
 }
 
-/// Sees the int8 values and the scales of an input.
+/// A callback that receives the int8 values and the scales of an input.
 pub type SeeInt8<'a> = &'a mut (dyn FnMut(&[i8], &[f32]) -> Result<()> + 'a);
 
-/// Rows of a matrix whose products run in whole numbers, one after the other.
+/// Consecutive rows of a matrix whose products run in integers.
 #[derive(Clone, Copy, Debug)]
 pub enum WholeRows<'a> {
     /// int8 values with the scales of their groups.
@@ -141,25 +142,25 @@ pub enum WholeRows<'a> {
     Blocks(BlockRows<'a>),
 }
 
-/// Sees rows of a matrix whose products run in whole numbers.
+/// A callback that receives rows of a matrix whose products run in integers.
 pub type SeeGroups<'a> = &'a mut (dyn FnMut(WholeRows<'_>) -> Result<()> + 'a);
 
-/// Takes each output of a fused operation once it is there, with its number.
-pub type Made<'a, B> = dyn FnMut(usize, &<B as Backend>::Buffer) -> Result<()> + 'a;
+/// A callback that receives each output of a fused operation after it was computed, with its number.
+pub type OnOutput<'a, B> = dyn FnMut(usize, &<B as Backend>::Buffer) -> Result<()> + 'a;
 
-/// The vector unit of the processor that the program runs on, whatever device the model is on: for what is small and
-/// stays here, such as drawing a token.
+/// The vector unit of the host's processor, whatever device the model runs on. It does small work on the host, such as
+/// sampling a token.
 pub type Host = cpu::Kernel;
 
-/// The most by which a product differs whose terms are added up in another order: the relative L2 distance.
-pub const ORDERS_APART: f64 = 1e-6;
+/// The tolerance for a product whose terms are added in another order, as a relative L2 distance.
+pub const REORDER_TOLERANCE: f64 = 1e-6;
 
-/// The same where sums are cut off on the way instead of rounded to float32, with up to 28,672 inputs. Tensor cores do so once
-/// for every eight products (Fasi, Higham, Mikaitis and Pranesh, 2021), or seldomer: then the results of long products are
-/// nearer to zero by some 3·10⁻⁹ for each input.
-pub const CUT_OFF: f64 = 1e-4;
+/// The same tolerance if partial sums are truncated instead of rounded to float32, with up to 28,672 inputs. Tensor
+/// cores truncate after every eight products (Fasi, Higham, Mikaitis and Pranesh, 2021) or less often. The results of
+/// long products are then nearer to zero, by about 3·10⁻⁹ for each input.
+pub const TRUNCATION_TOLERANCE: f64 = 1e-4;
 
-/// How a token is drawn: see [`crate::generate::Sampling`], which has been checked.
+/// How a token is sampled: the checked values of [`crate::generate::Sampling`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Draw {
     /// 0 for the most likely token.
@@ -168,44 +169,44 @@ pub struct Draw {
     pub top_k: usize,
     /// 1 for no limit.
     pub top_p: f32,
-    /// The random number, from 0 to 1; any where the temperature is 0.
+    /// The random number, from 0 to 1. It is not used if the temperature is 0.
     pub random: f64,
 }
 
-/// A token that was drawn.
+/// A sampled token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drawn {
     /// The token.
     pub id: u32,
-    /// Whether some logit is not a number.
+    /// Whether any logit is NaN.
     pub not_a_number: bool,
 }
 
-/// What a device can do at most, measured.
+/// The measured limits of a device.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Limits {
-    /// Bytes read a second.
+    /// Bytes read per second.
     pub read_bandwidth: f64,
-    /// What was read: the kind of memory that the weights are in.
+    /// The kind of memory that was read, which is the kind that holds the weights.
     pub memory: &'static str,
-    /// Floating-point operations a second.
+    /// Floating-point operations per second.
     pub multiply_rate: f64,
     /// What was multiplied, in words.
     pub multiplied: String,
 }
 
-/// The operations of a Llama. Buffers are float32, row-major, and may be longer than an operation needs:
-/// the sizes passed in say what is read and written, from the beginning.
+/// The operations of a Llama. Buffers are float32 and row-major. They may be longer than an operation needs: the sizes
+/// passed in say how many values are read and written, from the beginning.
 ///
-/// **Fused operations** have default bodies made of the plain ones, which are what they are held to: a device that
-/// replaces one writes every output of it with the same bits, and shows each to `made`, in their order. So whoever
-/// looks on sees the same stages, and nothing that is recorded changes which operation runs.
+/// **Fused operations** have default bodies made of the plain operations, which define their results. A device that
+/// replaces one writes every output with the same bits and passes each output to `on_output`, in order. The probe
+/// therefore sees the same stages, and a recording never changes which operation runs.
 ///
 /// # Errors
-/// Operations over many values return [`Error::Interrupted`](llama_trace_core::error::Error::Interrupted) where [`Backend::stop`] was asked
-/// before they were done. What they were to write is then incomplete and must not be read. What makes something
-/// returns an error with the bytes that were wanted where there is no memory for it. A device that works on its own
-/// may find out late that an operation failed: then [`Backend::sync`] says so, or what reads first.
+/// Operations over many values return [`Error::Interrupted`](llama_trace_core::error::Error::Interrupted) if
+/// [`Backend::stop`] was requested before they were done. Their output is then incomplete and must not be read.
+/// Operations that allocate return an error with the number of bytes needed if there is not enough memory. A device
+/// that works asynchronously may detect a failure late. [`Backend::sync`] or the next read then returns the error.
 #[expect(clippy::missing_errors_doc, reason = "said once, above")]
 pub trait Backend: Sized + Send + Sync {
     /// Activations.
@@ -214,68 +215,69 @@ pub trait Backend: Sized + Send + Sync {
     type Matrix: Send + Sync;
     /// A weight vector.
     type Vector: Send + Sync;
-    /// Activations as a matrix product reads them: in another order, or in another number type.
+    /// Activations in the form that a matrix product reads: in another order, or in another number type.
     type Input: Send;
     /// The keys or the values of one layer of one sequence (capacity, G, C).
     type Cache: Send;
-    /// What is new in a pass: ids, positions and spans, where the operations read them.
+    /// The data that are new in a pass (ids, positions and spans), in the memory that the operations read.
     type Pass: Send;
-    /// A moment in its work.
+    /// A point in time in the device's work, like a CUDA event.
     type Mark;
 
-    /// Its name for users: "cpu".
+    /// The name that users see, for example "cpu".
     fn name(&self) -> &'static str;
 
-    /// What its operations look at between blocks of rows.
+    /// The stop request, which operations check between blocks of rows.
     fn stop(&self) -> &Stop;
 
-    /// Its inner loops, by name: the instruction set, or the device's architecture.
+    /// The name of its inner loops: the instruction set, or the architecture of the device.
     fn kernel_name(&self) -> &'static str;
 
-    /// Measures what the device can do at most, for a model whose matrices are of `matrices`. Reads `mapped`, the
-    /// weights where they lie in a mapped file, if it can and there are enough of them, and takes `most` bytes of
-    /// memory at most.
+    /// Measures the limits of the device, for a model whose matrices have the type `matrices`. It reads `mapped`, the
+    /// weights in a mapped file, if it can and if there are enough of them. It allocates at most `most` bytes.
     fn limits(&self, matrices: Dtype, mapped: &[&[u8]], most: usize) -> Result<Limits>;
 
-    /// The arithmetic that it computes in.
+    /// The precision that it computes in.
     fn precision(&self) -> Precision;
 
-    /// Whether the results of `operation` have the bits that the functions of [`llama_trace_core::ops`] give. Where they have
-    /// not, a viewer has this backend compute them.
-    fn keeps_order(&self, operation: Operation) -> bool;
+    /// Whether `operation` gives the same bits as the functions of [`llama_trace_core::ops`]. If not, a viewer lets
+    /// this backend compute it.
+    fn bit_exact(&self, operation: Operation) -> bool;
 
-    /// Whether the products of `tokens` tokens of one sequence with `matrix` have the bits that the functions of
-    /// [`llama_trace_core::ops`] give. Where they have not, their relative L2 distance from those stays under
-    /// [`ORDERS_APART`], before they are rounded; where [`Backend::cuts_off`], [`CUT_OFF`] for many tokens.
-    fn product_keeps_order(&self, matrix: &Self::Matrix, tokens: usize) -> bool;
+    /// Whether the products of `matrix` with `tokens` tokens of one sequence give the same bits as the functions of
+    /// [`llama_trace_core::ops`]. If not, their relative L2 distance from those stays under [`REORDER_TOLERANCE`],
+    /// before rounding. If the backend truncates sums ([`Backend::truncates_sums`]) and there are many tokens, the
+    /// bound is [`TRUNCATION_TOLERANCE`].
+    fn product_bit_exact(&self, matrix: &Self::Matrix, tokens: usize) -> bool;
 
-    /// Whether the sums of long products are cut off on the way instead of rounded, as by tensor cores.
-    fn cuts_off(&self) -> bool;
+    /// Whether the partial sums of long products are truncated instead of rounded, as in tensor cores.
+    fn truncates_sums(&self) -> bool;
 
-    /// The kind of processor that this is, and the line of the table of processors that makes this kernel the default on it;
-    /// none where no such table is kept.
+    /// The kind of this processor, and the line of the table of processors that selects this kernel by default. `None`
+    /// if the device has no such table.
     fn table_line(&self) -> Option<(String, String)>;
 
-    /// The same device once with each of its kernels, alike in everything else: each reads what any of them made.
+    /// The same device with each of its kernels; everything else is equal. Each of them can read the matrices and
+    /// buffers of the others.
     fn kernels(&self) -> Vec<Self>;
 
-    /// The same device and kernel with each order in which it can read weights, by name: with the same bits. None where
-    /// there is one.
+    /// The same device and kernel with each order in which it can read weights, by name. The results have the same
+    /// bits. Empty if there is only one order.
     fn readings(&self) -> Vec<(String, Self)>;
 
-    /// Rows of `matrix` as a matrix of their own, which shares their memory.
+    /// Some rows of `matrix` as a separate matrix that shares its memory.
     fn cut(&self, matrix: &Self::Matrix, rows: Range<usize>) -> Result<Self::Matrix>;
 
-    /// Bytes that may be taken for what is made from now on, as far as the system tells.
+    /// The number of bytes that can still be allocated, as far as the system reports it.
     fn free_memory(&self) -> Option<usize>;
 
-    /// Now, in the order of its work: after the operations that were called before.
+    /// Records the current point in the device's work, after all operations called so far.
     fn mark(&self) -> Self::Mark;
 
-    /// How long its work took from one moment to another; a [`Backend::sync`] has come after both.
+    /// The time that the device's work took between two marks. Call [`Backend::sync`] after both marks first.
     fn between(&self, from: &Self::Mark, to: &Self::Mark) -> Duration;
 
-    /// Waits until everything that was called is done; the errors of work that went on by itself come out here.
+    /// Waits for all operations called so far. Errors of asynchronous work are returned here.
     fn sync(&self) -> Result<()>;
 
     /// A buffer of `count` zeros.
@@ -295,9 +297,10 @@ pub trait Backend: Sized + Send + Sync {
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()>;
 
-    /// Begins to bring the values of `buffer` in `range`, as they are after the operations so far, while the device goes on:
-    /// [`Backend::fetched`] shows them later. None where it does not, or has no room for them before what was fetched in the
-    /// pass is shown and given up ([`Backend::all_shown`]); [`Backend::read`] shows them in any case.
+    /// Starts an asynchronous copy to the host of the values of `buffer` in `range`, as they are after the operations
+    /// so far. [`Backend::fetched`] shows them later. Returns `None` if the backend cannot do this, or has no room
+    /// until the earlier fetches of the pass are shown and released ([`Backend::all_shown`]). [`Backend::read`] always
+    /// works.
     fn fetch(
         &self,
         buffer: &Self::Buffer,
@@ -308,13 +311,13 @@ pub trait Backend: Sized + Send + Sync {
         Ok(None)
     }
 
-    /// The same for the first `count` values of `cache`, as [`Backend::read_cache`] shows them.
+    /// The same for the first `count` values of `cache`, in the form of [`Backend::read_cache`].
     fn fetch_cache(&self, cache: &Self::Cache, count: usize, pass: &Self::Pass) -> Result<Option<Fetched>> {
         let _ = (cache, count, pass);
         Ok(None)
     }
 
-    /// The same for the int8 values and the scales of `rows` of `input`, as [`Backend::read_quantized`] shows them.
+    /// The same for the int8 values and the scales of `rows` of `input`, in the form of [`Backend::read_quantized`].
     fn fetch_quantized(
         &self,
         input: &Self::Input,
@@ -325,13 +328,13 @@ pub trait Backend: Sized + Send + Sync {
         Ok(None)
     }
 
-    /// Has what was fetched so far come here while the device goes on with what it is asked for next.
+    /// Starts copying the fetched values to the host while the device continues with later work.
     fn bring(&self, pass: &Self::Pass) -> Result<()> {
         let _ = pass;
         Ok(())
     }
 
-    /// Shows the bytes of what was fetched in `pass` to `see`; waits until they are there.
+    /// Shows the bytes of one fetch of `pass` to `see`. Waits until they have arrived.
     fn fetched(
         &self,
         fetched: &Fetched,
@@ -342,7 +345,7 @@ pub trait Backend: Sized + Send + Sync {
         Ok(())
     }
 
-    /// Nobody wants any more what was fetched in `pass`: there is room for more.
+    /// Releases the memory of all fetches of `pass`.
     fn all_shown(&self, pass: &Self::Pass) {
         let _ = pass;
     }
@@ -355,8 +358,8 @@ pub trait Backend: Sized + Send + Sync {
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()>;
 
-    /// Shows `rows` of `matrix` as whole numbers with their scales to `see`: what its products multiply where
-    /// they run in int8. Elsewhere there are none, and nothing is shown.
+    /// Shows `rows` of `matrix` to `see` as integers with their scales. This is the form that its products multiply if
+    /// they run in int8. In other precisions it shows nothing.
     fn read_int8_rows(&self, matrix: &Self::Matrix, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()>;
 
     /// Shows all of `vector` to `see`.
@@ -365,25 +368,26 @@ pub trait Backend: Sized + Send + Sync {
     /// Writes `values` over the beginning of `buffer`.
     fn write(&self, values: &[f32], buffer: &mut Self::Buffer) -> Result<()>;
 
-    /// A pass over nothing.
+    /// Creates a pass without tokens.
     fn new_pass(&self) -> Result<Self::Pass>;
 
-    /// Makes `pass` one over `spans`, whose ids are `ids`, those of all spans one after the other. `draws` says how
-    /// [`Backend::draw`] draws a token after each span; there are none where it is not called.
+    /// Sets `pass` to `spans`. `ids` holds the ids of all spans, one span after the other. `draws` says how
+    /// [`Backend::draw`] samples a token after each span; it is empty if no token is sampled.
     fn begin_pass(&self, ids: &[u32], spans: &[Span], draws: &[Draw], pass: &mut Self::Pass) -> Result<()>;
 
-    /// Makes `pass` the one after it, over one token of each of the same sequences: the one that was drawn for it, which
-    /// need not be known here yet. What was drawn before can still be asked for, pass by pass ([`Backend::drawn`]); of no
-    /// more than two passes at a time. Only where it [`Backend::draws`].
+    /// Sets `pass` to the next pass, over one token of each of the same sequences: the token that was just sampled. The
+    /// host need not know it yet. Earlier draws can still be read, pass by pass ([`Backend::drawn`]), for at most two
+    /// passes at a time. Available only if the backend [`Backend::draws`].
     fn follow_pass(&self, spans: &[Span], draws: &[Draw], pass: &mut Self::Pass) -> Result<()> {
         let _ = (spans, draws, pass);
         Ok(())
     }
 
-    /// out (rows, D): the rows of `table` (V, D) that the pass's ids name.
+    /// out (rows, D): the rows of `table` (V, D) with the pass's ids.
     fn embedding(&self, table: &Self::Matrix, pass: &Self::Pass, out: &mut Self::Buffer) -> Result<()>;
 
-    /// cos and sin (rows, C/2) of the pass's positions; `frequencies` has the angle of each of the C/2 `pairs`.
+    /// cos and sin (rows, C/2) of the pass's positions. `frequencies` holds the angle per position of each of the C/2
+    /// `pairs`.
     fn rope_table(
         &self,
         frequencies: &Self::Buffer,
@@ -403,14 +407,18 @@ pub trait Backend: Sized + Send + Sync {
         out: &mut Self::Buffer,
     ) -> Result<()>;
 
-    /// An input with nothing in it.
+    /// Creates an empty input.
     fn input(&self) -> Self::Input;
 
-    /// Makes x ready for the matrix products that read it, whose rows of `width` values are `rows` of the pass; in
-    /// int8 it is quantised here. Whoever wants the values of x, or of what was shown beside it when it was made, reads
-    /// them before: a backend that multiplies them in another form may leave them out of their buffers from the first product on,
-    /// so x is not made ready a second time either. A backend that sums in another order for many tokens goes by
-    /// [`PassRows::orders`], and never by how many rows there are: these depend on who looks on.
+    /// Prepares x for the matrix products that read it. Its rows of `width` values are `rows` of the pass. In int8,
+    /// this quantises x.
+    ///
+    /// Read the values of x, and of the stages computed together with x, before this call. A backend that multiplies
+    /// another form may leave these buffers unwritten from the first product on. For the same reason x must not be
+    /// prepared twice.
+    ///
+    /// A backend that sums in another order for many tokens must choose by [`PassRows::orders`], never by the number of
+    /// rows. The number of rows depends on the probe.
     fn prepare(
         &self,
         x: &Self::Buffer,
@@ -420,8 +428,8 @@ pub trait Backend: Sized + Send + Sync {
         input: &mut Self::Input,
     ) -> Result<()>;
 
-    /// Shows the int8 values (rows, width) and the scales (rows, groups) of `rows` of an input to `see`. There are
-    /// none where products do not run in int8.
+    /// Shows the int8 values (rows, width) and the scales (rows, groups) of `rows` of an input to `see`. Shows nothing
+    /// if products do not run in int8.
     fn read_quantized(&self, input: &Self::Input, rows: Range<usize>, see: SeeInt8<'_>) -> Result<()>;
 
     /// out (rows, O) = x (rows, I) · wᵀ (+ bias), w (O, I), for every row of the input.
@@ -433,7 +441,7 @@ pub trait Backend: Sized + Send + Sync {
         out: &mut Self::Buffer,
     ) -> Result<()>;
 
-    /// out (rows, heads, C) = x turned by cos and sin (rows, C/2).
+    /// out (rows, heads, C) = x rotated by cos and sin (rows, C/2).
     #[expect(clippy::too_many_arguments, reason = "an operation with two tables and two sizes")]
     fn rope(
         &self,
@@ -447,10 +455,10 @@ pub trait Backend: Sized + Send + Sync {
         out: &mut Self::Buffer,
     ) -> Result<()>;
 
-    /// The number type that keys and values are cached in.
+    /// The number type of cached keys and values.
     fn cache_dtype(&self) -> CacheDtype;
 
-    /// A cache with room for `count` values. It may take the memory as it is written.
+    /// Creates a cache with room for `count` values. Memory may be allocated later, when it is written.
     fn new_cache(&self, count: usize) -> Result<Self::Cache>;
 
     /// cache\[start .. K\] = the rows (T, width) of span number `span` in x, rounded to the cache's number type.
@@ -471,15 +479,15 @@ pub trait Backend: Sized + Send + Sync {
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()>;
 
-    /// The values of `cache` in `range` as a cache of their own, bit for bit.
+    /// Copies the values of `cache` in `range` into a new cache, bit for bit.
     fn take_cache(&self, cache: &Self::Cache, range: Range<usize>) -> Result<Self::Cache>;
 
     /// cache\[at ..\] = all values of `from`, bit for bit.
     fn put_cache(&self, from: &Self::Cache, at: usize, cache: &mut Self::Cache) -> Result<()>;
 
-    /// The rows (T, H, C) of span number `span` in out = softmax(q · keysᵀ / √C + mask) · values, with its rows
-    /// (T, H, C) in q, and the cached keys and values (K, G, C) of its sequence. `sink` sees the parts it wants;
-    /// they do not change the result.
+    /// Attention of span number `span`: out = softmax(q · keysᵀ / √C + mask) · values. Its rows in q and out are (T, H,
+    /// C). The cached keys and values of its sequence are (K, G, C). `sink` receives the intermediate results that it
+    /// wants; they do not change the result.
     #[expect(clippy::too_many_arguments, reason = "an operation with three inputs and an observer")]
     fn attention(
         &self,
@@ -502,7 +510,7 @@ pub trait Backend: Sized + Send + Sync {
     /// out = a + b, the first `count` values.
     fn add(&self, a: &Self::Buffer, b: &Self::Buffer, count: usize, out: &mut Self::Buffer) -> Result<()>;
 
-    /// out (rows, width) = `rows` of x, which has all rows of the pass.
+    /// out (rows, width) = `rows` of x. x has all rows of the pass.
     fn rows(
         &self,
         x: &Self::Buffer,
@@ -512,41 +520,42 @@ pub trait Backend: Sized + Send + Sync {
         out: &mut Self::Buffer,
     ) -> Result<()>;
 
-    /// Whether it draws tokens by itself. Where it does not, the sampler reads the logits.
+    /// Whether the device samples tokens itself. If not, the sampler reads the logits.
     fn draws(&self) -> bool {
         false
     }
 
-    /// Draws a token from each row of logits (spans, V), as [`Backend::begin_pass`] was told: the one that
-    /// [`crate::generate::Sampler`] draws by the same random number, but within 10⁻⁶ of the edge between two.
+    /// Samples a token from each row of logits (spans, V), with the draws of [`Backend::begin_pass`]. The result is the
+    /// token that [`crate::generate::Sampler`] samples with the same random number. It may differ only within 10⁻⁶ of
+    /// the boundary between two tokens.
     fn draw(&self, logits: &Self::Buffer, vocab: usize, pass: &Self::Pass) -> Result<()> {
         let _ = (logits, vocab, pass);
         Ok(())
     }
 
-    /// What was drawn in the pass, span by span; waits for it, as [`Backend::sync`] does. Where another pass has followed
-    /// it already, of the first one first.
+    /// The sampled tokens of the pass, one for each span. Waits for them, like [`Backend::sync`]. If the next pass was
+    /// already launched, the tokens of the earlier pass are returned first.
     fn drawn(&self, pass: &Self::Pass) -> Result<Vec<Drawn>> {
         let _ = pass;
         Ok(Vec::new())
     }
 
-    /// Fused: several products of one input. `made` is shown their outputs.
+    /// Fused: several products of one input. `on_output` receives their outputs.
     fn matmuls(
         &self,
         x: &Self::Input,
         products: &mut [Product<'_, Self>],
-        made: &mut Made<'_, Self>,
+        on_output: &mut OnOutput<'_, Self>,
     ) -> Result<()> {
         for (i, Product { matrix, bias, out }) in products.iter_mut().enumerate() {
             self.matmul(x, matrix, *bias, out)?;
-            made(i, out)?;
+            on_output(i, out)?;
         }
         Ok(())
     }
 
-    /// Fused: a residual and the norm that reads it. sum = a + b, normed = RMSNorm of sum, both (rows, width). `made`
-    /// is shown sum and normed.
+    /// Fused: a residual and the norm that reads it. sum = a + b, normed = RMSNorm of sum, both (rows, width).
+    /// `on_output` receives sum and normed.
     fn add_rms_norm(
         &self,
         (a, b): (&Self::Buffer, &Self::Buffer),
@@ -554,31 +563,31 @@ pub trait Backend: Sized + Send + Sync {
         eps: f32,
         (rows, width): (usize, usize),
         (sum, normed): (&mut Self::Buffer, &mut Self::Buffer),
-        made: &mut Made<'_, Self>,
+        on_output: &mut OnOutput<'_, Self>,
     ) -> Result<()> {
         self.add(a, b, rows * width, sum)?;
-        made(0, sum)?;
+        on_output(0, sum)?;
         self.rms_norm(sum, weight, eps, rows, normed)?;
-        made(1, normed)
+        on_output(1, normed)
     }
 
-    /// Fused: the gated half of the feed-forward network, `count` values of each output. `made` is shown gate, silu,
-    /// up and hidden.
+    /// Fused: the gated half of the feed-forward network, `count` values of each output. `on_output` receives gate,
+    /// silu, up and hidden.
     fn swiglu(
         &self,
         x: &Self::Input,
         count: usize,
         outputs: Swiglu<'_, Self>,
-        made: &mut Made<'_, Self>,
+        on_output: &mut OnOutput<'_, Self>,
     ) -> Result<()> {
         let Swiglu { gate, silu, up, hidden } = outputs;
         self.matmul(x, gate.matrix, gate.bias, gate.out)?;
-        made(0, gate.out)?;
+        on_output(0, gate.out)?;
         self.silu(gate.out, count, silu)?;
-        made(1, silu)?;
+        on_output(1, silu)?;
         self.matmul(x, up.matrix, up.bias, up.out)?;
-        made(2, up.out)?;
+        on_output(2, up.out)?;
         self.mul(silu, up.out, count, hidden)?;
-        made(3, hidden)
+        on_output(3, hidden)
     }
 }

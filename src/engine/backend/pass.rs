@@ -1,49 +1,49 @@
-//! What a pass reads: one span of tokens for each sequence.
+//! The input of a pass: one span of tokens for each sequence.
 
 use std::ops::Range;
 
-/// Tokens of one sequence that a pass reads, after those that are cached. The rows of all spans follow one another
-/// in a pass's buffers, in the order of the spans.
+/// The tokens of one sequence that a pass reads, after the cached ones. A pass's buffers hold the rows of all spans, in
+/// the order of the spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Number of the sequence.
     pub sequence: usize,
-    /// Tokens of it that are cached already: the position of the span's first token.
+    /// The number of cached tokens of the sequence, which is the position of the span's first token.
     pub start: usize,
-    /// T: tokens of it that this pass reads, one or more.
+    /// T: the number of tokens that this pass reads of the sequence, at least one.
     pub tokens: usize,
 }
 
 impl Span {
-    /// K = start + T: the keys that its tokens see.
+    /// K = start + T: the number of keys that its last token sees.
     pub fn keys(self) -> usize {
         self.start + self.tokens
     }
 }
 
-/// Which rows of a pass an operation takes, and so in which order their products are summed.
+/// The rows of a pass that an operation reads. They also select the order of summation of its products.
 ///
-/// A kernel may sum in another order where many tokens are read at once. Which order that is depends on the tokens
-/// of the row's own span: not on the other sequences of the pass, and not on how many rows somebody looks at. So a
-/// sequence has the same bits in a batch and alone.
+/// A kernel may sum in another order if it reads many tokens at once. The order depends only on the number of tokens of
+/// the row's own span. It does not depend on the other sequences of the pass or on the number of rows that the probe
+/// wants. A sequence therefore gets the same bits in a batch and alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PassRows {
-    /// All of them, each in the order of its span.
+    /// All rows, each in the order of its span.
     All,
-    /// Some of one span, in its order.
+    /// Some rows of one span, in its order.
     Of {
         /// Number of the span in the pass.
         span: usize,
         /// Tokens of the span.
         rows: Range<usize>,
     },
-    /// The last of each span, in the order of a pass of one token. They are the only logits that a pass makes which
-    /// nobody watches, and must not differ where somebody does.
+    /// The last row of each span, in the order of a pass of one token. A pass without a probe computes only these
+    /// logits, and a probe must not change them.
     Last,
 }
 
 impl PassRows {
-    /// How many rows these are in a pass over `spans`.
+    /// The number of these rows in a pass over `spans`.
     pub fn count(&self, spans: &[Span]) -> usize {
         match self {
             Self::All => spans.iter().map(|span| span.tokens).sum(),
@@ -52,7 +52,8 @@ impl PassRows {
         }
     }
 
-    /// The same rows in runs of one order: how many rows, and of how many tokens the order is.
+    /// The same rows grouped by order of summation: the number of rows, and the number of tokens that selects their
+    /// order.
     pub fn orders<'a>(&'a self, spans: &'a [Span]) -> impl Iterator<Item = (usize, usize)> + Clone + 'a {
         let all = matches!(self, Self::All).then_some(spans).into_iter().flatten();
         let other = match self {

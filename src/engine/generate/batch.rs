@@ -1,5 +1,5 @@
-//! Several texts and the model that runs them, a token of each in every pass: the weights, which take longest to read,
-//! are then read once for all.
+//! A batch: several texts and the model that runs them. Every pass reads a token of each text, so the weights, which
+//! take longest to read, are read once for all.
 
 use std::collections::VecDeque;
 
@@ -11,20 +11,20 @@ use llama_trace_core::trace::{PassDims, Probe};
 use super::sampler::Sampler;
 use super::sequence::{self, Ended, Sequence};
 
-/// What a batch runs.
+/// The input of a batch.
 #[derive(Clone, Debug)]
 pub struct Prompts {
-    /// The ids of each prompt; its place here is the sequence's number.
+    /// The ids of each prompt. The index of a prompt is its sequence number.
     pub ids: Vec<Vec<u32>>,
     /// Tokens that end a text.
     pub ends: Vec<u32>,
-    /// The most tokens that are drawn for each.
+    /// The maximum number of tokens drawn for each prompt.
     pub draws: usize,
-    /// Tokens that each cache is reserved for: those of the prompt and the draws, where nobody says.
+    /// The capacity of each cache in tokens. `None`: the tokens of the prompt and of the draws.
     pub context: Option<usize>,
-    /// Tokens of a prompt that a pass reads at most; none for all of them.
+    /// The maximum number of prompt tokens in a pass. `None`: all of them.
     pub chunk: Option<usize>,
-    /// Bytes that are free for caches and buffers; none where nobody counts.
+    /// The free memory for caches and buffers, in bytes. `None`: unlimited.
     pub memory: Option<usize>,
 }
 
@@ -33,27 +33,27 @@ pub struct Prompts {
 pub struct Drawn {
     /// Number of the sequence.
     pub sequence: usize,
-    /// The token, or the next one of the prompt where a part of that is left.
+    /// The token: drawn, or the next one of the prompt if some of it has not been read yet.
     pub id: u32,
-    /// Whether it is the prompt's.
+    /// Whether the token belongs to the prompt.
     pub given: bool,
-    /// Why no other follows, where none does.
+    /// Why the sequence ends here, if it does.
     pub ended: Option<Ended>,
 }
 
-/// What a pass reads of a sequence.
+/// The tokens that a pass reads of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read<'a> {
     /// Number of the sequence.
     pub sequence: usize,
-    /// Number of the pass, and what it reads and sees.
+    /// The number of the pass, and the positions that it reads and sees.
     pub dims: PassDims,
     /// The tokens.
     pub ids: &'a [u32],
 }
 
-/// Texts that grow side by side. One that has ended leaves, and gives its memory to the next that waits. Passes are
-/// numbered for all of them together.
+/// Texts that grow side by side. A text that has ended leaves the batch and frees its memory for the next waiting one.
+/// Passes are numbered for all texts together.
 ///
 /// ```text
 /// while batch.ready()? {
@@ -66,27 +66,28 @@ pub struct Batch<'m, B: Backend> {
     passes: usize,
     /// In the order of their numbers.
     running: Vec<Sequence<B>>,
-    /// Numbers and ids of those that have not begun.
+    /// The numbers and ids of the sequences that have not started.
     waiting: VecDeque<(usize, Vec<u32>)>,
-    /// Everything about the prompts but their ids.
+    /// The prompts' options, without the ids.
     plan: Prompts,
     sampler: Sampler,
     not_a_number: bool,
 }
 
-/// The part of the free memory that a batch takes, where it has more than one sequence.
+/// Divisor of the free memory: the share that a batch of more than one sequence uses.
 const SHARE: usize = 2;
 
-/// Rows of prompts from which a pass takes no further one up. More rows at once are not faster, and their buffers take
-/// memory that caches can use.
+/// The number of prompt rows from which a pass takes no further prompt. More rows at once are not faster, and their
+/// buffers take memory that caches can use.
 const PROMPT_ROWS: usize = 2048;
 
 impl<'m, B: Backend> Batch<'m, B> {
-    /// A batch that has run nothing. Sequence i draws from the stream of random numbers that is i after `sampler`'s.
+    /// Creates a batch that has run nothing. Sequence i draws from the stream of random numbers that is i after
+    /// `sampler`'s.
     ///
     /// # Errors
-    /// [`Error::Prompt`] where a prompt cannot be run, or there is no memory even for it alone; `place` says which of
-    /// them that is, where it is to be said.
+    /// Returns [`Error::Prompt`] if a prompt cannot be run, or if there is not enough memory even for that prompt
+    /// alone. `place` gives the name of a prompt for the message, if it needs one.
     pub fn new(
         model: &'m Model<B>,
         sampler: Sampler,
@@ -110,7 +111,7 @@ impl<'m, B: Backend> Batch<'m, B> {
         Ok(batch)
     }
 
-    /// Checks that a prompt can be run, if it is run alone.
+    /// Checks that a prompt can be run when it is run alone.
     fn check(&self, ids: &[u32]) -> Result<()> {
         sequence::check(&self.model.config, 0, ids)?;
         let capacity = self.capacity(ids);
@@ -128,7 +129,7 @@ impl<'m, B: Backend> Batch<'m, B> {
         }
     }
 
-    /// The tokens that the cache of a sequence that begins with `ids` is made for.
+    /// The cache capacity, in tokens, of a sequence that begins with `ids`.
     fn capacity(&self, ids: &[u32]) -> usize {
         let tokens = self.plan.context.unwrap_or(ids.len().saturating_add(self.plan.draws));
         tokens.min(self.model.config.context)
@@ -142,28 +143,28 @@ impl<'m, B: Backend> Batch<'m, B> {
         buffer_bytes(&self.model.config, rows.max(self.work.rows()), sequences)
     }
 
-    /// Whether caches of so many `bytes` and a pass over `rows` rows of `sequences` have room beside one another.
+    /// Whether caches of `bytes` bytes and a pass over `rows` rows of `sequences` sequences fit into memory together.
     fn fits(&self, bytes: usize, rows: usize, sequences: usize) -> bool {
         let bytes = bytes.saturating_add(self.buffer_bytes(rows, sequences));
         self.plan.memory.is_none_or(|free| bytes <= free / SHARE)
     }
 
-    /// Whether everything that waits would be taken up by one pass.
+    /// Whether a single pass could take up all waiting sequences.
     pub fn at_once(&self) -> bool {
         let (rows, count) = (self.waiting.iter().map(|(_, ids)| ids.len()).sum(), self.waiting.len());
         let bytes = self.waiting.iter().map(|(_, ids)| self.cache_bytes(self.capacity(ids)));
         count < 2 || rows <= PROMPT_ROWS && self.fits(bytes.fold(0, usize::saturating_add), rows, count)
     }
 
-    /// Makes the next pass ready: takes up as many of those that wait as there is room for. False where all have ended.
+    /// Prepares the next pass: starts as many waiting sequences as fit. Returns false if all have ended.
     ///
     /// # Errors
-    /// [`Error::Prompt`] where the system has no memory for one sequence alone.
+    /// Returns [`Error::Prompt`] if there is not enough memory for a single sequence.
     pub fn ready(&mut self) -> Result<bool> {
         let before = self.running.len();
         let mut bytes: usize =
             self.running.iter().map(|sequence| self.cache_bytes(sequence.cache.capacity())).sum();
-        // One token of each that runs, and the prompts.
+        // One token of each running sequence, and the new prompts.
         let mut rows: usize = before;
         while let Some((number, ids)) = self.waiting.front() {
             let capacity = self.capacity(ids);
@@ -174,7 +175,7 @@ impl<'m, B: Backend> Batch<'m, B> {
                 break;
             }
             let cache = match KvCache::with_capacity(&self.model.config, &self.model.backend, capacity) {
-                // The system counts in another way; what ends makes room.
+                // The system may count free memory differently. Sequences that end will make room.
                 Err(_) if count > 0 => break,
                 cache => cache?,
             };
@@ -200,7 +201,7 @@ impl<'m, B: Backend> Batch<'m, B> {
         Ok(!self.running.is_empty())
     }
 
-    /// What the next pass reads, sequence by sequence.
+    /// The tokens that the next pass reads, sequence by sequence.
     pub fn reads(&self) -> impl Iterator<Item = Read<'_>> {
         self.running.iter().map(|sequence| {
             let ids = sequence.waiting();
@@ -208,12 +209,12 @@ impl<'m, B: Backend> Batch<'m, B> {
         })
     }
 
-    /// Runs the pass that [`Batch::ready`] made ready, and draws the token after each sequence, in the order of their
-    /// numbers. Those that have ended then leave.
+    /// Runs the pass that [`Batch::ready`] prepared and draws the token after each sequence, in the order of their
+    /// numbers. Ended sequences then leave the batch.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] where the model's backend was asked to stop: all is then as it was before, and the same
-    /// pass can be run again.
+    /// Returns [`Error::Interrupted`] if the model's backend was asked to stop. The batch is then unchanged, and the
+    /// same pass can be run again.
     pub fn pass(&mut self, probe: &mut dyn Probe) -> Result<Vec<Drawn>> {
         let Self { model, work, passes, running, waiting, .. } = self;
         let mut sequences: Vec<_> = running.iter_mut().collect();
@@ -231,12 +232,12 @@ impl<'m, B: Backend> Batch<'m, B> {
         Ok(drawn)
     }
 
-    /// How many sequences run.
+    /// The number of running sequences.
     pub fn running(&self) -> usize {
         self.running.len()
     }
 
-    /// Whether some pass had logits that are not a number.
+    /// Whether the logits of any pass contained NaN.
     pub fn not_a_number(&self) -> bool {
         self.not_a_number
     }

@@ -1,5 +1,5 @@
-//! Several turns with a model: what was said, the text that a template makes of it, and answers whose
-//! passes start from what the cache already holds.
+//! Chat with a model in several turns: the messages, the text that a template makes of them, and answers. Each answer's
+//! passes start from the contents of the cache.
 
 mod bounded;
 mod now;
@@ -20,23 +20,23 @@ use llama_trace_core::trace::NoProbe;
 pub use prompt::prompt;
 pub use template::{LLAMA2, LLAMA3, Template};
 
-/// Tokens of a prompt that are run in one pass, so that a long one can be stopped on the way. Sums do not
-/// depend on how a prompt is cut, so neither does the answer.
+/// The number of prompt tokens in one pass. A long prompt can thus be stopped between passes. The sums do not depend on
+/// the split, so neither does the answer.
 const PART: usize = 64;
 
-/// Who speaks.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
-    /// What the model is told before the first turn.
+    /// The instructions before the first turn.
     System,
-    /// The one who asks.
+    /// The user.
     User,
     /// The model.
     Assistant,
 }
 
 impl Role {
-    /// The name that templates know it by.
+    /// The role's name in templates.
     pub fn name(self) -> &'static str {
         match self {
             Self::System => "system",
@@ -49,27 +49,27 @@ impl Role {
 /// One message, as templates see it: `message['role']`, `message['content']`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who speaks.
+    /// The author.
     pub role: Role,
-    /// What is said.
+    /// The text.
     pub content: String,
 }
 
-/// What was said so far.
+/// The messages so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conversation {
     messages: Vec<Message>,
 }
 
 impl Conversation {
-    /// A conversation in which only `system` was said.
+    /// Creates a conversation with only a system message, if there is one.
     pub fn new(system: Option<String>) -> Self {
         let mut conversation = Self::default();
         conversation.set_system(system);
         conversation
     }
 
-    /// The messages, the system's first.
+    /// The messages, the system message first.
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
@@ -79,7 +79,7 @@ impl Conversation {
         self.messages.first().filter(|message| message.role == Role::System).map(|m| m.content.as_str())
     }
 
-    /// Replaces the system message; none takes it away.
+    /// Replaces the system message; `None` removes it.
     pub fn set_system(&mut self, system: Option<String>) {
         self.messages.retain(|message| message.role != Role::System);
         if let Some(content) = system {
@@ -87,7 +87,7 @@ impl Conversation {
         }
     }
 
-    /// Forgets every turn, and keeps the system message.
+    /// Removes all turns and keeps the system message.
     pub fn reset(&mut self) {
         self.messages.retain(|message| message.role == Role::System);
     }
@@ -97,19 +97,19 @@ impl Conversation {
         self.messages.push(Message { role, content: content.into() });
     }
 
-    /// Takes back the last message if it is of `role`.
+    /// Removes and returns the last message if it is of `role`.
     pub fn pop(&mut self, role: Role) -> Option<Message> {
         self.messages.pop_if(|message| message.role == role)
     }
 }
 
-/// A session that answers prompt after prompt, each of which usually begins as the one before.
+/// A session that answers prompt after prompt. Each prompt usually begins like the previous one.
 pub struct Chat<'m, B: Backend> {
     session: Session<'m, B>,
 }
 
 impl<'m, B: Backend> Chat<'m, B> {
-    /// A chat over a session that has run nothing.
+    /// Creates a chat over a session that has run nothing.
     pub fn new(session: Session<'m, B>) -> Self {
         Self { session }
     }
@@ -119,28 +119,28 @@ impl<'m, B: Backend> Chat<'m, B> {
         self.session.ran()
     }
 
-    /// What drew the last token, as it was before: see [`Sampler::before_the_last`].
+    /// The sampler before the last draw. See [`Sampler::before_the_last`].
     pub fn last_draw(&self) -> Sampler {
         self.session.sequence.last_draw()
     }
 
-    /// How many tokens there is room for: see [`Session::capacity`].
+    /// The maximum number of tokens. See [`Session::capacity`].
     pub fn capacity(&self) -> usize {
         self.session.capacity()
     }
 
-    /// Whether some pass had logits that are not a number.
+    /// Whether the logits of any pass contained NaN.
     pub fn not_a_number(&self) -> bool {
         self.session.not_a_number()
     }
 
-    /// Runs what of `prompt` the cache does not hold already, and draws up to `limit` tokens until one of
-    /// `ends`, giving each to `sink`. Where the model's backend is asked to stop, the answer ends, and none is the
-    /// answer to why; what was whole until then stays.
+    /// Runs the part of `prompt` that the cache does not hold yet. Then draws up to `limit` tokens until one of `ends`,
+    /// and passes each to `sink`. If the model's backend is asked to stop, the answer ends and the result is `None`;
+    /// everything completed until then is kept.
     ///
     /// # Errors
-    /// [`Error::Prompt`] where the prompt cannot be run, being longer than the context for one;
-    /// [`Error::Interrupted`] where the whole process was asked to stop; and whatever `sink` returns.
+    /// Returns [`Error::Prompt`] if the prompt cannot be run, for example because it is longer than the context.
+    /// Returns [`Error::Interrupted`] if the whole process was asked to stop. Also returns the errors of `sink`.
     pub fn answer<E: From<Error>>(
         &mut self,
         prompt: &[u32],
@@ -169,8 +169,8 @@ impl<'m, B: Backend> Chat<'m, B> {
         }
     }
 
-    /// Goes back to where `prompt` and what was run part, and returns the rest of the prompt: at least its
-    /// last token, whose pass the first draw is made from.
+    /// Rewinds to the last position at which `prompt` agrees with the tokens that were run. Returns the rest of the
+    /// prompt. The rest has at least the last token, because the first draw needs the logits of its pass.
     fn rewind<'p>(&mut self, prompt: &'p [u32]) -> &'p [u32] {
         let same = self.session.ran().iter().zip(prompt).take_while(|(ran, new)| ran == new).count();
         let same = same.min(prompt.len().saturating_sub(1));
@@ -179,7 +179,7 @@ impl<'m, B: Backend> Chat<'m, B> {
     }
 }
 
-/// The end of an answer whose pass failed: stopped, where only this answer was to.
+/// The end of an answer whose pass failed: `None` if only this answer was to be stopped.
 fn stopped<E: From<Error>>(error: Error) -> Result<Option<Ended>, E> {
     match error {
         Error::Interrupted(_) if !stop::process().asked() => Ok(None),

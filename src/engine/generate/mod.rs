@@ -1,4 +1,4 @@
-//! From logits to text: drawing the next token, and running pass after pass.
+//! From logits to text: sampling of the next token, and the loop over passes.
 
 pub mod batch;
 pub mod chat;

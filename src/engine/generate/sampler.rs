@@ -1,4 +1,4 @@
-//! Drawing the next token: temperature, top-k, top-p (nucleus sampling, Holtzman et al., 2020).
+//! Sampling of the next token: temperature, top-k, top-p (nucleus sampling, Holtzman et al., 2020).
 
 use std::mem;
 
@@ -9,30 +9,31 @@ use crate::backend::{Draw as Drawing, Host};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Probe, Sampling, Site, Stage, Values};
 
-/// Draws token after token.
+/// A sampler that draws one token after another.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     sampling: Sampling,
     random: ChaCha8Rng,
-    /// Tokens that others had drawn of the stream before this one's first.
+    /// The number of draws of the stream that were made before this sampler's first.
     earlier: u64,
-    /// What computes softmax. Every kernel gives the same bits, so the fastest does for all.
+    /// The kernel that computes softmax. Every kernel gives the same bits, so the fastest one is used.
     kernel: Host,
     probs: Vec<f32>,
-    /// The candidates are the tokens of this [`rank`] and above.
+    /// The rank of the last candidate: all tokens with this [`rank`] or a higher one are candidates.
     cut: u64,
     sums: Vec<f64>,
     near: Vec<u64>,
 }
 
-/// The lowest temperature but 0: logits divided by it are still float32 numbers.
+/// The lowest temperature except 0. Logits divided by it are still finite float32 numbers.
 const COLDEST: f32 = 1e-30;
 
 impl Sampler {
-    /// A sampler at the start of its random numbers.
+    /// Creates a sampler at the start of its random numbers.
     ///
     /// # Errors
-    /// [`Error::Usage`] where the temperature is negative or so small that logits have no float32 once they are divided by it, top-p is not in 0 … 1, or one is not a number.
+    /// Returns [`Error::Usage`] if the temperature is negative, or so small that divided logits overflow float32. The
+    /// same if top-p is not in 0 … 1, or if one of the two is NaN.
     pub fn new(sampling: Sampling) -> Result<Self> {
         let wrong = |option: &str, expected: &str, found: f32| {
             Error::usage(format!("{option} is out of range"))
@@ -61,12 +62,12 @@ impl Sampler {
         })
     }
 
-    /// How it draws.
+    /// The sampling options.
     pub fn sampling(&self) -> Sampling {
         self.sampling
     }
 
-    /// The same at the start of the random numbers of another stream of the same seed: the first is 0.
+    /// The same sampler at the start of another stream of random numbers with the same seed. The first stream is 0.
     #[must_use]
     pub fn with_stream(mut self, stream: u64) -> Self {
         self.random = ChaCha8Rng::seed_from_u64(self.sampling.seed);
@@ -75,8 +76,8 @@ impl Sampler {
         self
     }
 
-    /// The same before the last token that it has drawn: its draw number 0 is that once more. Where it has drawn none, the
-    /// same.
+    /// The same sampler before its last draw: its draw number 0 repeats that draw. If it has drawn nothing, the copy is
+    /// identical.
     #[must_use]
     pub fn before_the_last(&self) -> Self {
         let drawn = u64::try_from(self.random.get_word_pos() / look::WORDS).unwrap_or(u64::MAX);
@@ -86,27 +87,28 @@ impl Sampler {
         sampler
     }
 
-    /// Where the random number of draw number `draw` lies in the stream.
+    /// The position in the stream of the random number of draw number `draw`.
     fn word(&self, draw: u64) -> u128 {
         (u128::from(self.earlier) + u128::from(draw)) * look::WORDS
     }
 
-    /// The same at the start of the stream that is `count` after its own.
+    /// The same sampler at the start of the stream that is `count` after its own.
     #[must_use]
     pub fn after(&self, count: u64) -> Self {
         self.clone().with_stream(self.random.get_stream().wrapping_add(count))
     }
 
-    /// The random number, from 0 to 1, that draw number `draw` of this stream draws by, where the temperature is not 0.
+    /// The random number, from 0 to 1, of draw number `draw` of this stream. It is used only if the temperature is not
+    /// 0.
     pub fn random(&self, draw: u64) -> f64 {
         let mut random = self.random.clone();
         random.set_word_pos(self.word(draw));
         random.random()
     }
 
-    /// What the token is drawn by that comes after `others` more, for a device that draws by itself ([`Sampler::skip`] then
-    /// goes on).
-    pub fn coming_draw(&self, others: usize) -> Drawing {
+    /// The parameters of the draw that follows after `others` more draws, for a device that samples itself. Call
+    /// [`Sampler::skip`] after the device has drawn.
+    pub fn next_draw(&self, others: usize) -> Drawing {
         let Sampling { temperature, top_k, top_p, .. } = self.sampling;
         let random = if temperature == 0.0 {
             0.0
@@ -120,23 +122,24 @@ impl Sampler {
         Drawing { temperature, top_k, top_p, random }
     }
 
-    /// Goes on as if a token had been drawn.
+    /// Advances the sampler as if a token had been drawn.
     pub fn skip(&mut self) {
         if self.sampling.temperature != 0.0 {
             let _: f64 = self.random.random();
         }
     }
 
-    /// Whether `probe` wants to see how the token of `pass` over `sequence` is drawn.
+    /// Whether `probe` wants a stage of the draw after `pass` over `sequence`.
     pub fn is_watched(probe: &dyn Probe, sequence: usize, pass: usize) -> bool {
         let stages = [Stage::Probs, Stage::Nucleus, Stage::Sampled];
         let wants = |stage| probe.wants(Site { sequence, ..Site::once(pass, stage) });
         probe.enabled() && stages.into_iter().any(wants)
     }
 
-    /// Draws a token from `logits` (V), and shows the probe `probs`, `nucleus` and `sampled` of `pass` over `sequence`.
+    /// Draws a token from `logits` (V), and offers the probe `probs`, `nucleus` and `sampled` of `pass` over
+    /// `sequence`.
     ///
-    /// Logits that are not a number are never drawn; where all are, the answer is token 0.
+    /// NaN logits are never drawn. If all are NaN, the result is token 0.
     pub fn sample(&mut self, logits: &[f32], sequence: usize, pass: usize, probe: &mut dyn Probe) -> u32 {
         let site = |stage| Site { sequence, ..Site::once(pass, stage) };
         let wants = |probe: &dyn Probe, stage| probe.enabled() && probe.wants(site(stage));
@@ -150,7 +153,7 @@ impl Sampler {
         }
         let id = if greedy { argmax(logits) } else { self.draw() };
         if see_nucleus {
-            // At temperature 0 all of it is the argmax's.
+            // At temperature 0 the argmax has the whole probability.
             let only = |i| if i == id as usize { 1.0 } else { 0.0 };
             let nucleus = if greedy { (0..logits.len()).map(only).collect() } else { self.nucleus() };
             probe.record(site(Stage::Nucleus), 0..1, Values::F32(&nucleus));
@@ -161,7 +164,7 @@ impl Sampler {
         id
     }
 
-    /// probs = softmax(logits / temperature), at temperature 0 softmax(logits).
+    /// probs = softmax(logits / temperature); at temperature 0, softmax(logits).
     fn set_probs(&mut self, logits: &[f32]) {
         let temperature = if self.sampling.temperature == 0.0 { 1.0 } else { self.sampling.temperature };
         self.probs.clear();
@@ -169,20 +172,20 @@ impl Sampler {
         self.kernel.softmax(&mut self.probs);
     }
 
-    /// One of the candidates, each with its share of their probability: the one at which the sum of those that are
-    /// at least as likely passes a random part of the whole.
+    /// Draws one of the candidates in proportion to their probabilities. Candidates are added from the most likely one
+    /// on. The drawn token is the first whose sum exceeds a random fraction of the total.
     fn draw(&mut self) -> u32 {
         let target = self.set_cut() * self.random.random::<f64>();
         let drawn = self.reach(f64::from, |sum| sum > target);
         drawn.map_or(0, |(rank, _)| !(rank as u32))
     }
 
-    /// Finds the least likely candidate: [`Self::cut`]. The answer is the candidates' probability. As in transformers
-    /// top-k comes first, and top-p is a share of what it left; but exactly k stay, where there it is all that are as
-    /// likely as the k-th.
+    /// Finds the least likely candidate, [`Self::cut`]. Returns the total probability of the candidates. As in
+    /// transformers, top-k comes first, and top-p is a share of the remaining tokens. Unlike there, exactly k tokens
+    /// remain; transformers keeps all tokens that are as likely as the k-th.
     fn set_cut(&mut self) -> f64 {
         let Sampling { top_k, top_p, .. } = self.sampling;
-        // Every probability that is more than 0.
+        // All probabilities greater than 0.
         self.cut = rank(u32::MAX, f32::from_bits(1));
         if top_k > 0 {
             self.add_up(|_| 1.0);
@@ -192,7 +195,7 @@ impl Sampler {
         self.add_up(f64::from);
         let mut total = self.sums.iter().sum();
         if top_p < 1.0 {
-            // Where top-p is nearly 1 the same sum in another order may stay below; then all of them are left.
+            // If top-p is nearly 1, the same sum in another order may be smaller. All candidates are kept then.
             let enough = f64::from(top_p) * total;
             let reached = self.reach(f64::from, |sum| sum >= enough);
             (self.cut, total) = reached.unwrap_or((self.cut, total));
@@ -207,7 +210,7 @@ impl Sampler {
         all.filter(move |(id, prob)| *prob > 0.0 && rank(*id, *prob) >= cut)
     }
 
-    /// Adds up a weight of each candidate, by the [`leading`] bits of its probability.
+    /// Adds up a weight of each candidate in buckets, indexed by the [`leading`] bits of its probability.
     fn add_up(&mut self, weight: impl Fn(f32) -> f64) {
         let mut sums = mem::take(&mut self.sums);
         sums.clear();
@@ -218,17 +221,19 @@ impl Sampler {
         self.sums = sums;
     }
 
-    /// The candidate at which the sum of its `weight` and of all likelier ones' has `reached` what it should, or else
-    /// the least likely one: its rank and that sum; none where there are no candidates. The weights were added up
-    /// before ([`Self::add_up`]). Nothing is sorted: the bits of its probability are found one part after the other,
-    /// each time only among the candidates that share those before.
+    /// Finds the first candidate, from the most likely on, at which the sum of the `weight`s has `reached` a target.
+    /// Returns its rank and the sum. If the target is not reached, it returns the least likely candidate; without
+    /// candidates, `None`.
+    ///
+    /// [`Self::add_up`] must have added up the same weights. Nothing is sorted: the bits of the probability are
+    /// determined one part at a time, each time only among the candidates with the same earlier bits.
     fn reach(&mut self, weight: impl Fn(f32) -> f64, reached: impl Fn(f64) -> bool) -> Option<(u64, f64)> {
         let mut sum = 0.0;
         let found = walk(&self.sums, &mut sum, &reached)?;
         let mut near = mem::take(&mut self.near);
         near.resize(near.len().max(self.probs.len()), 0);
-        // Every rank is written, and stays where it belongs there: which one does, no branch can foresee. Those leading bits
-        // are of positive numbers, but for 0 itself.
+        // Every rank is written, and `count` advances only if the rank has these leading bits. A branch would often be
+        // mispredicted. The range excludes the probability 0.
         let first = ((found as u32) << MANTISSA).max(1);
         let after = (found as u32 + 1) << MANTISSA;
         let mut count = 0;
@@ -248,7 +253,7 @@ impl Sampler {
             let found = walk(&sums, &mut sum, &reached)?;
             count = keep(&mut near[..count], |rank| part(rank) == found);
         }
-        // These are equally likely, and the lower ids come first.
+        // The remaining candidates are equally likely. Lower ids come first.
         let last = near[..count].iter().position(|&rank| {
             sum += weight(rank);
             reached(sum)
@@ -269,14 +274,14 @@ impl Sampler {
     }
 }
 
-/// A number that is larger for the likelier token and, of equals, for the lower id: the bits of a positive float
-/// are in the order of its value.
+/// A number that is larger for a more likely token and, among equals, for a lower id. The bits of a positive float have
+/// the order of its value.
 fn rank(id: u32, prob: f32) -> u64 {
     u64::from(prob.to_bits()) << 32 | u64::from(!id)
 }
 
-/// Moves the ranks that stay to the front, in their order, without a branch that none can foresee. The answer is how many
-/// they are.
+/// Moves the ranks that `stays` accepts to the front, in order and without an unpredictable branch. Returns their
+/// number.
 fn keep(ranks: &mut [u64], stays: impl Fn(u64) -> bool) -> usize {
     let mut count = 0;
     for at in 0..ranks.len() {
@@ -287,8 +292,8 @@ fn keep(ranks: &mut [u64], stays: impl Fn(u64) -> bool) -> usize {
     count
 }
 
-/// Where the sum of `sums`, from the last to the first, has `reached` what it should, or else the first that is not 0:
-/// `sum`, where it begins, has all before that one then.
+/// The index at which the sum of `sums`, from the last to the first, has `reached` its target, or else the lowest index
+/// with a nonzero value. `sum` is the start value; afterwards it includes all values before that index.
 fn walk(sums: &[f64], sum: &mut f64, reached: impl Fn(f64) -> bool) -> Option<usize> {
     let mut found = None;
     for (at, part) in sums.iter().enumerate().rev().filter(|(_, part)| **part > 0.0) {
@@ -301,18 +306,18 @@ fn walk(sums: &[f64], sum: &mut f64, reached: impl Fn(f64) -> bool) -> Option<us
     found.map(|(at, _)| at)
 }
 
-/// Leading bits of a positive probability: its exponent and the first 3 bits of its mantissa.
+/// The leading bits of a positive probability: its exponent and the first 3 bits of its mantissa.
 const fn leading(prob: f32) -> usize {
     (prob.to_bits() >> MANTISSA) as usize
 }
 
-/// The bits below them.
+/// The number of bits below them.
 const MANTISSA: u32 = 20;
 
-/// How many [`leading`] bits there are: no probability is more than 1.
+/// The number of values of the [`leading`] bits. No probability is greater than 1.
 const LEADING: usize = leading(1.0) + 1;
 
-/// The id of the largest logit, the lowest of equals; 0 where none is a number.
+/// The id of the largest logit; the lowest id among equals. 0 if all are NaN.
 fn argmax(logits: &[f32]) -> u32 {
     let better = |best: usize, id: usize| logits[best].is_nan() || logits[id] > logits[best];
     (0..logits.len()).fold(0, |best, id| if better(best, id) && !logits[id].is_nan() { id } else { best })

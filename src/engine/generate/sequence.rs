@@ -1,5 +1,5 @@
-//! One text under way: its cache, the tokens so far, what draws the next one, and whether it goes on. And the pass over
-//! one or several of them, which is the same.
+//! One text in progress: its cache, its tokens so far, its sampler, and whether it continues. Also the pass over one or
+//! several of them.
 
 use crate::backend::{Backend, Draw as Drawing, Drawn, Span};
 use crate::model::{Activations, KvCache, Model, ahead, pass};
@@ -15,24 +15,24 @@ use super::sampler::Sampler;
 pub enum Ended {
     /// The model drew a token that ends a text.
     Text,
-    /// As many tokens were drawn as were asked for.
+    /// The requested number of tokens was drawn.
     Limit,
-    /// The model's context is full, or the cache that was reserved for a part of it.
+    /// The model's context, or the smaller cache that was reserved, is full.
     Full,
 }
 
 /// A text that grows: first the prompt in one pass, then token by token.
 pub struct Sequence<B: Backend> {
-    /// Its number: that of its sites.
+    /// The sequence number, used in its sites.
     pub number: usize,
-    /// Keys and values of everything run so far.
+    /// Keys and values of everything that was run.
     pub cache: KvCache<B>,
     text: Text,
-    /// The most tokens that there is room for.
+    /// The maximum number of tokens.
     capacity: usize,
 }
 
-/// What a text is beside its cache: its tokens, what draws the next one, and whether it goes on.
+/// A text without its cache: its tokens, its sampler, and whether it continues.
 #[derive(Clone, Debug)]
 pub struct Text {
     sampler: Sampler,
@@ -43,18 +43,18 @@ pub struct Text {
     waiting: Vec<u32>,
     /// Tokens that end a text.
     ends: Vec<u32>,
-    /// What passes read that come next whatever is drawn, the last of them first.
+    /// The inputs of later passes that do not depend on the draws, in reverse order.
     forced: Vec<Vec<u32>>,
-    /// Tokens that may still be drawn.
+    /// The number of tokens that may still be drawn.
     left: usize,
-    /// Whether one that ends the text was drawn last.
+    /// Whether the last drawn token ends the text.
     at_end: bool,
-    /// Whether the tokens that the next pass reads were given, and not drawn.
+    /// Whether the input of the next pass was given, not drawn.
     given: bool,
 }
 
 impl Text {
-    /// One that has run nothing yet.
+    /// Creates a text that has run nothing.
     fn new(sampler: Sampler) -> Self {
         Self {
             sampler,
@@ -69,11 +69,11 @@ impl Text {
         }
     }
 
-    /// Another text that begins with the first `len` tokens of this one, `draws` of them drawn, and goes on with `token`;
-    /// what follows is drawn in the same setting, or in another one from the same stream.
+    /// Branches off another text. It begins with the first `len` tokens of this text, of which `draws` were drawn, and
+    /// continues with `token`. Later tokens are drawn with the same options, or with `setting` and the same stream.
     ///
     /// # Errors
-    /// As [`Sampler::new`]'s.
+    /// The errors of [`Sampler::new`].
     pub fn parted(&self, len: usize, token: u32, draws: u64, setting: Option<Sampling>) -> Result<Self> {
         let sampling = setting.unwrap_or_else(|| self.sampler.sampling());
         Ok(Self {
@@ -89,7 +89,7 @@ impl Text {
         })
     }
 
-    /// How many of its tokens the cache holds.
+    /// The number of its tokens in the cache.
     pub fn len(&self) -> usize {
         self.ran.len()
     }
@@ -101,21 +101,21 @@ impl Text {
 }
 
 impl<B: Backend> Sequence<B> {
-    /// A text of a model of this configuration that has run nothing yet.
+    /// Creates a text for a model of this configuration that has run nothing.
     pub fn new(number: usize, config: &ModelConfig, cache: KvCache<B>, sampler: Sampler) -> Self {
         let capacity = config.context.min(cache.capacity());
         Self { number, cache, text: Text::new(sampler), capacity }
     }
 
-    /// Has `ids` follow what was run before, and up to `draws` tokens follow those, until one of `ends` is drawn.
+    /// Appends `ids` to the text. Then up to `draws` tokens are drawn, until one of `ends`.
     pub fn begin(&mut self, ids: Vec<u32>, ends: &[u32], draws: usize) {
         let text = &mut self.text;
         (text.waiting, text.ends, text.left) = (ids, ends.to_vec(), draws);
         (text.at_end, text.given) = (false, true);
     }
 
-    /// The same, with passes over `chunk` of the ids each, and fewer in the last. What is drawn before that one goes
-    /// nowhere.
+    /// The same, split into passes over `chunk` ids each, with fewer in the last. The tokens drawn before the last
+    /// chunk are discarded.
     pub fn begin_in_chunks(&mut self, ids: &[u32], chunk: usize, ends: &[u32], draws: usize) {
         let mut chunks: Vec<_> = ids.chunks(chunk.max(1)).rev().map(<[u32]>::to_vec).collect();
         let first = chunks.pop().unwrap_or_default();
@@ -123,7 +123,7 @@ impl<B: Backend> Sequence<B> {
         self.text.forced = chunks;
     }
 
-    /// Why no pass follows, where none does.
+    /// Why no pass follows, if the text has ended.
     pub fn ended(&self) -> Option<Ended> {
         if self.text.at_end {
             Some(Ended::Text)
@@ -136,7 +136,7 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
-    /// Has `ids` come next, one after each pass, whatever is drawn.
+    /// Sets the next tokens to `ids`, one after each pass, instead of the drawn tokens.
     pub fn force(&mut self, ids: Vec<u32>) {
         self.text.forced = ids.into_iter().rev().map(|id| vec![id]).collect();
     }
@@ -151,50 +151,50 @@ impl<B: Backend> Sequence<B> {
         &self.text.ran
     }
 
-    /// How its tokens are drawn.
+    /// The sampling options.
     pub fn sampling(&self) -> Sampling {
         self.text.sampler.sampling()
     }
 
-    /// What draws its tokens, before the last that it has drawn: see [`Sampler::before_the_last`].
+    /// The sampler before its last draw. See [`Sampler::before_the_last`].
     pub fn last_draw(&self) -> Sampler {
         self.text.sampler.before_the_last()
     }
 
-    /// The random number that draw number `draw` draws by: see [`Sampler::random`].
+    /// The random number of draw number `draw`. See [`Sampler::random`].
     pub fn random(&self, draw: u64) -> f64 {
         self.text.sampler.random(draw)
     }
 
-    /// What draw number `draw` is from `logits` (V): see [`Sampler::look`].
+    /// Previews draw number `draw` from `logits` (V). See [`Sampler::look`].
     ///
     /// # Errors
-    /// As [`Sampler::look`]'s.
+    /// The errors of [`Sampler::look`].
     pub fn look(&self, logits: &[f32], draw: u64, setting: Option<Sampling>) -> Result<Draw> {
         self.text.sampler.look(logits, draw, setting)
     }
 
-    /// Pass number `pass`, if it reads `tokens` tokens of this text.
+    /// The dimensions of pass number `pass` if it reads `tokens` tokens of this text.
     pub fn dims(&self, pass: usize, tokens: usize) -> PassDims {
         PassDims { pass, start: self.cache.len(), tokens }
     }
 
-    /// How many tokens the model's context and the cache have room for.
+    /// The maximum number of tokens in the model's context and in the cache.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// How many more fit there.
+    /// The number of tokens that still fit.
     pub fn room(&self) -> usize {
         self.capacity.saturating_sub(self.cache.len())
     }
 
-    /// Whether some pass had logits that are not a number.
+    /// Whether the logits of any pass contained NaN.
     pub fn not_a_number(&self) -> bool {
         self.text.not_a_number
     }
 
-    /// Forgets what was run after the first `len` tokens; what is run next follows those.
+    /// Removes everything that was run after the first `len` tokens. The next pass continues after them.
     pub fn rewind(&mut self, len: usize) {
         self.cache.truncate(len);
         self.text.ran.truncate(len);
@@ -205,19 +205,19 @@ impl<B: Backend> Sequence<B> {
         &self.text
     }
 
-    /// Goes on with another text, whose keys and values the cache holds; the answer is the one so far.
+    /// Replaces the text by another one, whose keys and values the cache holds. Returns the previous text.
     pub(super) fn exchange(&mut self, text: Text) -> Text {
         debug_assert_eq!(text.len(), self.cache.len(), "the cache holds its tokens");
         std::mem::replace(&mut self.text, text)
     }
 
-    /// Takes the first `count` of the tokens that wait.
+    /// Removes and returns the first `count` waiting tokens.
     pub(super) fn take(&mut self, count: usize) -> Vec<u32> {
         let rest = self.text.waiting.split_off(count.min(self.text.waiting.len()));
         std::mem::replace(&mut self.text.waiting, rest)
     }
 
-    /// Takes all that it has not run yet, and what was to come next whatever is drawn.
+    /// Removes and returns all tokens that have not been run, including those that do not depend on the draws.
     pub(super) fn take_all(&mut self) -> Vec<u32> {
         let mut ids = self.take(usize::MAX);
         while let Some(next) = self.text.forced.pop() {
@@ -226,18 +226,18 @@ impl<B: Backend> Sequence<B> {
         ids
     }
 
-    /// Whether what the next pass reads was given, and not drawn.
+    /// Whether the input of the next pass was given, not drawn.
     pub(super) fn is_given(&self) -> bool {
         self.text.given
     }
 
-    /// Has `ids` wait again, before all others.
+    /// Puts `ids` back in front of the waiting tokens.
     pub(super) fn give_back(&mut self, ids: Vec<u32>) {
         self.text.waiting.splice(..0, ids);
     }
 
-    /// Draws the token after span number `span` of pass number `pass`, whose logits were computed last, unless the device
-    /// has `drawn` it.
+    /// Draws the token after span number `span` of the most recent pass, number `pass`. If the device has already
+    /// `drawn` it, only takes it over.
     pub(super) fn draw(
         &mut self,
         model: &Model<B>,
@@ -263,8 +263,8 @@ impl<B: Backend> Sequence<B> {
         Ok(drawn)
     }
 
-    /// Shows `probe` the probabilities of `pass`, which was the last, over this text alone. Draws nothing: the random
-    /// numbers stay where they are.
+    /// Offers `probe` the probabilities of `pass`, the most recent pass, over this text alone. Draws nothing: the
+    /// random numbers are not advanced.
     pub(super) fn show_draw(
         &self,
         model: &Model<B>,
@@ -280,7 +280,7 @@ impl<B: Backend> Sequence<B> {
     }
 }
 
-/// How the device draws the tokens of `pass`: none where it does not, or where the sampler shows the probe each draw.
+/// The draws of the device for `pass`. Empty if the device does not sample, or if the probe wants every draw.
 pub(super) fn draws<B: Backend>(
     model: &Model<B>,
     pass: usize,
@@ -291,11 +291,11 @@ pub(super) fn draws<B: Backend>(
     if !model.backend.draws() || sequences.iter().all(watched) {
         return Vec::new();
     }
-    sequences.iter().map(|sequence| sequence.text.sampler.coming_draw(0)).collect()
+    sequences.iter().map(|sequence| sequence.text.sampler.next_draw(0)).collect()
 }
 
-/// How the device draws the tokens of the pass after the next, which reads `ids`; none where a text ends before it, as far as
-/// is known now.
+/// The draws of the device for the pass after the next pass, which reads `ids`. Empty if a text is known to end before
+/// it.
 fn draws_after<B: Backend>(sequences: &[&mut Sequence<B>], ids: &[Vec<u32>]) -> Vec<Drawing> {
     let goes_on = |(sequence, ids): (&&mut Sequence<B>, &Vec<u32>)| {
         sequence.text.left > 1 && sequence.text.forced.is_empty() && sequence.room() > ids.len()
@@ -303,15 +303,15 @@ fn draws_after<B: Backend>(sequences: &[&mut Sequence<B>], ids: &[Vec<u32>]) -> 
     if !sequences.iter().zip(ids).all(goes_on) {
         return Vec::new();
     }
-    sequences.iter().map(|sequence| sequence.text.sampler.coming_draw(1)).collect()
+    sequences.iter().map(|sequence| sequence.text.sampler.next_draw(1)).collect()
 }
 
-/// Runs pass number `pass` over `ids` of each of `sequences`; the device draws as `draws` say, and the answer is what it
-/// drew. The sequences know nothing of that yet. Where nobody looks on, the device has the pass after it meanwhile, if
-/// `next` says how tokens are drawn there.
+/// Runs pass number `pass` over `ids` of each of `sequences`. The device draws with `draws`; returns what it drew. The
+/// sequences are not updated with these tokens yet. Without a probe, the device already receives the following pass, if
+/// `next` holds its draws.
 ///
 /// # Errors
-/// As [`pass::forward_and_draw`]'s; the sequences are then as they were.
+/// The errors of [`pass::forward_and_draw`]. The sequences are then unchanged.
 pub(super) fn read<B: Backend>(
     model: &Model<B>,
     work: &mut Activations<B>,
@@ -340,11 +340,11 @@ pub(super) fn read<B: Backend>(
     Ok(drawn)
 }
 
-/// Runs pass number `pass` over the tokens that wait of each of `sequences`, and draws the token after each; those wait
-/// then. `on`: whether the pass after it is over the same sequences, those apart that end.
+/// Runs pass number `pass` over the waiting tokens of each of `sequences` and draws the token after each. The drawn
+/// tokens then wait. `on`: whether the following pass reads the same sequences, except those that end.
 ///
 /// # Errors
-/// As [`read`]'s.
+/// The errors of [`read`].
 pub(super) fn pass<B: Backend>(
     model: &Model<B>,
     work: &mut Activations<B>,
@@ -374,7 +374,7 @@ pub(super) fn pass<B: Backend>(
         let text = &mut sequence.text;
         let first = next.first().copied().unwrap_or(drawn);
         text.left = text.left.saturating_sub(1);
-        // A token that ends a text ends none where it is in the middle of a prompt.
+        // A token that usually ends a text does not end it in the middle of a prompt.
         text.at_end = !given && text.ends.contains(&first);
         (text.waiting, text.given) = (next, given);
         Ok(first)
@@ -385,7 +385,8 @@ pub(super) fn pass<B: Backend>(
 /// Checks that a model of this configuration can run `ids` after `before` other tokens.
 ///
 /// # Errors
-/// [`Error::Prompt`] where there are no ids, one is outside the vocabulary, or they are more than the context.
+/// Returns [`Error::Prompt`] if there are no ids, if one is outside the vocabulary, or if there are more than the
+/// context holds.
 pub fn check(config: &ModelConfig, before: usize, ids: &[u32]) -> Result<()> {
     if ids.is_empty() {
         return Err(Error::prompt("there are no tokens to run")

@@ -1,4 +1,4 @@
-//! One text and the model that it is run with.
+//! A session: one text and the model that runs it.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use llama_trace_core::trace::{PassDims, Probe};
 use super::sampler::Sampler;
 use super::sequence::{self, Ended, Sequence, Text};
 
-/// What comes next.
+/// The next step of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// A pass over the tokens that wait ([`Session::waiting`]).
+    /// A pass over the waiting tokens ([`Session::waiting`]).
     Pass(PassDims),
-    /// Nothing.
+    /// Nothing: the text has ended.
     Ended(Ended),
 }
 
@@ -59,19 +59,19 @@ pub struct Session<'m, B: Backend> {
 }
 
 impl<'m, B: Backend> Session<'m, B> {
-    /// A session that has run nothing, for a text of which nobody knows how long it gets.
+    /// Creates a session that has run nothing, for a text of unknown length.
     ///
     /// # Errors
-    /// As [`KvCache::as_long_as_fits`]'s.
+    /// The errors of [`KvCache::as_long_as_fits`].
     pub fn new(model: &'m Model<B>, sampler: Sampler) -> Result<Self> {
         let cache = KvCache::as_long_as_fits(&model.config, &model.backend)?;
         Self::over(Held::Borrowed(model), cache, sampler)
     }
 
-    /// A session that has run nothing, with room for `tokens` tokens, but no more than the model's context.
+    /// Creates a session that has run nothing, with room for `tokens` tokens, at most the model's context.
     ///
     /// # Errors
-    /// As [`KvCache::with_capacity`]'s.
+    /// The errors of [`KvCache::with_capacity`].
     pub fn with_capacity(model: &'m Model<B>, sampler: Sampler, tokens: usize) -> Result<Self> {
         Self::held(Held::Borrowed(model), sampler, tokens)
     }
@@ -92,10 +92,10 @@ impl<'m, B: Backend> Session<'m, B> {
         Ok(Self { model, sequence, work, passes: 0 })
     }
 
-    /// Has `ids` follow what was run before, and up to `draws` tokens follow those, until one of `ends` is drawn.
+    /// Appends `ids` to the text. Then up to `draws` tokens are drawn, until one of `ends`.
     ///
     /// # Errors
-    /// [`Error::Prompt`] where the ids cannot be run: see [`Session::check`].
+    /// Returns [`Error::Prompt`] if the ids cannot be run. See [`Session::check`].
     ///
     /// [`Error::Prompt`]: llama_trace_core::error::Error::Prompt
     pub fn begin(&mut self, ids: Vec<u32>, ends: &[u32], draws: usize) -> Result<()> {
@@ -122,10 +122,10 @@ impl<'m, B: Backend> Session<'m, B> {
         self.sequence.ran()
     }
 
-    /// Runs the next pass, and draws the token after it; that one waits then.
+    /// Runs the next pass and draws the token after it. The drawn token then waits.
     ///
     /// # Errors
-    /// As [`Session::run`].
+    /// The errors of [`Session::run`].
     pub fn pass(&mut self, probe: &mut dyn Probe) -> Result<u32> {
         self.check(self.waiting())?;
         let Self { model, sequence, work, passes } = self;
@@ -134,10 +134,10 @@ impl<'m, B: Backend> Session<'m, B> {
         Ok(drawn[0])
     }
 
-    /// Runs the first `count` of the tokens that wait, of which there are more, and draws nothing.
+    /// Runs the first `count` waiting tokens and draws nothing. More than `count` tokens must be waiting.
     ///
     /// # Errors
-    /// As [`Session::run`].
+    /// The errors of [`Session::run`].
     pub fn read_some(&mut self, count: usize, probe: &mut dyn Probe) -> Result<()> {
         let first = self.sequence.take(count);
         let result = self.read(&first, probe);
@@ -147,49 +147,49 @@ impl<'m, B: Backend> Session<'m, B> {
         result
     }
 
-    /// The next pass, if it reads `tokens` tokens.
+    /// The dimensions of the next pass if it reads `tokens` tokens.
     pub fn next_pass(&self, tokens: usize) -> PassDims {
         self.sequence.dims(self.passes, tokens)
     }
 
-    /// How many tokens the model's context and the cache have room for.
+    /// The maximum number of tokens in the model's context and in the cache.
     pub fn capacity(&self) -> usize {
         self.sequence.capacity()
     }
 
-    /// How many more fit there.
+    /// The number of tokens that still fit.
     pub fn room(&self) -> usize {
         self.sequence.room()
     }
 
-    /// Whether some pass had logits that are not a number.
+    /// Whether the logits of any pass contained NaN.
     pub fn not_a_number(&self) -> bool {
         self.sequence.not_a_number()
     }
 
-    /// Goes on with another text, which has run `passes` passes and whose keys and values the cache holds; the answer is
-    /// the one so far.
+    /// Replaces the text by another one that has run `passes` passes and whose keys and values the cache holds. Returns
+    /// the previous text.
     pub fn exchange(&mut self, text: Text, passes: usize) -> Text {
         self.passes = passes;
         self.work.forget_ahead();
         self.sequence.exchange(text)
     }
 
-    /// Forgets what was run after the first `len` tokens; what is run next follows those.
+    /// Removes everything that was run after the first `len` tokens. The next pass continues after them.
     pub fn rewind(&mut self, len: usize) {
         self.work.forget_ahead();
         self.sequence.rewind(len);
     }
 
-    /// Runs `ids` after what was run before, and draws nothing.
+    /// Appends and runs `ids`, and draws nothing.
     ///
     /// # Errors
-    /// As [`Session::run`].
+    /// The errors of [`Session::run`].
     pub fn read(&mut self, ids: &[u32], probe: &mut dyn Probe) -> Result<()> {
         self.read_and_draw(ids, &[], probe).map(drop)
     }
 
-    /// Runs `ids`; the device draws as `draws` say.
+    /// Runs `ids`; the device draws with `draws`.
     fn read_and_draw(&mut self, ids: &[u32], draws: &[Draw], probe: &mut dyn Probe) -> Result<Vec<Drawn>> {
         self.check(ids)?;
         let Self { model, sequence, work, passes } = self;
@@ -198,12 +198,12 @@ impl<'m, B: Backend> Session<'m, B> {
         Ok(drawn)
     }
 
-    /// Runs `ids` after what was run before, and draws the next token.
+    /// Appends and runs `ids`, and draws the next token.
     ///
     /// # Errors
-    /// [`Error::Prompt`] where there are no ids, one is outside the vocabulary, or they do not fit into
-    /// the context or into the cache. [`Error::Interrupted`] where the model's backend was asked to stop: the session is then as it
-    /// was before, and the same pass can be run again.
+    /// Returns [`Error::Prompt`] if there are no ids, if one is outside the vocabulary, or if they do not fit into the
+    /// context or the cache. Returns [`Error::Interrupted`] if the model's backend was asked to stop. The session is
+    /// then unchanged, and the same pass can be run again.
     ///
     /// [`Error::Prompt`]: llama_trace_core::error::Error::Prompt
     /// [`Error::Interrupted`]: llama_trace_core::error::Error::Interrupted
@@ -214,11 +214,11 @@ impl<'m, B: Backend> Session<'m, B> {
         self.sequence.draw(&self.model, &self.work, (pass, 0), &drawn, probe)
     }
 
-    /// Shows `probe` the probabilities of `pass`, whose logits were computed last. Draws nothing: the random numbers
-    /// stay where they are.
+    /// Offers `probe` the probabilities of `pass`, the most recent pass. Draws nothing: the random numbers are not
+    /// advanced.
     ///
     /// # Errors
-    /// Where the backend fails.
+    /// Returns an error if the backend fails.
     pub fn show_draw(&self, pass: usize, probe: &mut dyn Probe) -> Result<()> {
         self.sequence.show_draw(&self.model, &self.work, pass, probe)
     }
@@ -226,7 +226,7 @@ impl<'m, B: Backend> Session<'m, B> {
     /// Checks that `ids` can be run now.
     ///
     /// # Errors
-    /// As [`Session::run`].
+    /// The errors of [`Session::run`].
     pub fn check(&self, ids: &[u32]) -> Result<()> {
         let before = self.sequence.cache.len();
         sequence::check(&self.model.config, before, ids)?;

@@ -1,32 +1,32 @@
-//! The buffers of a pass, kept from one to the next.
+//! The activation buffers of a forward pass. They are reused by the next pass.
 
 use crate::backend::{Backend, PassRows, Span};
 use llama_trace_core::config::ModelConfig;
 use llama_trace_core::error::{Error, Result};
 
 use super::Model;
-use super::asked::Asked;
-use super::observe::Unseen;
+use super::launched::Launched;
+use super::observe::Pending;
 
-/// Logits that are computed at once: more rows go one block after the other.
+/// The maximum number of logits computed at once. The rows beyond it are computed block by block.
 pub(super) const LOGITS_AT_ONCE: usize = 1 << 24;
 
-/// What a pass reads and the buffers that it writes, for `rows` rows: the tokens of all its spans, R in the shapes.
-/// Kept from pass to pass, so that a decode pass allocates nothing.
+/// The input of a forward pass and all its activation buffers, with room for `rows` rows. The rows are the tokens of
+/// all spans; the shapes call their number R. The buffers are reused, so a decode pass allocates no memory.
 pub struct Activations<B: Backend> {
-    /// Rows that the buffers have room for.
+    /// Row capacity of the buffers.
     pub(super) rows: usize,
-    /// Number of the pass.
+    /// Number of the current pass.
     pub(super) number: usize,
-    /// What it reads of each sequence.
+    /// The tokens that the pass reads of each sequence.
     pub(super) spans: Vec<Span>,
-    /// Ids and positions (R), where the operations read them.
+    /// Ids and positions (R), in the memory that the operations read.
     pub(super) pass: B::Pass,
     /// (R, C/2)
     pub(super) rope_cos: B::Buffer,
     /// (R, C/2)
     pub(super) rope_sin: B::Buffer,
-    /// (R, D): what enters a layer.
+    /// (R, D): the input of a layer.
     pub(super) x: B::Buffer,
     /// (R, D)
     pub(super) attn_norm: B::Buffer,
@@ -36,9 +36,9 @@ pub struct Activations<B: Backend> {
     pub(super) xk: B::Buffer,
     /// (R, G, C)
     pub(super) xv: B::Buffer,
-    /// (R, H, C), or nothing where the family has no such norm
+    /// (R, H, C); empty if the family has no QK norm.
     pub(super) xq_norm: B::Buffer,
-    /// (R, G, C), or nothing
+    /// (R, G, C); empty likewise.
     pub(super) xk_norm: B::Buffer,
     /// (R, H, C)
     pub(super) xq_rope: B::Buffer,
@@ -62,31 +62,31 @@ pub struct Activations<B: Backend> {
     pub(super) ffn_hidden: B::Buffer,
     /// (R, D)
     pub(super) ffn_down: B::Buffer,
-    /// (R, D): what leaves a layer; swapped with `x`.
+    /// (R, D): the output of a layer; swapped with `x`.
     pub(super) ffn_residual: B::Buffer,
-    /// (rows, D): the rows that the head reads at once.
-    pub(super) some: B::Buffer,
+    /// (rows, D): the input rows of the head.
+    pub(super) head_input: B::Buffer,
     /// (rows, D)
     pub(super) final_norm: B::Buffer,
     /// (rows, V)
     pub(super) logits: B::Buffer,
-    /// What the next matrix products read.
+    /// The prepared input of the next matrix products.
     pub(super) input: B::Input,
-    /// Rows that the head's three buffers have room for.
+    /// Row capacity of the head's three buffers.
     pub(super) logit_rows: usize,
-    /// For each span the row of `logits` that was computed last.
+    /// For each span, the row of `logits` of its last token.
     pub(super) last_rows: Vec<usize>,
-    /// What the probe has still to be given.
-    pub(super) unseen: Unseen,
-    /// The pass that was asked for before it was known what it reads.
-    pub(super) ahead: Option<Asked>,
+    /// Values that the probe has not received yet.
+    pub(super) pending: Pending,
+    /// The pass that was launched ahead, before its token ids were known on the host.
+    pub(super) ahead: Option<Launched>,
 }
 
 impl<B: Backend> Activations<B> {
-    /// No buffers yet; [`begin`](super::pass::begin) makes room.
+    /// Creates empty buffers; [`begin`](super::pass::begin) allocates them.
     ///
     /// # Errors
-    /// Where the backend cannot even have those.
+    /// Returns an error if the backend cannot create even empty buffers.
     pub fn new(model: &Model<B>) -> Result<Self> {
         Self::with_room(model, 0)
     }
@@ -121,21 +121,22 @@ impl<B: Backend> Activations<B> {
             ffn_hidden: buffer(f)?,
             ffn_down: buffer(d)?,
             ffn_residual: buffer(d)?,
-            some: model.backend.buffer(0)?,
+            head_input: model.backend.buffer(0)?,
             final_norm: model.backend.buffer(0)?,
             logits: model.backend.buffer(0)?,
             input: model.backend.input(),
             logit_rows: 0,
             last_rows: Vec::new(),
-            unseen: Unseen::default(),
+            pending: Pending::default(),
             ahead: None,
         })
     }
 
-    /// Makes room for a pass over `tokens` tokens of `spans` sequences, so that no memory is wanted on the way.
+    /// Allocates the buffers for a pass over `tokens` tokens of `spans` sequences. The pass itself then allocates
+    /// nothing.
     ///
     /// # Errors
-    /// [`Error::Prompt`] where there is none.
+    /// Returns [`Error::Prompt`] if there is not enough memory.
     pub fn reserve(&mut self, model: &Model<B>, tokens: usize, spans: usize) -> Result<()> {
         if self.rows < tokens {
             *self = Self::with_room(model, tokens).map_err(|error| no_room(error, &model.config, tokens))?;
@@ -143,39 +144,39 @@ impl<B: Backend> Activations<B> {
         self.reserve_head(model, spans)
     }
 
-    /// Makes room for the logits of `rows` rows.
+    /// Allocates the head's buffers for `rows` rows.
     pub(super) fn reserve_head(&mut self, model: &Model<B>, rows: usize) -> Result<()> {
         if self.logit_rows < rows {
             let config = &model.config;
             let room = |width: usize| {
                 model.backend.buffer(rows * width).map_err(|error| no_room(error, config, rows))
             };
-            (self.some, self.final_norm, self.logits) =
+            (self.head_input, self.final_norm, self.logits) =
                 (room(config.dim)?, room(config.dim)?, room(config.vocab)?);
             self.logit_rows = rows;
         }
         Ok(())
     }
 
-    /// Rows that the buffers have room for.
+    /// The row capacity of the buffers.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Puts `x` (R, D) where [`layer`](super::forward::layer) and [`finish`](super::pass::finish) read their input.
+    /// Writes `x` (R, D) into the input buffer of [`layer`](super::forward::layer) and [`finish`](super::pass::finish).
     ///
     /// # Errors
-    /// Where the backend fails.
+    /// Returns an error if the backend fails.
     pub fn set_input(&mut self, model: &Model<B>, x: &[f32]) -> Result<()> {
         model.backend.write(x, &mut self.x)
     }
 
-    /// Forgets the pass that was asked for ahead, where there is one: caches are going to hold something else.
+    /// Discards the pass that was launched ahead, if any. Must be called before the contents of the caches are changed.
     pub fn forget_ahead(&mut self) {
         self.ahead = None;
     }
 
-    /// Makes this pass number `pass` over `spans`.
+    /// Sets the pass number to `pass` and the spans to `spans`.
     pub(super) fn set(&mut self, pass: usize, spans: &[Span]) {
         (self.number, self.ahead) = (pass, None);
         self.spans.clear();
@@ -184,18 +185,20 @@ impl<B: Backend> Activations<B> {
         self.last_rows.resize(spans.len(), 0);
     }
 
-    /// R: tokens of all spans.
+    /// R: the number of tokens of all spans.
     pub(super) fn tokens(&self) -> usize {
         PassRows::All.count(&self.spans)
     }
 }
 
-/// About how many bytes the buffers of a pass over `tokens` tokens of `spans` sequences take, those of the head for all
-/// of its rows included: what [`Activations`] holds besides the weights and the cache.
+/// Returns roughly how many bytes the buffers of a pass over `tokens` tokens of `spans` sequences take. This is
+/// everything that [`Activations`] holds besides the weights and the cache. The head's buffers are included, for all of
+/// its rows.
 pub fn buffer_bytes(config: &ModelConfig, tokens: usize, spans: usize) -> usize {
     let (d, q, kv, f) = (config.dim, config.q_dim(), config.kv_dim(), config.ffn_dim);
     let norms = if config.qk_norm { q + kv } else { 0 };
-    // What products read: in int8 with its scales the widest of them, on a device in bfloat16 each of the five.
+    // The prepared inputs of matrix products. In int8: values and scales of the widest one. On a device with bfloat16:
+    // all five of them.
     let input = d.max(q).max(f).max((3 * d + q + f).div_ceil(2));
     let row = [config.head_dim, 7 * d, 3 * q, 3 * kv, norms, 4 * f, input]
         .into_iter()
@@ -205,7 +208,7 @@ pub fn buffer_bytes(config: &ModelConfig, tokens: usize, spans: usize) -> usize 
     row.saturating_mul(tokens).saturating_add(head).saturating_mul(size_of::<f32>())
 }
 
-/// Says what there was no memory for.
+/// Adds the pass and its size to an out-of-memory error.
 fn no_room(error: Error, config: &ModelConfig, tokens: usize) -> Error {
     if error.says_next() {
         return error;

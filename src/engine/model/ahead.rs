@@ -1,22 +1,24 @@
-//! Passes that nobody looks at, on a device that draws by itself: the next one is asked for before it is known here what
-//! the one before it drew. So the device has work while a token comes here and is looked at.
+//! Passes without a probe on a device that samples tokens itself. The next pass is launched before the host knows which
+//! tokens the current pass sampled. The device therefore has work while a token is copied to the host and checked.
 //!
-//! Where a text ends with that token, the pass after it was for nothing: it wrote a key and a value behind the end of the
-//! cache, where the next pass writes again.
+//! If that token ends a text, the next pass was unnecessary. It has written a key and a value behind the end of the
+//! cache, and the next pass overwrites them.
 
 use crate::backend::{Backend, Draw, Drawn, Span};
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::NoProbe;
 
-use super::asked::{Asked, Step};
+use super::launched::{Launched, Step};
 use super::{Activations, KvCache, Model, forward, pass};
 
-/// Runs pass number `pass` as [`pass::forward_and_draw`] does, with a draw for each span and nobody who looks on; or only
-/// waits for it, where it was asked for before. Before it waits it asks for the pass after it, over one token of each of the
-/// same sequences, where `next` says how tokens are drawn there: then there is room for them in the caches.
+/// Runs pass number `pass` like [`pass::forward_and_draw`], with one draw for each span and without a probe. If this
+/// pass was already launched ahead, the function only waits for it.
+///
+/// Before it waits, it launches the following pass, over one token of each of the same sequences, if `next` holds their
+/// draws. The caches must then have room for these tokens.
 ///
 /// # Errors
-/// As [`pass::forward_and_draw`]'s.
+/// The errors of [`pass::forward_and_draw`].
 pub fn pass_and_next<B: Backend>(
     model: &Model<B>,
     caches: &mut [&mut KvCache<B>],
@@ -26,9 +28,9 @@ pub fn pass_and_next<B: Backend>(
     (ids, draws): (&[u32], &[Draw]),
     next: &[Draw],
 ) -> Result<Vec<Drawn>> {
-    let asked = work.ahead.take();
-    let count = asked.as_ref().map_or(spans.len(), |asked| asked.steps.len());
-    let (places, count) = match asked.and_then(|asked| asked.places(spans, (ids, draws))) {
+    let launched = work.ahead.take();
+    let count = launched.as_ref().map_or(spans.len(), |launched| launched.steps.len());
+    let (places, count) = match launched.and_then(|launched| launched.places(spans, (ids, draws))) {
         Some(places) => (places, count),
         None => {
             pass::check_room(caches, spans)?;
@@ -39,21 +41,21 @@ pub fn pass_and_next<B: Backend>(
         }
     };
     let after: Vec<Span> = spans.iter().map(|span| Span { start: span.keys(), tokens: 1, ..*span }).collect();
-    // A pass that texts have left in the meantime is none that another can follow. Where asking fails, so will the pass
-    // when its turn comes.
+    // A pass that some sequences have left cannot be followed by another one. If the launch fails here, the same pass
+    // fails again at its turn and reports the error.
     let all_are_left = next.len() == count && places.iter().copied().eq(0..count);
     let follows = all_are_left && follow(model, caches, work, pass + 1, (&after, next)).is_ok();
     let all = model.backend.drawn(&work.pass)?;
     let drawn: Vec<Drawn> = places.iter().filter_map(|&place| all.get(place).copied()).collect();
     let step = |((&span, drawn), &draw): ((&Span, &Drawn), &Draw)| Step { span, id: drawn.id, draw };
-    work.ahead = follows.then(|| Asked { steps: after.iter().zip(&drawn).zip(next).map(step).collect() });
+    work.ahead = follows.then(|| Launched { steps: after.iter().zip(&drawn).zip(next).map(step).collect() });
     for (cache, span) in caches.iter_mut().zip(spans) {
         cache.set_len(span.keys());
     }
     Ok(drawn)
 }
 
-/// Asks for a pass over the tokens that the one before it draws.
+/// Launches a pass over the tokens that the previous pass samples.
 fn follow<B: Backend>(
     model: &Model<B>,
     caches: &mut [&mut KvCache<B>],
@@ -67,7 +69,7 @@ fn follow<B: Backend>(
     go_on(model, caches, work)
 }
 
-/// Asks for all that comes after the embeddings.
+/// Launches everything after the embeddings.
 fn go_on<B: Backend>(
     model: &Model<B>,
     caches: &mut [&mut KvCache<B>],

@@ -1,4 +1,4 @@
-//! What tells a model from others that look like it.
+//! A fingerprint that distinguishes a model from similar ones.
 
 use std::fmt::Write;
 
@@ -9,24 +9,24 @@ use crate::backend::Backend;
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{PassDims, Run, Weight, WeightRows};
 
-/// Rows of a weight that are looked at, evenly apart.
+/// The number of rows that are hashed of each weight, at equal distances.
 const ROWS: usize = 8;
 
-/// SHA-256 in hexadecimal: of the configuration, and of some of the weights.
+/// SHA-256 hashes in hexadecimal, of the configuration and of a sample of the weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// Of the configuration as JSON.
+    /// The hash of the configuration as JSON.
     pub config: String,
-    /// Of rows of every weight of every layer, as float32: whichever file they came from.
+    /// The hash of sampled rows of every weight of every layer, as float32. It does not depend on the file format.
     pub weights: String,
 }
 
 impl<B: Backend> Model<B> {
-    /// What tells this model from others. Every weight is looked at, and up to 8 rows of each: a model that was trained
-    /// further, quantised otherwise or cut otherwise has another, one in which single rows were changed may not.
+    /// Computes the fingerprint of this model. It covers every weight, with up to 8 rows of each. Further training,
+    /// another quantisation or pruned weights change it. A change of single rows may go unnoticed.
     ///
     /// # Errors
-    /// Where the weights cannot be read from the device.
+    /// Returns an error if the weights cannot be read from the device.
     pub fn fingerprint(&self) -> Result<Fingerprint> {
         let card = self.card();
         let mut config = Context::new(&SHA256);
@@ -56,7 +56,7 @@ impl<B: Backend> Model<B> {
 
 fn hex(digest: &Digest) -> String {
     digest.as_ref().iter().fold(String::new(), |mut text, byte| {
-        // A string takes all that is written.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })

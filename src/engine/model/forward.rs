@@ -1,20 +1,21 @@
-//! The forward pass, top to bottom: the same code for the prompt (T tokens at once) and for every token
-//! after it (T = 1), watched or not.
+//! The forward pass, from top to bottom. The same code runs the prompt (T tokens at once) and every later token (T =
+//! 1), with or without a probe.
 //!
-//! A pass reads a span of tokens of each of its sequences ([`Span`](crate::backend::Span)); one prompt is one span. The rows of all spans
-//! stand one after the other: norms, products and residuals take them all at once, for no row knows of another
-//! there. Only in the cache and in attention does a token meet others, and those go span by span.
+//! A pass reads a span of tokens of each of its sequences ([`Span`](crate::backend::Span)). A single prompt is one
+//! span. The rows of all spans are stored one after the other. Norms, products and residuals work on all rows at once,
+//! because each row is independent there. Tokens interact only in the cache and in attention, and these run span by
+//! span.
 //!
-//! Each line computes one stage of the table in [`llama_trace_core::trace::stage`] and then offers it to the probe
-//! under its name: `see.stage(…)` asks whether somebody wants it and copies it only then. An operation that a device
-//! would fuse makes several, and offers each of them: `see.stages(…)`.
+//! Each line computes one stage of the table in [`llama_trace_core::trace::stage`] and then offers it to the probe.
+//! `see.stage(…)` asks whether the probe wants the stage and copies it only then. A fused operation computes several
+//! stages and offers each of them: `see.stages(…)`.
 //!
-//! Where a `?` stands, the pass may be left: an operation that was asked to stop has not written all of its
-//! output, and nobody gets to see it.
+//! Each `?` may end the pass early. An operation that was asked to stop has not written all of its output, and this
+//! output is never shown.
 //!
-//! A pass is `embed`, then [`layer`] for every layer, then `head`: `pass.rs` calls them, and knows which tokens of which
-//! sequences a pass has. At the end of a line stands the shape of what it writes: T tokens, D channels, H query heads and G
-//! kv heads of C channels, K cached tokens, F hidden values, V tokens of the vocabulary.
+//! A pass is `embed`, then [`layer`] for every layer, then `head`. `pass.rs` calls them and knows the tokens and
+//! sequences of the pass. The comment at the end of a line is the shape of the output: T tokens, D channels, H query
+//! heads and G kv heads of C channels, K cached tokens, F hidden values, V tokens of the vocabulary.
 
 use crate::backend::{AttentionShape, Backend, PassRows, Product, Swiglu};
 use llama_trace_core::error::Result;
@@ -24,7 +25,8 @@ use super::activations::Activations;
 use super::observe::Observer;
 use super::{KvCache, LayerWeights, Linear, Model};
 
-/// Everything before the layers: the tokens' embeddings, and the tables that all layers share. It need not know the ids.
+/// Everything before the layers: the token embeddings and the tables that all layers share. The host need not know the
+/// ids.
 pub(super) fn embed<B: Backend>(
     model: &Model<B>,
     work: &mut Activations<B>,
@@ -32,7 +34,7 @@ pub(super) fn embed<B: Backend>(
 ) -> Result<()> {
     let backend = &model.backend;
     let place = (&work.pass, work.number);
-    let mut see = Observer::new(model, probe, place, &mut work.unseen, &work.spans, &PassRows::All);
+    let mut see = Observer::new(model, probe, place, &mut work.pending, &work.spans, &PassRows::All);
     backend.embedding(&model.weights.embedding, &work.pass, &mut work.x)?; // (T, D)
     see.stage(Stage::Embedding, &work.x)?;
 
@@ -44,10 +46,11 @@ pub(super) fn embed<B: Backend>(
     see.mask()
 }
 
-/// One layer: reads `work.x` and writes `work.x`; keys and values of this pass go into the caches, one for each span.
+/// One layer. It reads and writes `work.x`. The keys and values of this pass go into the caches, one cache for each
+/// span.
 ///
 /// # Errors
-/// As [`forward_and_draw`](super::pass::forward_and_draw)'s.
+/// The errors of [`forward_and_draw`](super::pass::forward_and_draw).
 pub fn layer<B: Backend>(
     model: &Model<B>,
     caches: &mut [&mut KvCache<B>],
@@ -60,9 +63,9 @@ pub fn layer<B: Backend>(
     let LayerWeights { attn_norm, wq, wk, wv, q_norm, k_norm, wo, ffn_norm, w1, w2, w3 } =
         &model.weights.layers[l];
     let place = (&work.pass, work.number);
-    let mut see = Observer::new(model, probe, place, &mut work.unseen, &work.spans, all).in_layer(l);
+    let mut see = Observer::new(model, probe, place, &mut work.pending, &work.spans, all).in_layer(l);
 
-    // Attention: what does each token take from the ones before it?
+    // Attention: what does each token take from the tokens before it?
     backend.rms_norm(&work.x, attn_norm, config.norm_eps, t, &mut work.attn_norm)?; // (T, D)
     see.stage(Stage::AttnNorm, &work.attn_norm)?;
 
@@ -71,7 +74,7 @@ pub fn layer<B: Backend>(
     let mut products = [wq.product(&mut work.xq), wk.product(&mut work.xk), wv.product(&mut work.xv)];
     backend.matmuls(&work.input, &mut products, &mut see.stages(&[Stage::Xq, Stage::Xk, Stage::Xv]))?; // (T, H, C), (T, G, C) twice
 
-    // Qwen3 normalises every head's query and key first; the others turn them as they are.
+    // Qwen3 normalises the query and the key of every head before RoPE; the other families do not.
     let (mut q, mut k) = (&work.xq, &work.xk);
     if let (Some(q_norm), Some(k_norm)) = (q_norm, k_norm) {
         backend.rms_norm(q, q_norm, config.norm_eps, t * config.heads, &mut work.xq_norm)?; // (T, H, C)
@@ -98,7 +101,8 @@ pub fn layer<B: Backend>(
     }
     for (span, cache) in caches.iter_mut().enumerate() {
         let (cache_k, cache_v) = cache.layer(l);
-        // keys, values, qk, scores, masked_scores and softmax are inside; the observer sees them there.
+        // The stages keys, values, qk, scores, masked_scores and softmax are computed inside; the observer sees them
+        // there.
         let (q, out, sink) = (&work.xq_rope, &mut work.attn_heads, &mut see.attention(span));
         backend.attention(shape, q, &work.pass, span, cache_k, cache_v, out, sink)?; // (T, H, C)
     }
@@ -109,7 +113,7 @@ pub fn layer<B: Backend>(
     backend.matmul(&work.input, &wo.matrix, wo.bias.as_ref(), &mut work.attn_output)?; // (T, D)
     see.stage(Stage::AttnOutput, &work.attn_output)?;
 
-    // Feed-forward: what does each token make of it, on its own?
+    // Feed-forward: how is each token's vector transformed, independently of the others?
     backend.add_rms_norm(
         (&work.x, &work.attn_output),
         ffn_norm,
@@ -143,7 +147,7 @@ pub fn layer<B: Backend>(
 }
 
 impl<B: Backend> Linear<B> {
-    /// Its product, into `out`.
+    /// The product with this projection, written to `out`.
     fn product<'a>(&'a self, out: &'a mut B::Buffer) -> Product<'a, B> {
         Product { matrix: &self.matrix, bias: self.bias.as_ref(), out }
     }
@@ -156,17 +160,17 @@ pub(super) fn head<B: Backend>(
     rows: &PassRows,
     probe: &mut dyn Probe,
 ) -> Result<()> {
-    let (config, backend, d) = (&model.config, &model.backend, model.config.dim);
+    let (config, backend, weights, d) = (&model.config, &model.backend, &model.weights, model.config.dim);
     let t = rows.count(&work.spans);
     work.reserve_head(model, t)?;
     let place = (&work.pass, work.number);
-    let mut see = Observer::new(model, probe, place, &mut work.unseen, &work.spans, rows);
-    backend.rows(&work.x, d, &work.pass, rows, &mut work.some)?; // (T, D), T of these rows
-    backend.rms_norm(&work.some, &model.weights.final_norm, config.norm_eps, t, &mut work.final_norm)?; // (T, D)
+    let mut see = Observer::new(model, probe, place, &mut work.pending, &work.spans, rows);
+    backend.rows(&work.x, d, &work.pass, rows, &mut work.head_input)?; // (T, D), T of these rows
+    backend.rms_norm(&work.head_input, &weights.final_norm, config.norm_eps, t, &mut work.final_norm)?; // (T, D)
     see.stage(Stage::FinalNorm, &work.final_norm)?;
 
     backend.prepare(&work.final_norm, d, &work.pass, rows, &mut work.input)?;
     see.quantized(Stage::FinalNormQ8, Stage::FinalNormScale, &work.input)?;
-    backend.matmul(&work.input, model.weights.head(), None, &mut work.logits)?; // (T, V)
+    backend.matmul(&work.input, weights.head(), None, &mut work.logits)?; // (T, V)
     see.stage(Stage::Logits, &work.logits)
 }

@@ -1,8 +1,8 @@
-//! The KV cache: every key (turned by RoPE) and value that was computed, layer by layer, so that a decode
-//! pass computes one row and reads the rest.
+//! The KV cache: every key (after RoPE) and value that was computed, layer by layer. A decode pass computes one new row
+//! and reads the rest.
 //!
-//! A cache belongs to one sequence. Several in a batch have one each, so that a sequence that ends leaves and gives
-//! its memory back while the others go on.
+//! Each sequence has its own cache. A sequence that ends therefore leaves the batch and frees its memory while the
+//! others continue.
 
 use std::ops::Range;
 
@@ -18,18 +18,18 @@ pub struct KvCache<B: Backend> {
     len: usize,
 }
 
-/// What one position of a cache holds: the keys and the values of each layer, (G, C) each, as they were written.
+/// The cache contents of one position: the keys and the values of each layer, (G, C) each, as they were written.
 pub struct CacheRow<B: Backend>(Vec<(B::Cache, B::Cache)>);
 
-/// The part of the free memory that a cache may take whose text may grow as long as it will: the buffers of a pass
-/// and what is recorded need room beside it.
+/// Divisor of the free memory: the share that a cache without a known length may take. The rest is for the buffers of a
+/// pass and for recordings.
 const SHARE: usize = 2;
 
 impl<B: Backend> KvCache<B> {
-    /// An empty cache with room for `tokens` tokens of a model of this configuration.
+    /// Creates an empty cache with room for `tokens` tokens of a model with this configuration.
     ///
     /// # Errors
-    /// [`Error::Prompt`] where there is no memory for it, with the bytes that all of it takes.
+    /// Returns [`Error::Prompt`] with the number of bytes needed if there is not enough memory.
     pub fn with_capacity(config: &ModelConfig, backend: &B, tokens: usize) -> Result<Self> {
         let count = tokens.saturating_mul(config.kv_dim());
         let layer = |_| Ok((backend.new_cache(count)?, backend.new_cache(count)?));
@@ -45,31 +45,31 @@ impl<B: Backend> KvCache<B> {
         Ok(Self { layers, capacity: tokens, len: 0 })
     }
 
-    /// An empty cache for a text of which nobody knows how long it gets: with room for the model's context, or for
-    /// as much of it as memory is free.
+    /// Creates an empty cache for a text of unknown length. Its capacity is the model's context, or less if the free
+    /// memory is too small for that.
     ///
     /// # Errors
-    /// As [`KvCache::with_capacity`]'s, where there is not even room for one token.
+    /// The errors of [`KvCache::with_capacity`], if there is not even room for one token.
     pub fn as_long_as_fits(config: &ModelConfig, backend: &B) -> Result<Self> {
         let mut tokens = Self::part_of_free(config, backend, 1);
         loop {
             match Self::with_capacity(config, backend, tokens) {
-                // The system may count in another way.
+                // The system may count free memory differently.
                 Err(_) if tokens > 1 => tokens /= 2,
                 other => return other,
             }
         }
     }
 
-    /// How many tokens each of `caches` caches may hold, where all may grow as long as memory is free: the model's
-    /// context at most, and at least one.
+    /// How many tokens each of `caches` caches may hold if all grow until the free memory is used: at most the model's
+    /// context, at least one.
     pub fn part_of_free(config: &ModelConfig, backend: &B, caches: usize) -> usize {
         let token = bytes(config, backend.cache_dtype(), 1).max(1);
         let free = backend.free_memory().map_or(usize::MAX, |bytes| bytes / SHARE / token);
         config.context.min(free / caches.max(1)).max(1)
     }
 
-    /// Number of positions that are cached.
+    /// The number of cached positions.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -79,25 +79,25 @@ impl<B: Backend> KvCache<B> {
         self.len == 0
     }
 
-    /// How many positions there is room for.
+    /// The maximum number of positions.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Forgets the positions from `len` on. What they held is written over by what comes next.
+    /// Removes the positions from `len` on. The next pass overwrites their contents.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Says that the positions below `len` are written now.
+    /// Marks the positions below `len` as written.
     pub(super) fn set_len(&mut self, len: usize) {
         self.len = len;
     }
 
-    /// A copy of what `positions` hold of a model of this configuration, one by one.
+    /// Copies the contents of `positions`, one row for each position.
     ///
     /// # Errors
-    /// Where there is no memory for it.
+    /// Returns an error if there is not enough memory.
     pub fn rows(
         &self,
         config: &ModelConfig,
@@ -115,10 +115,10 @@ impl<B: Backend> KvCache<B> {
         positions.map(row).collect()
     }
 
-    /// Has the positions from `from` on hold `rows`, and nothing follow those.
+    /// Writes `rows` to the positions from `from` on and ends the cache after them.
     ///
     /// # Errors
-    /// Where the backend fails.
+    /// Returns an error if the backend fails.
     pub fn put(
         &mut self,
         config: &ModelConfig,
@@ -137,10 +137,10 @@ impl<B: Backend> KvCache<B> {
         Ok(())
     }
 
-    /// [`check`] of its room.
+    /// Calls [`check`] with the capacity of this cache.
     ///
     /// # Errors
-    /// [`Error::Prompt`] where there is none for the positions below `len`.
+    /// Returns [`Error::Prompt`] if the positions below `len` do not fit.
     pub fn check(&self, len: usize) -> Result<()> {
         check(len, self.capacity)
     }
@@ -151,21 +151,21 @@ impl<B: Backend> KvCache<B> {
     }
 }
 
-/// Checks that the positions below `len` have room in a cache for `capacity` of them.
+/// Checks that the positions below `len` fit into a cache of `capacity` positions.
 ///
 /// # Errors
-/// [`Error::Prompt`] where they have not.
+/// Returns [`Error::Prompt`] if they do not.
 pub fn check(len: usize, capacity: usize) -> Result<()> {
     if len <= capacity {
         return Ok(());
     }
     Err(Error::prompt("the KV cache is full")
-        .expected(format!("at most {capacity} tokens, for which it was made"))
+        .expected(format!("at most {capacity} tokens, the size of the cache"))
         .found(format!("{len} tokens"))
-        .next("use a shorter prompt, draw fewer tokens, or give more with --context where the model has it"))
+        .next("use a shorter prompt, draw fewer tokens, or a larger --context if the model allows it"))
 }
 
-/// Bytes that the cache of a model of this configuration takes for `tokens` tokens.
+/// The size in bytes of a cache for `tokens` tokens of a model with this configuration.
 pub fn bytes(config: &ModelConfig, dtype: CacheDtype, tokens: usize) -> usize {
     [2, config.layers, config.kv_dim(), dtype.bytes()].into_iter().fold(tokens, usize::saturating_mul)
 }

@@ -2,13 +2,13 @@
 
 mod activations;
 pub mod ahead;
-mod asked;
 mod fingerprint;
 pub mod forward;
 pub mod kv_cache;
+mod launched;
 mod observe;
 pub mod pass;
-mod reading;
+mod weight_rows;
 mod weights;
 
 use crate::backend::Backend;
@@ -29,9 +29,9 @@ pub struct Model<B: Backend> {
     pub config: ModelConfig,
     /// The weights, on the backend.
     pub weights: Weights<B>,
-    /// Where it runs.
+    /// The device that it runs on.
     pub backend: B,
-    /// RoPE's angle a position for each pair (C/2), in radians.
+    /// RoPE's angle per position for each pair (C/2), in radians.
     pub rope_frequencies: B::Buffer,
     name: String,
     ignored: Vec<String>,
@@ -39,15 +39,15 @@ pub struct Model<B: Backend> {
 }
 
 impl<B: Backend> Model<B> {
-    /// Hands a checkpoint's weights to `backend`.
+    /// Loads a checkpoint's weights onto `backend`.
     ///
     /// # Errors
-    /// [`llama_trace_core::error::Error::Model`] where a weight is missing or has the wrong shape,
-    /// [`llama_trace_core::error::Error::Interrupted`] where the backend was asked to stop.
+    /// Returns [`llama_trace_core::error::Error::Model`] if a weight is missing or has the wrong shape, and
+    /// [`llama_trace_core::error::Error::Interrupted`] if the backend was asked to stop.
     pub fn load(checkpoint: &Checkpoint, backend: B) -> Result<Self> {
         let config = checkpoint.config.clone();
         let weights = Weights::load(checkpoint, &backend)?;
-        // Of weights that were put together meanwhile a part may be missing.
+        // After a request to stop, weights that were being assembled may be incomplete.
         backend.stop().check()?;
         let frequencies = ops::rope::frequencies(config.head_dim, config.rope_theta, &config.rope_scaling);
         let mut rope_frequencies = backend.buffer(frequencies.len())?;
@@ -58,12 +58,12 @@ impl<B: Backend> Model<B> {
         Ok(Self { config, weights, backend, rope_frequencies, name, ignored, without })
     }
 
-    /// The sizes that a trace's shapes are made of.
+    /// The sizes from which a trace computes its shapes.
     pub fn sizes(&self) -> Sizes {
         Sizes::new(&self.config, self.backend.precision())
     }
 
-    /// What a trace of this model says about it.
+    /// The description of this model that a trace stores.
     pub fn card(&self) -> ModelCard {
         ModelCard {
             name: self.name.clone(),

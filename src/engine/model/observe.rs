@@ -1,8 +1,9 @@
-//! Between the pass and the probe: turns "this buffer is that stage" into rows of a site, where wanted; of a pass
-//! over several sequences, the rows of each under a site of its own.
+//! The observer between the pass and the probe. It turns a buffer of a stage into rows of a site, if the probe wants
+//! them. In a pass over several sequences, the rows of each sequence get their own site.
 //!
-//! In a whole pass, values that a device brings while it goes on are handed over when the pass is done, or when there is no
-//! room for more ([`Unseen`]); whatever comes directly comes after them, so the probe sees the order of the pass.
+//! A device may copy values to the host asynchronously during a whole pass ([`Pending`]). They are handed to the probe
+//! at the end of the pass, or earlier if there is no room for more. Values that are on the host already wait for them,
+//! so the probe sees the order of the pass.
 
 use std::ops::Range;
 
@@ -13,68 +14,69 @@ use llama_trace_core::trace::{PassDims, Probe, Run, Site, Sizes, Stage, Values};
 
 use super::Model;
 
-/// Values that are recorded between two looks at the backend's [`llama_trace_core::stop::Stop`].
+/// The number of values recorded between two checks of the backend's [`llama_trace_core::stop::Stop`].
 const VALUES_AT_ONCE: usize = 1 << 20;
 
-/// What the probe wanted of a pass and has not been given yet.
+/// Values of a pass that the probe wants and has not received yet.
 #[derive(Default)]
-pub(super) struct Unseen {
-    /// Whether the pass is run as a whole, so that somebody will hand over what is here.
-    waits: bool,
-    on_their_way: Vec<(Site, Range<usize>, Late)>,
-    /// How many values wait here.
-    here: usize,
+pub(super) struct Pending {
+    /// Whether the pass runs as a whole, so that its end hands these values over.
+    deferred: bool,
+    queue: Vec<(Site, Range<usize>, Late)>,
+    /// The number of values stored here.
+    host_values: usize,
 }
 
-/// Values that the probe is given later.
+/// Values that the probe receives later.
 enum Late {
-    /// The backend brings them: float32, or int8.
+    /// Fetched asynchronously by the backend, as float32 or int8.
     Fetched(Fetched),
     FetchedInt8(Fetched),
-    /// They are here, and come after others that are not.
+    /// On the host already, queued behind values that are not.
     Here(Vec<f32>),
 }
 
-/// The most values that wait here for others.
+/// The maximum number of host values queued behind fetched ones.
 const MOST_WAITING: usize = 1 << 20;
 
-impl Unseen {
-    /// Nothing yet; what the backend brings while it goes on may wait.
-    pub(super) fn of_a_whole_pass() -> Self {
-        Self { waits: true, ..Self::default() }
+impl Pending {
+    /// Nothing yet; fetched values may be handed over later.
+    pub(super) fn of_whole_pass() -> Self {
+        Self { deferred: true, ..Self::default() }
     }
 }
 
-/// The probe, as the forward pass sees it in one place of one pass.
+/// The probe, from the point of view of one place in the forward pass.
 pub(super) struct Observer<'a, B: Backend> {
     backend: &'a B,
     probe: &'a mut dyn Probe,
     pass: &'a B::Pass,
-    unseen: &'a mut Unseen,
+    pending: &'a mut Pending,
     sizes: Sizes,
     layer: Option<usize>,
-    /// What the buffers hold of each sequence, one after the other; nothing where nobody looks.
+    /// The parts of the buffers that belong to each sequence, in order; empty if there is no probe.
     parts: Vec<Part>,
 }
 
-/// Rows of one sequence.
+/// The rows of one sequence.
 #[derive(Clone)]
 struct Part {
     sequence: usize,
     dims: PassDims,
     /// The tokens of the pass that the buffers hold.
     tokens: Range<usize>,
-    /// The row of the buffers that the first of them is.
+    /// The buffer row of the first of these tokens.
     at: usize,
 }
 
 impl<'a, B: Backend> Observer<'a, B> {
-    /// Outside the layers: the buffers hold `rows` of a pass and its number over `spans`.
+    /// Creates an observer outside the layers. The buffers hold `rows` of a pass over `spans`; `pass` comes with its
+    /// number.
     pub(super) fn new(
         model: &'a Model<B>,
         probe: &'a mut dyn Probe,
         (pass, number): (&'a B::Pass, usize),
-        unseen: &'a mut Unseen,
+        pending: &'a mut Pending,
         spans: &[Span],
         rows: &PassRows,
     ) -> Self {
@@ -93,10 +95,10 @@ impl<'a, B: Backend> Observer<'a, B> {
                 parts.push(Part { sequence, dims, at: at - held.len(), tokens: held });
             }
         }
-        Self { backend: &model.backend, probe, pass, unseen, sizes: model.sizes(), layer: None, parts }
+        Self { backend: &model.backend, probe, pass, pending, sizes: model.sizes(), layer: None, parts }
     }
 
-    /// The same in a layer.
+    /// The same observer inside a layer.
     pub(super) fn in_layer(self, layer: usize) -> Self {
         Self { layer: Some(layer), ..self }
     }
@@ -106,7 +108,7 @@ impl<'a, B: Backend> Observer<'a, B> {
         Site { run: Run::ITSELF, sequence, pass: dims.pass, layer: self.layer, stage }
     }
 
-    /// The site of `stage`, where the probe wants it of `part`.
+    /// The site of `stage`, if the probe wants it for `part`.
     fn wanted(&self, part: &Part, stage: Stage) -> Option<Site> {
         let site = self.site(part, stage);
         (stage.present(&self.sizes, part.dims) && self.probe.wants(site)).then_some(site)
@@ -117,7 +119,7 @@ impl<'a, B: Backend> Observer<'a, B> {
         self.parts.get(span).is_some_and(|part| self.wanted(part, stage).is_some())
     }
 
-    /// Calls `show` for each sequence of which the probe wants `stage`: with its part and its site.
+    /// Calls `show` with the part and the site of each sequence whose `stage` the probe wants.
     fn each(
         &mut self,
         stage: Stage,
@@ -132,7 +134,7 @@ impl<'a, B: Backend> Observer<'a, B> {
         Ok(())
     }
 
-    /// Offers `stage`, whose values `buffer` begins with.
+    /// Offers `stage`; its values are at the beginning of `buffer`.
     pub(super) fn stage(&mut self, stage: Stage, buffer: &B::Buffer) -> Result<()> {
         self.each(stage, |see, part, site| {
             let (backend, width) = (see.backend, see.values(stage, part.dims) / part.dims.tokens);
@@ -145,12 +147,12 @@ impl<'a, B: Backend> Observer<'a, B> {
         })
     }
 
-    /// What takes the outputs of a fused operation, and offers each as the stage of its number.
+    /// A callback for a fused operation. It offers each output as the stage with the same number.
     pub(super) fn stages(&mut self, stages: &'static [Stage]) -> impl FnMut(usize, &B::Buffer) -> Result<()> {
         |i, buffer| self.stage(stages[i], buffer)
     }
 
-    /// Offers what is cached so far of span number `span`.
+    /// Offers the current cache contents of span number `span`.
     pub(super) fn cache(&mut self, span: usize, stage: Stage, cache: &B::Cache) -> Result<()> {
         let Some(part) = self.parts.get(span).cloned() else { return Ok(()) };
         let Some(site) = self.wanted(&part, stage) else { return Ok(()) };
@@ -162,18 +164,18 @@ impl<'a, B: Backend> Observer<'a, B> {
         backend.read_cache(cache, count, &mut |values| self.record(site, 0..rows, Values::F32(values)))
     }
 
-    /// How many values all of `stage` has.
+    /// The number of values of all of `stage`.
     fn values(&self, stage: Stage, dims: PassDims) -> usize {
         self.sizes.shape(stage.axes(), dims).iter().product()
     }
 
-    /// The rows of `stage`, which has some for each token, that the buffers hold of `part`.
+    /// The rows of `stage` that the buffers hold of `part`. The stage must have rows for each token.
     fn rows(&self, stage: Stage, part: &Part) -> Range<usize> {
         let of_token = self.sizes.rows(stage.axes(), part.dims) / part.dims.tokens;
         part.tokens.start * of_token..part.tokens.end * of_token
     }
 
-    /// Has the backend bring `rows` of a site while it goes on, as `begin` asks it to. Whether it does.
+    /// Starts an asynchronous fetch of `rows` of a site with `begin`. Returns whether it was started.
     fn fetch(
         &mut self,
         site: Site,
@@ -182,36 +184,35 @@ impl<'a, B: Backend> Observer<'a, B> {
     ) -> Result<bool> {
         let fetched = self.begin_to_fetch(begin)?.map(|fetched| (site, rows.clone(), Late::Fetched(fetched)));
         let begun = fetched.is_some();
-        self.unseen.on_their_way.extend(fetched);
+        self.pending.queue.extend(fetched);
         Ok(begun)
     }
 
-    /// Has the backend bring something while it goes on, as `begin` asks it to, after what is on its way was handed over where
-    /// there is no room.
+    /// Starts an asynchronous fetch with `begin`. If there is no room, the pending values are handed over first.
     fn begin_to_fetch<T>(&mut self, begin: impl Fn(&B, &B::Pass) -> Result<Option<T>>) -> Result<Option<T>> {
-        if !self.unseen.waits {
+        if !self.pending.deferred {
             return Ok(None);
         }
         let fetched = begin(self.backend, self.pass)?;
-        if fetched.is_some() || self.unseen.on_their_way.is_empty() {
+        if fetched.is_some() || self.pending.queue.is_empty() {
             return Ok(fetched);
         }
         self.show()?;
         begin(self.backend, self.pass)
     }
 
-    /// Has what is on its way come while the device goes on.
+    /// Lets the device copy the pending values to the host while it continues.
     pub(super) fn bring(&self) -> Result<()> {
-        match self.unseen.on_their_way.is_empty() {
+        match self.pending.queue.is_empty() {
             true => Ok(()),
             false => self.backend.bring(self.pass),
         }
     }
 
-    /// Hands over what was on its way.
+    /// Hands the pending values over to the probe.
     pub(super) fn show(&mut self) -> Result<()> {
         let (backend, pass) = (self.backend, self.pass);
-        for (site, rows, late) in std::mem::take(&mut self.unseen.on_their_way) {
+        for (site, rows, late) in std::mem::take(&mut self.pending.queue) {
             let mut give = |values: Values<'_>| self.hand_over(site, rows.clone(), values);
             match late {
                 Late::Fetched(fetched) => {
@@ -225,19 +226,19 @@ impl<'a, B: Backend> Observer<'a, B> {
                 Late::Here(values) => give(Values::F32(&values))?,
             }
         }
-        self.unseen.here = 0;
+        self.pending.host_values = 0;
         backend.all_shown(pass);
         Ok(())
     }
 
-    /// Hands over `rows` of a site, after what is on its way.
+    /// Records `rows` of a site, after the pending values.
     fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) -> Result<()> {
-        if !self.unseen.on_their_way.is_empty() {
+        if !self.pending.queue.is_empty() {
             if let Values::F32(few) = values
-                && self.unseen.here + few.len() <= MOST_WAITING
+                && self.pending.host_values + few.len() <= MOST_WAITING
             {
-                self.unseen.here += few.len();
-                self.unseen.on_their_way.push((site, rows, Late::Here(few.to_vec())));
+                self.pending.host_values += few.len();
+                self.pending.queue.push((site, rows, Late::Here(few.to_vec())));
                 return Ok(());
             }
             self.show()?;
@@ -245,7 +246,7 @@ impl<'a, B: Backend> Observer<'a, B> {
         self.hand_over(site, rows, values)
     }
 
-    /// Hands over `rows` of a site, some at a time.
+    /// Hands over `rows` of a site, block by block.
     fn hand_over(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) -> Result<()> {
         let width = values.len() / rows.len();
         let at_once = (VALUES_AT_ONCE / width.max(1)).max(1);
@@ -258,7 +259,7 @@ impl<'a, B: Backend> Observer<'a, B> {
         Ok(())
     }
 
-    /// Offers the int8 values and the scales of what the next products read, where they run in int8.
+    /// Offers the int8 values and the scales of the next products' input, if they run in int8.
     pub(super) fn quantized(&mut self, values: Stage, scales: Stage, input: &B::Input) -> Result<()> {
         for i in 0..self.parts.len() {
             let part = self.parts[i].clone();
@@ -272,7 +273,7 @@ impl<'a, B: Backend> Observer<'a, B> {
             if let Some([of_values, of_scales]) = fetched {
                 let late = [Late::FetchedInt8(of_values), Late::Fetched(of_scales)];
                 for ((site, rows), late) in sites.into_iter().zip(rows).zip(late) {
-                    self.unseen.on_their_way.extend(site.map(|site| (site, rows, late)));
+                    self.pending.queue.extend(site.map(|site| (site, rows, late)));
                 }
                 continue;
             }
@@ -296,8 +297,8 @@ impl<'a, B: Backend> Observer<'a, B> {
         })
     }
 
-    /// Offers the mask (T, K), which the pass itself never stores: attention stays between the window and the
-    /// causal edge. Where only some layers have a window, this is their mask.
+    /// Offers the mask (T, K), which the pass itself never stores: attention reads only the keys between the window's
+    /// start and the causal edge. If only some layers have a window, this is their mask.
     pub(super) fn mask(&mut self) -> Result<()> {
         self.each(Stage::Mask, |see, part, site| {
             let mut row = vec![0.0; part.dims.keys()];
@@ -311,20 +312,20 @@ impl<'a, B: Backend> Observer<'a, B> {
         })
     }
 
-    /// What sees the parts of attention of span number `span`.
+    /// The sink for the parts of attention of span number `span`.
     pub(super) fn attention(&mut self, span: usize) -> Sink<'_, 'a, B> {
         Sink { see: self, span }
     }
 }
 
 impl Part {
-    /// The rows of the buffers that are its own.
+    /// The buffer rows of this part.
     fn held(&self) -> Range<usize> {
         self.at..self.at + self.tokens.len()
     }
 }
 
-/// The probe, as the attention of one span sees it.
+/// The probe, from the point of view of the attention of one span.
 pub(super) struct Sink<'s, 'a, B: Backend> {
     see: &'s mut Observer<'a, B>,
     span: usize,
@@ -341,18 +342,18 @@ impl<B: Backend> AttentionSink for Sink<'_, '_, B> {
     }
 
     fn waits(&self) -> bool {
-        self.see.unseen.waits
+        self.see.pending.deferred
     }
 
     fn fetched(&mut self, part: AttentionPart, fetched: Fetched) {
         let (held, stage) = (&self.see.parts[self.span], stage(part));
         let rows = 0..self.see.sizes.rows(stage.axes(), held.dims);
         let late = (self.see.site(held, stage), rows, Late::Fetched(fetched));
-        self.see.unseen.on_their_way.push(late);
+        self.see.pending.queue.push(late);
     }
 }
 
-/// The stage that a part of attention is.
+/// The stage of a part of attention.
 fn stage(part: AttentionPart) -> Stage {
     match part {
         AttentionPart::Keys => Stage::Keys,

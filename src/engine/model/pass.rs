@@ -1,9 +1,10 @@
-//! What surrounds the computation of a pass ([`super::forward`]): which tokens of which sequences it has, what the
-//! caches hold after it, which rows of the logits somebody wants, and the tokens that a device draws by itself.
+//! The frame around the computation of a pass ([`super::forward`]). It knows the tokens and sequences of the pass, and
+//! the cache contents after it. It also knows the rows of the logits that the probe wants, and the tokens that a device
+//! samples itself.
 //!
-//! [`forward`] is [`begin`], then [`layer`] for every layer, then [`finish`]. The three are public because
-//! a viewer that did not record everything runs single layers again, from the recorded input. What `begin` was told
-//! stays in [`Activations`] until the next one.
+//! [`forward`] is [`begin`], then [`layer`] for every layer, then [`finish`]. These three are public because a viewer
+//! that did not record everything runs single layers again, from the recorded input. The arguments of `begin` stay in
+//! [`Activations`] until the next call.
 
 use std::ops::Range;
 
@@ -13,15 +14,15 @@ use llama_trace_core::trace::{Probe, Stage};
 
 use super::activations::{Activations, LOGITS_AT_ONCE};
 use super::forward::{embed, head, layer};
-use super::observe::{Observer, Unseen};
+use super::observe::{Observer, Pending};
 use super::{KvCache, Model};
 
-/// Runs a pass over `spans`: `ids`, those of all spans one after the other, each at the positions after those in
-/// the cache of its sequence; `caches` are in the order of the spans. The logits of the last token of each span are
-/// then in `work` ([`last_logits`]).
+/// Runs a pass over `spans`. `ids` holds the tokens of all spans, one span after the other. They take the positions
+/// after those in the cache of their sequence. `caches` has the order of the spans. Afterwards `work` holds the logits
+/// of the last token of each span ([`last_logits`]).
 ///
 /// # Errors
-/// As [`forward_and_draw`]'s.
+/// The errors of [`forward_and_draw`].
 pub fn forward<B: Backend>(
     model: &Model<B>,
     caches: &mut [&mut KvCache<B>],
@@ -34,13 +35,14 @@ pub fn forward<B: Backend>(
     forward_and_draw(model, caches, work, pass, spans, (ids, &[]), probe).map(drop)
 }
 
-/// The same, and a token is drawn after each span by the device itself, where it does so ([`Backend::draws`]) and
-/// `draws` says how. So the pass and its draws are one piece of work, and nothing but the tokens comes back.
+/// Like [`forward`], but the device also samples a token after each span, as `draws` says, if it can
+/// ([`Backend::draws`]). The pass and its draws are then one unit of work, and only the tokens are copied to the host.
 ///
 /// # Errors
-/// [`Interrupted`](llama_trace_core::error::Error::Interrupted) where the backend was asked to stop ([`Backend::stop`]),
-/// [`Prompt`](llama_trace_core::error::Error::Prompt) where a cache is full or there is no memory for the pass, and where the backend
-/// fails. The caches then hold what they held before, and the same pass can be run again.
+/// Returns [`Interrupted`](llama_trace_core::error::Error::Interrupted) if the backend was asked to stop
+/// ([`Backend::stop`]). Returns [`Prompt`](llama_trace_core::error::Error::Prompt) if a cache is full, or if there is
+/// not enough memory for the pass. Also returns the backend's error if it fails. The caches then keep their previous
+/// contents, and the same pass can be run again.
 pub fn forward_and_draw<B: Backend>(
     model: &Model<B>,
     caches: &mut [&mut KvCache<B>],
@@ -52,16 +54,16 @@ pub fn forward_and_draw<B: Backend>(
 ) -> Result<Vec<Drawn>> {
     check_room(caches, spans)?;
     model.backend.all_shown(&work.pass);
-    work.unseen = Unseen::of_a_whole_pass();
+    work.pending = Pending::of_whole_pass();
     let mut run = || {
         begin(model, work, pass, spans, (ids, draws), probe)?;
         after_begin(model, caches, work, probe)?;
         if !draws.is_empty() {
             model.backend.draw(&work.logits, model.config.vocab, &work.pass)?;
         }
-        // The first layers' values are handed over while the device computes the last ones.
+        // The values of the first layers are handed over while the device computes the last ones.
         let place = (&work.pass, pass);
-        Observer::new(model, probe, place, &mut work.unseen, spans, &PassRows::All).show()?;
+        Observer::new(model, probe, place, &mut work.pending, spans, &PassRows::All).show()?;
         match draws.is_empty() {
             true => model.backend.sync().map(|()| Vec::new()),
             false => model.backend.drawn(&work.pass),
@@ -69,7 +71,7 @@ pub fn forward_and_draw<B: Backend>(
     };
     let drawn = run();
     // Discard the fetches of an aborted pass.
-    work.unseen = Unseen::default();
+    work.pending = Pending::default();
     let drawn = drawn?;
     for (cache, span) in caches.iter_mut().zip(spans) {
         cache.set_len(span.keys());
@@ -77,7 +79,7 @@ pub fn forward_and_draw<B: Backend>(
     Ok(drawn)
 }
 
-/// Checks that each span begins where its cache ends, and has room there.
+/// Checks that each span begins at the end of its cache and fits into it.
 pub(super) fn check_room<B: Backend>(caches: &[&mut KvCache<B>], spans: &[Span]) -> Result<()> {
     caches.iter().zip(spans).try_for_each(|(cache, span)| {
         debug_assert_eq!(cache.len(), span.start, "a span begins where its cache ends");
@@ -85,7 +87,7 @@ pub(super) fn check_room<B: Backend>(caches: &[&mut KvCache<B>], spans: &[Span])
     })
 }
 
-/// All of a pass that follows [`begin`].
+/// Everything in a pass after [`begin`].
 pub(super) fn after_begin<B: Backend>(
     model: &Model<B>,
     caches: &mut [&mut KvCache<B>],
@@ -96,11 +98,11 @@ pub(super) fn after_begin<B: Backend>(
     finish(model, work, probe)
 }
 
-/// Everything before the layers: the tokens' embeddings, and the tables that all layers share. The ids come with how a
-/// token is drawn after each span, where one is.
+/// Everything before the layers: the token embeddings and the tables that all layers share. `draws` says how a token is
+/// sampled after each span; it may be empty.
 ///
 /// # Errors
-/// As [`forward`]'s.
+/// The errors of [`forward`].
 pub fn begin<B: Backend>(
     model: &Model<B>,
     work: &mut Activations<B>,
@@ -115,19 +117,19 @@ pub fn begin<B: Backend>(
     work.set(pass, spans);
     backend.begin_pass(ids, spans, draws, &mut work.pass)?;
     let place = (&work.pass, pass);
-    Observer::new(model, probe, place, &mut work.unseen, spans, &PassRows::All).ids(Stage::Tokens, ids)?;
+    Observer::new(model, probe, place, &mut work.pending, spans, &PassRows::All).ids(Stage::Tokens, ids)?;
     embed(model, work, probe)
 }
 
-/// Everything after the layers: from `work.x` to the logits, of the last token of each span only unless the probe
-/// wants every row of its sequence.
+/// Everything after the layers: from `work.x` to the logits. They are computed for the last token of each span, and for
+/// all tokens of a sequence if the probe wants them.
 ///
 /// # Errors
-/// As [`forward`]'s.
+/// The errors of [`forward`].
 pub fn finish<B: Backend>(model: &Model<B>, work: &mut Activations<B>, probe: &mut dyn Probe) -> Result<()> {
     for span in 0..work.spans.len() {
         let place = (&work.pass, work.number);
-        let see = Observer::new(model, probe, place, &mut work.unseen, &work.spans, &PassRows::All);
+        let see = Observer::new(model, probe, place, &mut work.pending, &work.spans, &PassRows::All);
         let stages = [Stage::FinalNorm, Stage::FinalNormQ8, Stage::FinalNormScale, Stage::Logits];
         if stages.into_iter().any(|stage| see.wants(span, stage)) {
             before_last(model, work, span, 0..work.spans[span].tokens - 1, probe)?;
@@ -140,10 +142,10 @@ pub fn finish<B: Backend>(model: &Model<B>, work: &mut Activations<B>, probe: &m
     Ok(())
 }
 
-/// [`finish`] for the tokens `rows` of the only span of a pass.
+/// Runs [`finish`] for the tokens `rows` of a pass with a single span.
 ///
 /// # Errors
-/// As [`forward`]'s.
+/// The errors of [`forward`].
 pub fn finish_rows<B: Backend>(
     model: &Model<B>,
     work: &mut Activations<B>,
@@ -159,7 +161,7 @@ pub fn finish_rows<B: Backend>(
     Ok(())
 }
 
-/// The head for `rows` of a span, none of which is its last.
+/// Runs the head for `rows` of a span; its last row is not among them.
 fn before_last<B: Backend>(
     model: &Model<B>,
     work: &mut Activations<B>,
@@ -176,10 +178,10 @@ fn before_last<B: Backend>(
     Ok(())
 }
 
-/// Shows the logits (V) of the last token of span number `span` of the pass that ran last.
+/// Shows the logits (V) of the last token of span number `span` of the most recent pass.
 ///
 /// # Errors
-/// What `see` returns, and where the backend fails.
+/// Returns the errors of `see`, and an error if the backend fails.
 pub fn last_logits<B: Backend>(
     model: &Model<B>,
     work: &Activations<B>,

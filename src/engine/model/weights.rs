@@ -1,4 +1,4 @@
-//! The weights of a Llama, with a shape beside every field.
+//! The weights of a Llama. The comment of each field gives its shape.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use llama_trace_formats::checkpoint::{Checkpoint, Weight};
 pub struct Linear<B: Backend> {
     /// (outputs, inputs)
     pub matrix: B::Matrix,
-    /// (outputs); in most Llamas there is none.
+    /// (outputs); most Llamas have none.
     pub bias: Option<B::Vector>,
 }
 
@@ -20,11 +20,11 @@ pub struct Linear<B: Backend> {
 pub struct Weights<B: Backend> {
     /// tok_embeddings (V, D)
     pub embedding: B::Matrix,
-    /// One for each layer.
+    /// One entry for each layer.
     pub layers: Vec<LayerWeights<B>>,
     /// norm (D)
     pub final_norm: B::Vector,
-    /// output (V, D); none where it is tied to the embedding table.
+    /// output (V, D); `None` if it is tied to the embedding table.
     head: Option<B::Matrix>,
 }
 
@@ -38,9 +38,9 @@ pub struct LayerWeights<B: Backend> {
     pub wk: Linear<B>,
     /// (G·C, D)
     pub wv: Linear<B>,
-    /// (C) of the norm over each head's query; Qwen3 has one.
+    /// (C), the weight of the norm over each query head; only Qwen3 has it.
     pub q_norm: Option<B::Vector>,
-    /// (C) of the norm over each head's key.
+    /// (C), the weight of the norm over each key head.
     pub k_norm: Option<B::Vector>,
     /// (D, H·C)
     pub wo: Linear<B>,
@@ -108,18 +108,18 @@ impl<B: Backend> Weights<B> {
         })
     }
 
-    /// The output head (V, D): its own, or the embedding table where the two are tied.
+    /// The output head (V, D): its own matrix, or the embedding table if the two are tied.
     pub fn head(&self) -> &B::Matrix {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 }
 
-/// A matrix with 0 in the columns `off`.
+/// A copy of a matrix with zeros in the columns `off`.
 fn without<B: Backend>(backend: &B, tensor: &Tensor, off: &[Range<usize>]) -> Result<B::Matrix> {
     if let Some(less) = tensor.without_columns(off) {
         return backend.matrix(&less);
     }
-    // A block has values of other heads too. In float32 each value stands alone.
+    // A block may also hold values of other heads. In float32 each value is separate.
     let (whole, mut values) = (backend.matrix(tensor)?, Vec::with_capacity(tensor.count()));
     let [outputs, inputs] = *tensor.shape() else { unreachable!("a matrix has two sizes") };
     backend.read_rows(&whole, 0..outputs, &mut |rows| {
@@ -134,7 +134,7 @@ fn without<B: Backend>(backend: &B, tensor: &Tensor, off: &[Range<usize>]) -> Re
     backend.matrix(&floats.unwrap_or_else(|| unreachable!("all of its values were read")))
 }
 
-/// Says of which weight an error is; a request to stop is of none.
+/// Adds the weight's name to an error, unless the error is a request to stop.
 fn unmade(error: Error, weight: Weight) -> Error {
     match error {
         Error::Interrupted(_) => error,

@@ -1,6 +1,6 @@
-//! Parts of a model that are switched off: nothing of what they compute gets into the residual stream. Leaving a part out is
-//! how its effect on the answer is measured (ablation; Michel, Levy and Neubig, "Are Sixteen Heads Really Better than
-//! One?", 2019). The model is run as it always is, with zeros among its weights.
+//! Parts of a model that are switched off, so that nothing they compute enters the residual stream. This is ablation:
+//! the effect of a part on the answer is measured without the part (Michel, Levy and Neubig, "Are Sixteen Heads Really
+//! Better than One?", 2019). The model runs unchanged, with zeros in some of its weights.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use super::names::{LayerWeight, Weight};
 use llama_trace_core::config::ModelConfig;
 use llama_trace_core::error::{Error, Result};
 
-/// A part that writes into the residual stream, by the name that `attribute` gives it.
+/// A part that writes into the residual stream, named as in `attribute`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ablated {
     /// A query head: its columns of wo.
@@ -33,10 +33,10 @@ pub enum Ablated {
 }
 
 impl Ablated {
-    /// Checks that a model has it.
+    /// Checks that a model has this part.
     ///
     /// # Errors
-    /// [`Error::Usage`] where it has not.
+    /// Returns [`Error::Usage`] if it does not.
     pub(super) fn check(self, config: &ModelConfig) -> Result<()> {
         let (layers, heads) = (config.layers, config.heads);
         let (layer, head) = match self {
@@ -46,12 +46,12 @@ impl Ablated {
         if layer < layers && head < heads {
             return Ok(());
         }
-        Err(Error::usage(format!("the model has no {self} that could be switched off"))
+        Err(Error::usage(format!("the model has no {self} to switch off"))
             .expected(format!("layers L0 to L{}, heads h0 to h{}", layers - 1, heads - 1))
             .next("name one of these: L0/h0, L0/attn or L0/ffn"))
     }
 
-    /// The inputs of `weight` that are 0 without it.
+    /// The input columns of `weight` that are 0 without this part.
     pub(super) fn columns(self, weight: Weight, config: &ModelConfig) -> Option<Range<usize>> {
         let Weight::Layer(of, weight) = weight else { return None };
         match (self, weight) {

@@ -1,14 +1,14 @@
-//! A model inside a program: a Hugging Face directory whose files are parts of the binary.
+//! A built-in model: a Hugging Face directory whose files are embedded in the binary.
 
 use super::huggingface::assemble;
 use super::{Checkpoint, Format, hf_config, safetensors};
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Bytes;
 
-/// The files of a model that is part of a program.
+/// The files of a built-in model.
 #[derive(Debug)]
 pub struct BuiltIn {
-    /// What it is called in messages: "the built-in model".
+    /// Its name in messages: "the built-in model".
     pub place: &'static str,
     /// config.json.
     pub config: &'static str,
@@ -25,10 +25,10 @@ pub struct BuiltIn {
 }
 
 impl BuiltIn {
-    /// Opens it by the same code as one on disk, as if its configuration had not the fields `ignore`.
+    /// Opens it with the code for directories, as if its configuration did not have the fields `ignore`.
     ///
     /// # Errors
-    /// Those of a directory with these files.
+    /// The errors of a directory with these files.
     pub fn open(&'static self, ignore: &[String]) -> Result<Checkpoint> {
         let Self { place, .. } = *self;
         let config = hf_config::model_config(self.config, place, ignore)?;

@@ -1,4 +1,4 @@
-//! What a checkpoint says about chats: its template, and the names of the special tokens in it.
+//! A checkpoint's chat template, and the names of its special tokens.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,14 +9,14 @@ use super::{Checkpoint, Format};
 use crate::files::{Beside, Texts, exists, gguf, is_folder, printable, read_text};
 use llama_trace_core::error::{Error, Result};
 
-/// The largest template that is read. Templates have a few kilobytes.
+/// The maximum size of a template in bytes. Templates have a few kilobytes.
 const MAX_TEMPLATE: u64 = 1 << 20;
 
-/// The file that goes before every template inside another one.
+/// The file that takes precedence over a template inside another file.
 const OWN_FILE: &str = "chat_template.jinja";
-/// The keys of a GGUF file: the template, the names of others, and the beginning of each of theirs.
+/// The keys in a GGUF file: the template, the names of further templates, and the prefix of their keys.
 const GGUF: [&str; 3] = ["tokenizer.chat_template", "tokenizer.chat_templates", "tokenizer.chat_template."];
-/// The special tokens that a GGUF file has ids of, and what templates call them.
+/// The special tokens whose ids a GGUF file stores, and their names in templates.
 const GGUF_TOKENS: [(&str, &str); 6] = [
     ("bos", "bos_token"),
     ("eos", "eos_token"),
@@ -26,25 +26,25 @@ const GGUF_TOKENS: [(&str, &str); 6] = [
     ("mask", "mask_token"),
 ];
 
-/// What the files of a checkpoint say.
+/// The chat settings in the files of a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChatFiles {
-    /// The template's text, and where it lies.
+    /// The template's text, and its location for messages.
     pub template: Option<(String, String)>,
-    /// The special tokens that templates know by name: `bos_token`, `eos_token` and so on.
+    /// The special tokens by their names in templates: `bos_token`, `eos_token` and so on.
     pub tokens: BTreeMap<String, String>,
 }
 
-/// Reads the chat template that came with `checkpoint`. The first of these counts:
+/// Reads the chat template of `checkpoint`. The first of these is used:
 ///
 /// 1. chat_template.jinja in the model's directory, or beside its file;
-/// 2. of a Hugging Face directory, `chat_template` in tokenizer_config.json: a text, or a list of named ones
-///    of which `default` is taken;
-/// 3. of a GGUF file, `tokenizer.chat_template` of its metadata, or else the one named `default`
+/// 2. in a Hugging Face directory, `chat_template` in tokenizer_config.json: a text, or the one named `default` in a
+///    list of named templates;
+/// 3. in a GGUF file, `tokenizer.chat_template` in its metadata, or else the one named `default`
 ///    (`tokenizer.chat_template.default`).
 ///
 /// # Errors
-/// [`Error::Model`] where a file is damaged, or has several templates and none for every chat.
+/// Returns [`Error::Model`] if a file is damaged, or has several templates and no default.
 pub fn read(checkpoint: &Checkpoint) -> Result<ChatFiles> {
     let Some(path) = &checkpoint.path else {
         let Some(built_in) = checkpoint.built_in else { return Ok(ChatFiles::default()) };
@@ -66,7 +66,7 @@ pub fn read(checkpoint: &Checkpoint) -> Result<ChatFiles> {
     Ok(files)
 }
 
-/// What the files of a tokenizer in `folder` say.
+/// The chat settings in the files of a tokenizer in `folder`.
 fn beside(folder: &Path) -> Result<ChatFiles> {
     let beside = Beside::read(folder)?;
     beside.map_or_else(
@@ -75,7 +75,7 @@ fn beside(folder: &Path) -> Result<ChatFiles> {
     )
 }
 
-/// What the metadata of a GGUF file found at `place` says.
+/// The chat settings in the metadata of a GGUF file found at `place`.
 fn in_gguf(file: &[u8], place: &str) -> Result<ChatFiles> {
     let metadata = gguf::header(file, place)?.metadata;
     let [main, names, named] = GGUF;
@@ -95,7 +95,7 @@ fn in_gguf(file: &[u8], place: &str) -> Result<ChatFiles> {
                 names.texts().take(16).map(|name| printable(&String::from_utf8_lossy(name))).collect()
             });
             if !names.is_empty() {
-                let expected = "a template for every chat; those of the file have other uses";
+                let expected = "a default template; the file has only templates with other names";
                 return Err(metadata.wrong(main, expected, names.join(", ")));
             }
             None
@@ -113,7 +113,7 @@ fn in_gguf(file: &[u8], place: &str) -> Result<ChatFiles> {
     Ok(ChatFiles { template, tokens })
 }
 
-/// The template and the names of a tokenizer whose tokenizer_config.json is found at `place`.
+/// The template and the token names of a tokenizer whose tokenizer_config.json is at `place`.
 fn of(beside: Beside, place: &str) -> Result<ChatFiles> {
     let wrong = |expected: &str, found: String| {
         Error::model("the tokenizer's configuration cannot be read")
@@ -227,7 +227,7 @@ mod tests {
                 std::fs::write(folder.path().join(name), value.to_string()).unwrap();
             };
             put("config.json", &serde_json::json!({"model_type": case["type"]}));
-            // Which class reads the others goes by whether there is one.
+            // Whether there is a tokenizer.json determines the class that reads the other files.
             if let Some(source @ ("json" | "qwen")) = case["source"].as_str() {
                 put("tokenizer.json", &fixture[source]);
             }
@@ -243,7 +243,7 @@ mod tests {
             let names = serde_json::to_value(beside(folder.path()).unwrap().tokens).unwrap();
             let mut expected = case["names"].clone();
             if case["source"] == "model" && case["class"] == "TokenizersBackend" {
-                // Those that only the SentencePiece model names.
+                // Only the SentencePiece model names the removed ones.
                 expected.as_object_mut().unwrap().retain(|name, _| names.get(name).is_some());
             }
             assert_eq!(names, expected, "{}", case["name"]);

@@ -1,4 +1,4 @@
-//! The class of transformers that a model was saved as.
+//! The class of transformers under which a model was saved.
 
 use std::fmt;
 
@@ -6,18 +6,18 @@ use serde_json::Value;
 
 use crate::files::printable;
 
-/// A class that is no language model's: one with another head on the same layers, or with none.
+/// A class that is not a language model: one with another head on the same layers, or without a head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class {
     name: String,
-    /// What it is, in words.
+    /// A description of the class.
     kind: &'static str,
-    /// Where the weights of its head are; none where it has no head, or one that is not known here.
+    /// The name of its head's weight. `None` if it has no head or an unknown one.
     head: Option<&'static str>,
 }
 
 impl Class {
-    /// The class in a configuration's `architectures`; none where that is a language model, or says nothing.
+    /// The class in a configuration's `architectures`. `None` if it is a language model or not given.
     pub(super) fn of(architectures: Option<&Value>) -> Option<Self> {
         let names: Vec<&str> = architectures?.as_array()?.iter().filter_map(Value::as_str).collect();
         if names.iter().any(|name| name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel")) {
@@ -36,7 +36,7 @@ impl Class {
         Some(Self { name: name.into(), kind, head })
     }
 
-    /// The name of its head's weight, where it is known.
+    /// The name of its head's weight, if it is known.
     pub(super) fn head(&self) -> Option<&'static str> {
         self.head
     }

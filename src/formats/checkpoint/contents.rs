@@ -1,4 +1,4 @@
-//! What the files of a checkpoint hold, whatever they are.
+//! The contents of checkpoint files of any format.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,22 +7,22 @@ use crate::files::printable;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::tensor::Tensor;
 
-/// What the files of a checkpoint hold.
+/// The contents of a checkpoint's files.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     /// Tensors by name.
     pub(super) tensors: BTreeMap<String, Tensor>,
-    /// Tensors of a dtype that is not read here: name and dtype.
+    /// Tensors with an unsupported dtype: name and dtype.
     pub(super) unreadable: BTreeMap<String, String>,
-    /// Names of the tensors that are stored in float64 and read as float32.
+    /// Names of tensors that are stored in float64 and read as float32.
     pub(super) rounded: BTreeSet<String>,
 }
 
 impl Contents {
-    /// The same with every name passed through `rename`.
+    /// The same contents with every name passed through `rename`.
     ///
     /// # Errors
-    /// [`Error::Model`] where two tensors that differ get one name.
+    /// Returns [`Error::Model`] if two different tensors get the same name.
     pub(super) fn renamed(self, rename: impl Fn(&str) -> String, place: &str) -> Result<Self> {
         let mut all =
             Self { rounded: self.rounded.iter().map(|name| rename(name)).collect(), ..Self::default() };

@@ -1,48 +1,48 @@
-//! What this program does with each field of a configuration: the one table of what is obeyed, what does not touch
-//! the numbers, and what would change them and is not computed here; and the rule for fields that the table has not.
+//! The treatment of every configuration field in one table: fields that are obeyed, fields that do not affect the
+//! numbers, and unsupported fields that would. Also the rule for fields that are not in the table.
 //!
 //! The reference is transformers 5.23 for config.json, llama.cpp for GGUF files and Meta's code for params.json.
-//! `fixtures/configuration` holds what they do with each field that is obeyed or refused.
+//! `fixtures/configuration` records what they do with each field that is obeyed or refused.
 
 use serde_json::Value;
 
-/// Where a field stands. What is said of one family goes before what is said of every config.json.
+/// The location of a field. Rows for one family take precedence over rows for every config.json.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// config.json of any family.
     HuggingFace,
     /// config.json with `model_type` llama.
     Llama,
-    /// With `model_type` mistral.
+    /// config.json with `model_type` mistral.
     Mistral,
-    /// With `model_type` qwen2.
+    /// config.json with `model_type` qwen2.
     Qwen2,
-    /// With `model_type` qwen3.
+    /// config.json with `model_type` qwen3.
     Qwen3,
     /// The object `rope_parameters` or `rope_scaling` of a config.json.
     Rope,
     /// Meta's params.json.
     Meta,
-    /// A GGUF file's keys, without the architecture's name before them.
+    /// A GGUF file's keys, without the prefix of the architecture.
     Gguf,
 }
 
-/// What is done with a field.
+/// The treatment of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
-    /// The model is computed by it; a value that cannot be computed here is refused.
+    /// The model is computed with it. Unsupported values are refused.
     Obeyed,
     /// No number that the model computes depends on it.
     Harmless,
-    /// It would change what is computed, in a way that is not computed here: refused unless it is null, false,
-    /// empty, or a list of such values or of these.
+    /// An unsupported field that would change the computation. It is refused unless it is null, false, empty, one of
+    /// these values, or a list of only such values.
     Refused(&'static [Neutral]),
-    /// It says that the weights are stored in a way that is not read here: refused unless null, and cannot be
+    /// The field describes an unsupported storage of the weights. It is refused unless it is null, and it cannot be
     /// ignored.
     Storage,
 }
 
-/// A value with which a field changes nothing.
+/// A value of a field that changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Neutral {
     /// This number.
@@ -53,24 +53,23 @@ pub enum Neutral {
     True,
 }
 
-/// What null stands for.
+/// The meaning of null.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Null {
-    /// The same as if the field were not there.
+    /// The same as an absent field.
     Absent,
-    /// Nothing: the reference fails, or takes it for something else than the default.
+    /// No valid meaning: the reference fails, or does not use the default.
     Fails,
 }
 
-/// One row of the table: fields of which the same is to be said. A name that ends in `*` stands for all that begin
-/// so.
+/// One row of the table: fields with the same treatment. A name that ends in `*` matches all names with that prefix.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// Where they stand.
+    /// The location of the fields.
     pub source: Source,
-    /// What is done with them.
+    /// Their treatment.
     pub rule: Rule,
-    /// What null stands for.
+    /// The meaning of null.
     pub null: Null,
     /// Their names.
     pub names: &'static [&'static str],
@@ -82,12 +81,12 @@ const fn row(source: Source, rule: Rule, null: Null, names: &'static [&'static s
 
 const ONE: &[Neutral] = &[Neutral::Number(1.0)];
 const ZERO: &[Neutral] = &[Neutral::Number(0.0)];
-/// llama.cpp takes a factor of 0 for none.
+/// In llama.cpp a factor of 0 means no factor.
 const ONE_OR_ZERO: &[Neutral] = &[Neutral::Number(1.0), Neutral::Number(0.0)];
-/// Where −1 stands for none.
+/// −1 means none.
 const NEGATIVE: &[Neutral] = &[Neutral::Number(-1.0), Neutral::Number(0.0)];
 const SILU: &[Neutral] = &[Neutral::Text("silu"), Neutral::Text("swish"), Neutral::Text("swiglu")];
-/// The file that goes before all others in any case.
+/// This file takes precedence over all others anyway.
 const WEIGHTS: &[Neutral] = &[Neutral::Text("model.safetensors")];
 const FULL: &[Neutral] = &[Neutral::Text("full_attention")];
 
@@ -105,12 +104,12 @@ pub const TABLE: &[Row] = &[
     ]),
     row(HuggingFace, Obeyed, Absent, &[
         "architectures", "num_key_value_heads", "head_dim", "rope_parameters", "rope_scaling",
-        // Null fails where the value is asked for; that depends on other fields.
+        // Null fails if the value is needed, which depends on other fields.
         "rope_theta", "original_max_position_embeddings",
     ]),
     // Llama.
     row(Llama, Obeyed, Fails, &["attention_bias", "mlp_bias"]),
-    // Masks do not read them there, but the cache does, and forgets keys.
+    // The masks do not read these fields, but the cache does, and drops keys.
     row(Llama, Refused(&[]), Absent, &["sliding_window", "attention_chunk_size"]),
     row(Llama, Refused(FULL), Absent, &["layer_types"]),
     row(Llama, Harmless, Absent, &["use_sliding_window", "max_window_layers"]),
@@ -125,9 +124,9 @@ pub const TABLE: &[Row] = &[
     row(Qwen2, Harmless, Fails, &["attention_dropout"]),
     row(Qwen2, Harmless, Absent, &[
         "attention_bias", "mlp_bias",
-        // CodeQwen1.5 has it beside rope_theta, which alone is read.
+        // CodeQwen1.5 has this field beside rope_theta, but only rope_theta is read.
         "rotary_emb_base",
-        // Qwen2.5-1M: how vLLM goes past the context that the model was trained for; transformers has no such thing.
+        // Qwen2.5-1M: vLLM's method to exceed the context of training. transformers does not have it.
         "dual_chunk_attention_config",
     ]),
     // Qwen3.
@@ -135,7 +134,7 @@ pub const TABLE: &[Row] = &[
     row(Qwen3, Obeyed, Absent, &["sliding_window", "layer_types"]),
     row(Qwen3, Harmless, Fails, &["attention_dropout"]),
     row(Qwen3, Harmless, Absent, &["mlp_bias"]),
-    // config.json, what no family computes.
+    // config.json: fields that do not affect any family.
     row(HuggingFace, Harmless, Fails, &["initializer_range", "use_cache"]),
     row(HuggingFace, Harmless, Absent, &[
         // Training.
@@ -144,7 +143,7 @@ pub const TABLE: &[Row] = &[
         "ffn_dropout", "classifier_dropout", "layerdrop", "gradient_checkpointing", "label_smoothing",
         "router_aux_loss_coef", "router_jitter_noise", "output_router_logits", "z_loss_coefficient", "z_loss_weight", "init_std",
         "initializer_factor", "init_method", "weight_init", "neftune_noise_alpha",
-        // How it was split, stored, or is to be run.
+        // How the model was split or stored, or is to be run.
         "pretraining_tp", "tensor_parallel", "tensor_parallel_degree", "sequence_parallel", "use_cache_kernel",
         "dtype", "torch_dtype", "use_bfloat16", "fp16", "bf16", "fp32", "torchscript", "chunk_size_feed_forward",
         "low_cpu_mem_usage", "attn_implementation", "_attn_implementation", "_attn_implementation_internal",
@@ -152,7 +151,7 @@ pub const TABLE: &[Row] = &[
         "experts_implementation", "_flash_attn_2_enabled", "use_flash_attn", "use_flash_attention",
         "use_flash_attention_2", "use_flashattn", "flash_attn", "use_flash_rotary", "use_fused_rmsnorm", "use_fused_rope",
         "fused_bias_fc", "use_fused_crossentropy", "cache_implementation", "offline", "use_dynamic_ntk_cache",
-        // What the checkpoint is called and came from.
+        // Name and origin of the checkpoint.
         "transformers_version", "_name_or_path", "name_or_path", "_commit_hash", "auto_map", "tokenizer_class",
         "tokenizer_file", "prefix", "revision", "license", "transformers.js_config", "transformers_js_config",
         "is_llama_config", "is_qwen2_config", "internal_version", "rope_interleaved", "unsloth_*", "_unsloth*", "mergekit*", "max_sequence_length",
@@ -163,12 +162,12 @@ pub const TABLE: &[Row] = &[
         "mask_token_id", "eot_token_id", "eod_token_id", "decoder_start_token_id", "bos_token", "eos_token",
         "pad_token", "unk_token", "image_token_index", "additional_special_tokens", "original_vocab_size",
         "ignore_index", "pad_vocab_size_multiple", "make_vocab_size_divisible_by", "type_vocab_size",
-        // What is put on top of the model, or taken out of it.
+        // Additions on top of the model, and what it returns.
         "id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params",
         "output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate",
         "use_return_dict", "tie_last_hidden_states", "is_decoder", "is_encoder_decoder", "tie_encoder_decoder",
         "keys_to_ignore_at_inference", "tf_legacy_loss", "value_head_prefix", "normalize_reward",
-        // Generation, in older files.
+        // Generation options in older files.
         "max_length", "max_new_tokens", "min_length", "min_new_tokens", "do_sample", "early_stopping", "num_beams",
         "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "min_p", "typical_p",
         "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
@@ -180,7 +179,7 @@ pub const TABLE: &[Row] = &[
         "quantization_config", "quantization", "quant_config", "quantize_config", "compression_config",
         "sparsity_config", "bnb_config", "gptq_config", "awq_config",
     ]),
-    // Null is not the default there: a null is_causal hides nothing.
+    // Null is not the default here: with a null is_causal, no key is masked.
     row(HuggingFace, Refused(&[Neutral::True]), Fails, &["is_causal"]),
     row(HuggingFace, Refused(&[Neutral::True]), Absent, &["causal", "scale_attn_weights", "rope", "use_rope", "no_bias"]),
     row(HuggingFace, Refused(&[]), Absent, &[
@@ -214,7 +213,7 @@ pub const TABLE: &[Row] = &[
         "attn_logit_softcapping", "final_logit_softcapping", "logits_soft_cap", "attn_logit_softcap",
         "final_logit_softcap", "scale_attn_by_inverse_layer_idx", "first_k_dense_replace", "num_nextn_predict_layers",
     ]),
-    // rope_parameters and rope_scaling; which of them are asked for depends on rope_type.
+    // rope_parameters and rope_scaling. rope_type determines which of them are needed.
     row(Rope, Obeyed, Fails, &["rope_type", "type", "rope_theta"]),
     row(Rope, Obeyed, Absent, &[
         "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
@@ -222,7 +221,7 @@ pub const TABLE: &[Row] = &[
     row(Rope, Refused(ONE), Absent, &["partial_rotary_factor", "attention_factor", "mscale", "mscale_all_dim"]),
     row(Rope, Harmless, Absent, &["finetuned"]),
     row(Rope, Refused(&[]), Absent, &[
-        // Rotations of their own for some layers.
+        // Separate rotations for some layers.
         "full_attention", "sliding_attention", "chunked_attention", "linear_attention",
         "beta_fast", "beta_slow", "short_factor", "long_factor", "truncate", "mrope_section", "alpha",
     ]),
@@ -238,7 +237,7 @@ pub const TABLE: &[Row] = &[
         "max_batch_size", "model_parallel_size", "seed", "dtype", "dropout", "bos_id", "eos_id", "pad_id",
         "bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "flash", "checkpoint_activations",
         "vision_max_num_chunks",
-        // Of the experts' width, in a file with moe_args.
+        // The width of the experts, in a file with moe_args.
         "ffn_exp",
     ]),
     row(Meta, Storage, Absent, &["quantization_args", "quantization", "quantization_config"]),
@@ -252,7 +251,7 @@ pub const TABLE: &[Row] = &[
         "num_experts", "n_experts", "num_experts_per_tok", "interleave_moe_layer_step",
     ]),
     row(Meta, Refused(ONE), Absent, &["partial_rotary_factor"]),
-    // Of attn_temperature_tuning: the value that Llama 4's code has.
+    // A parameter of attn_temperature_tuning: the value in Llama 4's code.
     row(Meta, Refused(&[Neutral::Number(1.0), Neutral::Number(0.1)]), Absent, &["attn_scale"]),
     row(Meta, Refused(&[Neutral::Number(8192.0)]), Absent, &["floor_scale"]),
     row(Meta, Refused(&[Neutral::True]), Fails, &["causal"]),
@@ -266,7 +265,7 @@ pub const TABLE: &[Row] = &[
     ]),
     row(Gguf, Harmless, Absent, &[
         "tensor_data_layout", "pooling_type", "rope.scaling.original_context_length", "rope.scaling.finetuned",
-        // Of YaRN, which rope.scaling.type would name.
+        // Parameters of YaRN, which rope.scaling.type would name.
         "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
         "classifier.output_labels",
     ]),
@@ -285,7 +284,7 @@ pub const TABLE: &[Row] = &[
         "attention.temperature_scale", "attention.q_lora_rank", "attention.kv_lora_rank",
         "attention.shared_kv_layers", "attn_logit_softcapping", "final_logit_softcapping", "rope.dimension_sections",
         "rope.scaling.yarn_log_multiplier", "use_parallel_residual", "rescale_every_n_layers", "rope.scaling.alpha",
-        // Of llama.cpp's other architectures, and of names that say nothing.
+        // Fields of llama.cpp's other architectures, and names without a clear meaning.
         "swiglu_clamp_*", "hyper_connection.*", "hrm.*", "ple.*", "altup.*", "adapters.*", "ssm.*", "wkv.*", "kda.*",
         "shortconv.*", "posnet.*", "convnext.*", "attn_res.*", "token_shift_count", "deepstack_mapping",
         "decoder_block_count", "embedding_length_out", "features_length",
@@ -294,7 +293,7 @@ pub const TABLE: &[Row] = &[
     row(Gguf, Refused(SILU), Absent, &["hidden_activation"]),
 ];
 
-/// What the table says of the field `name`, looked up in each of `sources` in turn.
+/// The row of the field `name`, looked up in each of `sources` in order.
 pub(super) fn find(sources: &[Source], name: &str) -> Option<&'static Row> {
     let is = |pattern: &&str| match pattern.strip_suffix('*') {
         Some(start) => name.starts_with(start),
@@ -305,8 +304,8 @@ pub(super) fn find(sources: &[Source], name: &str) -> Option<&'static Row> {
         .find_map(|&source| TABLE.iter().find(|row| row.source == source && row.names.iter().any(is)))
 }
 
-/// Whether a field with this value changes nothing: it is null, false, empty, one of `neutral`, or a list of nothing
-/// else.
+/// Whether a field with this value changes nothing: it is null, false, empty, one of `neutral`, or a list of only such
+/// values.
 pub(super) fn is_neutral(value: &Value, neutral: &[Neutral]) -> bool {
     let named = |wanted: &Neutral| match (wanted, value) {
         (Neutral::Number(number), value) => value.as_f64() == Some(*number),
@@ -315,7 +314,7 @@ pub(super) fn is_neutral(value: &Value, neutral: &[Neutral]) -> bool {
     };
     match value {
         Value::Null => true,
-        // Where true is neutral, false is what it is not.
+        // If true is neutral, false is not.
         Value::Bool(false) => !neutral.contains(&Neutral::True),
         Value::Array(list) => list.iter().all(|value| is_neutral(value, neutral)),
         Value::Object(object) => object.is_empty(),
@@ -324,7 +323,7 @@ pub(super) fn is_neutral(value: &Value, neutral: &[Neutral]) -> bool {
     }
 }
 
-/// What the field `name` of the table has to be, in words.
+/// The expected value of the field `name` of the table, for messages.
 pub(super) fn expected(row: &Row, name: &str) -> String {
     let Refused(neutral) = row.rule else { return "absent".into() };
     let named = neutral.iter().map(|neutral| match neutral {
@@ -341,9 +340,9 @@ pub(super) fn expected(row: &Row, name: &str) -> String {
     }
     let what = match ["expert", "moe"].iter().any(|part| name.contains(part)) {
         true => "mixtures of experts are",
-        false => "what it changes is",
+        false => "this feature is",
     };
-    format!("{}: {what} not computed here", listed(&all))
+    format!("{}: {what} not supported", listed(&all))
 }
 
 /// `a`; `a or b`; `a, b or c`.
@@ -354,9 +353,9 @@ fn listed(words: &[String]) -> String {
     }
 }
 
-/// Whether the name of a field that the table has not speaks of something that could change the numbers.
+/// Whether the name of an unknown field suggests that it could change the numbers.
 pub(super) fn speaks_of_numbers(name: &str) -> bool {
-    /// Anywhere in the name.
+    /// Parts that count anywhere in the name.
     const PARTS: &[&str] = &[
         "rope",
         "rotary",
@@ -376,7 +375,7 @@ pub(super) fn speaks_of_numbers(name: &str) -> bool {
         "head",
         "layer",
     ];
-    /// As words of their own, since other words have them inside: factor, escape.
+    /// These count only as whole words, because other words contain them: factor, escape.
     const WORDS: &[&str] = &["cap", "caps", "act", "acts", "moe"];
     let name = name.to_lowercase();
     PARTS.iter().any(|part| name.contains(part))

@@ -1,34 +1,34 @@
-//! Tensors whose values do not lie in a file as they are needed, one after the other or as float32: put together in memory when they are
-//! first read (see [`Bytes::build`]), and at no other time. Where the process is asked to stop meanwhile the rest is
-//! left out: who reads it looks at the same request before its result is used.
+//! Tensors whose values are not stored in the needed form, as consecutive values or as float32. They are assembled in
+//! memory when they are first read (see [`Bytes::build`]), and never earlier. If the process is asked to stop
+//! meanwhile, the rest is left out. The reader checks the same request before it uses the result.
 
 use llama_trace_core::error::Result;
 use llama_trace_core::stop::{self, Stop};
 use llama_trace_core::tensor::Bytes;
 use llama_trace_core::tensor::Tensor;
 
-/// Bytes that are copied between two looks at the request to stop.
+/// The number of bytes copied between two checks of the stop request.
 const PIECE: usize = 1 << 20;
 
-/// Where the values of a tensor lie in a storage, in values and not bytes: value (i, j, …) is at
-/// `offset + i·strides[0] + j·strides[1] + …`.
+/// The layout of a tensor in a storage, in values, not bytes. Value (i, j, …) is at `offset + i·strides[0] +
+/// j·strides[1] + …`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Strided {
-    /// Place of the first value.
+    /// The position of the first value.
     pub offset: usize,
     /// The sizes, outermost first.
     pub shape: Vec<usize>,
-    /// One for each size.
+    /// One stride for each size.
     pub strides: Vec<usize>,
 }
 
 impl Strided {
-    /// Number of values; none where it passes a usize.
+    /// The number of values. `None` if it overflows a usize.
     pub(super) fn count(&self) -> Option<usize> {
         self.shape.iter().try_fold(1_usize, |product, &size| product.checked_mul(size))
     }
 
-    /// One more than the last place that is read: 0 where there is no value. None where it passes a usize.
+    /// The last position that is read, plus one; 0 if there are no values. `None` if it overflows a usize.
     pub(super) fn end(&self) -> Option<usize> {
         if self.shape.contains(&0) {
             return Some(0);
@@ -38,7 +38,7 @@ impl Strided {
         last.into_iter().try_fold(self.offset, |sum, step| sum.checked_add(step?))?.checked_add(1)
     }
 
-    /// Whether the values lie row-major and without gaps. The stride of a size of 1 says nothing.
+    /// Whether the values are stored row-major and without gaps. The stride of a size of 1 is ignored.
     pub(super) fn is_contiguous(&self) -> bool {
         let mut expected = 1_usize;
         self.shape.iter().zip(&self.strides).rev().filter(|(size, _)| **size != 1).all(|(size, stride)| {
@@ -48,7 +48,7 @@ impl Strided {
         })
     }
 
-    /// The values, `width` bytes each, in row-major order. Every place must lie in `storage`.
+    /// The values in row-major order, `width` bytes each. Every position must be inside `storage`.
     pub(super) fn gather(self, storage: Bytes, width: usize) -> Bytes {
         let count = self.count().unwrap_or(0);
         Bytes::build(count * width, move |out| drop(self.copy(&storage, width, out, stop::process())))
@@ -61,7 +61,7 @@ impl Strided {
             stop.check()?;
             for value in out.chunks_exact_mut(width) {
                 value.copy_from_slice(&storage[place * width..][..width]);
-                // Counts up as an odometer does.
+                // Increments the index like an odometer.
                 for axis in (0..index.len()).rev() {
                     index[axis] += 1;
                     place += self.strides[axis];
@@ -77,7 +77,7 @@ impl Strided {
     }
 }
 
-/// Float64 values rounded to float32, which takes half of the bytes.
+/// Float64 values rounded to float32, which takes half the bytes.
 pub(super) fn rounded(doubles: Bytes) -> Bytes {
     Bytes::build(doubles.len() / 2, move |out| drop(round(&doubles, out, stop::process())))
 }
@@ -93,12 +93,12 @@ fn round(doubles: &[u8], out: &mut [u8], stop: &Stop) -> Result<()> {
     Ok(())
 }
 
-/// One tensor out of `parts` that are equal in number type and in every size but that of `axis` (0 or 1).
+/// Joins `parts` to one tensor along `axis` (0 or 1). They must agree in number type and in all other sizes.
 pub(super) fn join(parts: &[Tensor], axis: usize) -> Option<Tensor> {
     let first = parts.first()?;
     let mut shape = first.shape().to_vec();
     *shape.get_mut(axis)? = parts.iter().map(|part| part.shape()[axis]).sum();
-    // Rows of one part that follow one another: all of them for axis 0, one for axis 1.
+    // The number of blocks that each part contributes: one for axis 0, one per row for axis 1.
     let rows: usize = shape[..axis].iter().product();
     let length = parts.iter().map(|part| part.bytes().len()).sum();
     let sources: Vec<Bytes> = parts.iter().map(|part| part.bytes().clone()).collect();

@@ -1,5 +1,5 @@
-//! config.json of a Hugging Face directory, read as transformers reads it for the model types of
-//! `hf_config/family.rs`: Llama, and the families that are Llama with a switch or two.
+//! config.json of a Hugging Face directory, read like transformers for the model types of `hf_config/family.rs`: Llama,
+//! and the families that differ from it by a few options.
 
 mod family;
 mod rope;
@@ -17,15 +17,16 @@ use crate::files::{brief, printable};
 use llama_trace_core::config::{ModelConfig, Pairing};
 use llama_trace_core::error::Result;
 
-/// The hyperparameters in the text of a config.json without the fields `ignore`, and what was not taken as the file
-/// has it; `place` names the file in messages.
+/// Reads the hyperparameters from the text of a config.json without the fields `ignore`. Also returns the notes about
+/// deviations from the file. `place` names the file in messages.
 ///
-/// Defaults are those of transformers' configuration class for the family, except for the sizes of the model, which have to
-/// be there: a file without them belongs to something else.
+/// The defaults are those of transformers' configuration class for the family. The sizes of the model are required: a
+/// file without them belongs to something else.
 ///
 /// # Errors
-/// [`Error::Model`](llama_trace_core::error::Error::Model) where the text is no JSON object, a field has the wrong type, or the model has a part
-/// that is not computed here; [`llama_trace_core::error::Error::Usage`] where there is no use in ignoring a field.
+/// Returns [`Error::Model`](llama_trace_core::error::Error::Model) if the text is not a JSON object, a field has the
+/// wrong type, or the model has an unsupported part. Returns [`llama_trace_core::error::Error::Usage`] if ignoring a
+/// field has no effect.
 pub fn model_config(text: &str, place: &str, ignore: &[String]) -> Result<(ModelConfig, Notes)> {
     let mut object = parse_object(text, place)?;
     let mut screen = Screen::new(place, ignore);
@@ -46,14 +47,14 @@ pub fn model_config(text: &str, place: &str, ignore: &[String]) -> Result<(Model
     let heads = fields.required_size("num_attention_heads")?;
     let head_dim = match fields.size("head_dim")? {
         Some(head_dim) => head_dim,
-        // Qwen3 does not divide.
+        // Qwen3 has a fixed default instead of the quotient.
         None if family == Family::Qwen3 => 128,
         None if heads > 0 && dim.is_multiple_of(heads) => dim / heads,
         None => {
             let found = format!("hidden_size {dim}, num_attention_heads {heads}");
             return Err(fields.wrong(
                 "head_dim",
-                "a divisible hidden_size where head_dim is not given",
+                "head_dim, or a hidden_size divisible by num_attention_heads",
                 found,
             ));
         }
@@ -61,7 +62,7 @@ pub fn model_config(text: &str, place: &str, ignore: &[String]) -> Result<(Model
     let kv_heads = match fields.size("num_key_value_heads")? {
         Some(kv_heads) => kv_heads,
         None if family == Family::Llama || object.contains_key("num_key_value_heads") => heads,
-        // transformers has a number for these, which fits one size of the family only.
+        // transformers has a default for these families, but it fits only one of their sizes.
         None => fields.required_size("num_key_value_heads")?,
     };
     let layers = fields.required_size("num_hidden_layers")?;
@@ -112,11 +113,11 @@ pub fn model_config(text: &str, place: &str, ignore: &[String]) -> Result<(Model
     Ok((config, screen.notes))
 }
 
-/// The ids that end a text: those of generation_config.json, where it names some, else of config.json. Both
-/// are given as text and place.
+/// The ids that end a text: those of generation_config.json if it has any, otherwise those of config.json. Each is
+/// given as text and place.
 ///
 /// # Errors
-/// [`Error::Model`] where a text is no JSON object, or has something else for ids.
+/// Returns [`Error::Model`] if a text is not a JSON object, or if the ids are invalid.
 pub(super) fn stop_ids(generation: Option<(&str, &str)>, config: (&str, &str)) -> Result<Vec<u32>> {
     for (text, place) in generation.into_iter().chain([config]) {
         if let Some(ids) = eos(text, place)? {
@@ -126,8 +127,8 @@ pub(super) fn stop_ids(generation: Option<(&str, &str)>, config: (&str, &str)) -
     Ok(Vec::new())
 }
 
-/// `eos_token_id` in the text of a config.json or generation_config.json: a number, a list of numbers, or
-/// none where it is absent or null.
+/// `eos_token_id` in the text of a config.json or generation_config.json: a number or a list of numbers. `None` if it
+/// is absent or null.
 fn eos(text: &str, place: &str) -> Result<Option<Vec<u32>>> {
     let object = parse_object(text, place)?;
     let fields = Fields { object: &object, place, prefix: "" };
@@ -140,7 +141,7 @@ fn eos(text: &str, place: &str) -> Result<Option<Vec<u32>>> {
     ids.map(Some).ok_or_else(|| fields.wrong("eos_token_id", "a token id, or a list of them", brief(value)))
 }
 
-/// The function in the feed-forward network is SwiGLU's.
+/// Checks that the activation function of the feed-forward network is SwiGLU's.
 fn check_activation(fields: &Fields<'_>) -> Result<()> {
     match fields.text("hidden_act")? {
         None | Some("silu" | "swish") => Ok(()),

@@ -1,5 +1,5 @@
 //! A Hugging Face directory: config.json, and the weights as safetensors or as PyTorch's pickles, in one file or in
-//! shards with their index.
+//! shards with an index.
 
 mod index;
 #[cfg(test)]
@@ -16,10 +16,10 @@ use llama_trace_core::tensor::Tensor;
 
 pub use index::shard_names;
 
-/// The largest config.json or generation_config.json that is read; real ones have a few kilobytes.
+/// The maximum size in bytes of a config.json or generation_config.json. Real ones have a few kilobytes.
 const MAX_CONFIG: u64 = 1 << 20;
 
-/// The files that hold all weights, or name the shards that do. The first that is there is read, as in transformers.
+/// The files with all weights, or with the index of the shards. As in transformers, the first existing one is read.
 pub const WEIGHTS: [&str; 4] = [
     "model.safetensors",
     "model.safetensors.index.json",
@@ -32,18 +32,18 @@ pub fn is_index(name: &str) -> bool {
     name.ends_with(".index.json")
 }
 
-/// Whether the directory `path` holds what [`open`] reads.
+/// Whether the directory `path` has the files that [`open`] reads.
 pub(super) fn is_here(path: &Path) -> bool {
     exists(&path.join("config.json")) && weights(path).is_some()
 }
 
-/// The file of [`WEIGHTS`] that a directory's weights are read from.
+/// The file of [`WEIGHTS`] from which a directory's weights are read.
 fn weights(folder: &Path) -> Option<&'static str> {
     WEIGHTS.into_iter().find(|name| exists(&folder.join(name)))
 }
 
-/// The directory that is meant where one of its files is named: the weights' file, the index, a shard that it names,
-/// or config.json.
+/// The directory of a model, if `path` is one of its files: the weights, the index, a shard in the index, or
+/// config.json.
 pub(super) fn folder_of(path: &Path) -> Option<&Path> {
     let (folder, name) = (folder_of_file(path), path.file_name()?.to_str()?);
     let is_shard = || {
@@ -59,7 +59,7 @@ pub(super) fn folder_of(path: &Path) -> Option<&Path> {
 /// Opens the checkpoint in the directory `path` without the fields `ignore` of its configuration.
 ///
 /// # Errors
-/// [`Error::Model`] where a file is missing or damaged, or the model is of a kind not computed here.
+/// Returns [`Error::Model`] if a file is missing or damaged, or the model is of an unsupported kind.
 pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     let config_path = path.join("config.json");
     let weights = weights(path).filter(|_| exists(&config_path)).ok_or_else(|| no_model(path))?;
@@ -86,10 +86,11 @@ pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     Ok(Checkpoint { path: Some(path.into()), ..checkpoint })
 }
 
-/// Puts together what the files of a directory say, wherever they came from. The path is left empty.
+/// Assembles a checkpoint from the contents of a directory's files, without the path. The contents may come from
+/// elsewhere.
 ///
 /// # Errors
-/// [`Error::Model`] where a tensor belongs to a part that is not computed here.
+/// Returns [`Error::Model`] if a tensor belongs to an unsupported part.
 pub(super) fn assemble(
     name: String,
     (mut config, mut notes): (ModelConfig, Notes),
@@ -103,8 +104,8 @@ pub(super) fn assemble(
     let Contents { tensors, unreadable, rounded } = contents;
     notes.rounded = rounded.into_iter().collect();
     if config.tied {
-        // As transformers 5 does: where both are stored and differ, the configuration is wrong and the
-        // head that was stored is the head.
+        // As in transformers 5: if both tables are stored and differ, the configuration is wrong, and the stored head
+        // is used.
         let [embedding, head] =
             [Weight::Embedding, Weight::Head].map(|weight| tensors.get(&Naming::HuggingFace.name(weight)));
         if let (Some(embedding), Some(head)) = (embedding, head) {
@@ -125,9 +126,8 @@ pub(super) fn assemble(
     })
 }
 
-/// The name of a tensor in a model with an output head. A model that was saved without its head has no `model.` before
-/// its names, and one that was saved as a part of another may have it twice or before the head; transformers reads
-/// them all.
+/// The name of a tensor in a model with an output head. A model saved without its head has no `model.` before its
+/// names. A model saved as a part of another may have it twice, or before the head. transformers reads all of them.
 fn with_base(name: &str) -> String {
     let starts = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
     if starts(&["layers.", "embed_tokens.", "norm."]) {
@@ -139,7 +139,7 @@ fn with_base(name: &str) -> String {
     }
 }
 
-/// The error for a directory without a model, saying what lies there instead.
+/// The error for a directory without a model. It lists the files found instead.
 fn no_model(path: &Path) -> Error {
     const TELLING: [&str; 8] = ["json", "safetensors", "gguf", "pth", "bin", "pt", "model", "ckpt"];
     let mut found: Vec<String> = names(path)
@@ -156,7 +156,7 @@ fn no_model(path: &Path) -> Error {
     } else if more > 0 {
         names += &format!(" and {more} more");
     }
-    Error::model("the directory holds no model that is read here")
+    Error::model("the directory holds no model that this program supports")
         .in_file(path)
         .expected(
             "config.json with model.safetensors or pytorch_model.bin (or shards and their index), or Meta's params.json \

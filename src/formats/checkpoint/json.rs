@@ -1,11 +1,11 @@
-//! A JSON object of a model's hyperparameters, whose fields are asked for by name and type.
+//! A JSON object of a model's hyperparameters, with fields read by name and type.
 
 use serde_json::{Map, Value};
 
 use crate::files::{brief, printable, read_json};
 use llama_trace_core::error::{Error, Result};
 
-/// The JSON object in the text of a file.
+/// Parses the text of a file as a JSON object.
 pub(super) fn parse_object(text: &str, place: &str) -> Result<Map<String, Value>> {
     read_json(text).map_err(|error| {
         Error::model("the file is no JSON object")
@@ -16,19 +16,19 @@ pub(super) fn parse_object(text: &str, place: &str) -> Result<Map<String, Value>
     })
 }
 
-/// A JSON object whose fields are asked for by name and type. A null counts as absent: where it may not,
-/// [`super::screen`] has refused it.
+/// A JSON object with fields read by name and type. Null counts as absent; [`super::screen`] has refused it in fields
+/// that do not allow it.
 pub(super) struct Fields<'a> {
     pub(super) object: &'a Map<String, Value>,
     /// The file, for messages.
     pub(super) place: &'a str,
-    /// What stands before a field's name in messages, with the dot: empty for the file's own object.
+    /// The prefix of field names in messages, with the dot; empty for the file's own object.
     pub(super) prefix: &'a str,
 }
 
 impl<'a> Fields<'a> {
     pub(super) fn wrong(&self, name: &str, expected: &str, found: String) -> Error {
-        Error::model(format!("`{}{name}` is not what this program can use", self.prefix))
+        Error::model(format!("this program cannot use the value of `{}{name}`", self.prefix))
             .at(self.place)
             .expected(expected)
             .found(found)
@@ -49,7 +49,7 @@ impl<'a> Fields<'a> {
         read(value).map(Some).ok_or_else(|| self.wrong(name, expected, brief(value)))
     }
 
-    /// A whole number from 0 to 2³¹ − 1, beyond which no length or size of a model goes.
+    /// An integer from 0 to 2³¹ − 1, the limit for every size of a model.
     pub(super) fn size(&self, name: &str) -> Result<Option<usize>> {
         self.typed(name, "a whole number below 2147483648", |value| {
             value.as_u64().filter(|&size| size <= i32::MAX as u64).map(|size| size as usize)
@@ -68,7 +68,7 @@ impl<'a> Fields<'a> {
         self.typed(name, "an object", Value::as_object)
     }
 
-    /// A boolean that is false where it is absent.
+    /// A boolean; false if it is absent.
     pub(super) fn flag(&self, name: &str) -> Result<bool> {
         Ok(self.typed(name, "true or false", Value::as_bool)?.unwrap_or(false))
     }
@@ -81,7 +81,7 @@ impl<'a> Fields<'a> {
         self.number(name)?.ok_or_else(|| self.wrong(name, "a number", self.nothing(name)))
     }
 
-    /// What is there instead of a value.
+    /// A description of a missing value.
     fn nothing(&self, name: &str) -> String {
         if self.object.contains_key(name) { "null" } else { "no such field" }.into()
     }

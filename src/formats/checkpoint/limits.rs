@@ -1,7 +1,7 @@
-//! The most of anything that a model is made of.
+//! Upper limits for the contents of a model.
 
-/// The most files that the weights of one model are in. The largest Llama's are in 191.
+/// The maximum number of weight files of a model. The largest Llama has 191.
 pub const MAX_FILES: usize = 1024;
-/// The most tensors that a model has. The largest Llama's are 1138; the maps of tiny ones could take many times
-/// their files' size in memory.
+/// The maximum number of tensors in a model. The largest Llama has 1138. The maps of many tiny tensors could take many
+/// times their files' size in memory.
 pub(crate) const MAX_TENSORS: usize = 1 << 16;

@@ -1,14 +1,14 @@
-//! llama2.c's `.bin` files of versions 0, 1 and 2: a header of numbers, then arrays without names, each weight
-//! for all layers before the next weight.
+//! llama2.c's `.bin` files of versions 0, 1 and 2: a header of numbers, then arrays without names. Each weight is
+//! stored for all layers before the next weight.
 //!
-//! Version 0 begins with seven little-endian int32 and nothing that tells it from other files; its arrays
-//! are in the order of `memory_map_weights` in llama2.c's run.c. Version 1 begins with the magic number
-//! "ak42" and the version, and has the seven numbers, a byte that says whether the head is the embedding
-//! table, and zeros up to byte 256; its order is that of `version1_export` in export.py. Version 2 begins like
-//! version 1, with the size of a group of int8 values after that byte; its norms are float32, and every matrix is
-//! int8 values followed by a float32 scale for each group of them, groups that run on from row to row. No
-//! version has θ and ε.
-//! What the header says determines the file's size to the byte, which is the one check of the rest.
+//! Version 0 begins with seven little-endian int32 and has no magic number. Its arrays have the order of
+//! `memory_map_weights` in llama2.c's run.c. Version 1 begins with the magic number "ak42" and the version. The seven
+//! numbers follow, then a byte that says whether the head is the embedding table, and zeros up to byte 256. Its arrays
+//! have the order of `version1_export` in export.py. Version 2 begins like version 1 and has the group size of the int8
+//! values after that byte. Its norms are float32. Every matrix is stored as int8 values, followed by one float32 scale
+//! for each group. Groups continue from row to row. No version contains θ or ε.
+//!
+//! The header determines the exact size of the file. This is the only check of the rest.
 
 use std::path::Path;
 
@@ -21,24 +21,24 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::tensor::Bytes;
 use llama_trace_core::tensor::{Dtype, Scales, Tensor};
 
-/// Bytes before the first weight in version 0.
+/// The header size of version 0 in bytes.
 const HEADER: usize = 7 * 4;
-/// Bytes before the first weight in versions 1 and 2.
+/// The header size of versions 1 and 2 in bytes.
 const HEADER_1: usize = 256;
-/// How version 1 begins: 0x616b3432, "ak42", and the version, both little-endian.
+/// The first bytes of version 1: 0x616b3432, "ak42", and the version, both little-endian.
 const MAGIC_1: &[u8] = b"24ka\x01\0\0\0";
-/// How version 2 begins.
+/// The first bytes of version 2.
 const MAGIC_2: &[u8] = b"24ka\x02\0\0\0";
-/// The most layers that are believed: every layer costs a table entry for each of its weights, which a
-/// file of tiny layers would otherwise not justify. The deepest Llama has 126.
+/// The maximum number of layers. Every layer takes a table entry for each of its weights, too much for a file of tiny
+/// layers. The deepest Llama has 126.
 const MAX_LAYERS: usize = 4096;
 const READ_HERE: &str =
     "a llama2.c .bin of version 0, 1 or 2, a GGUF file, or a directory in Hugging Face's or Meta's layout";
 
-/// Opens the `.bin` file at `path`, which `bytes` are; its header has no named fields, so there are none to ignore.
+/// Opens the `.bin` file at `path` with the contents `bytes`. Its header has no named fields, so none can be ignored.
 ///
 /// # Errors
-/// [`Error::Model`] where it is of another kind, or its size is not what its header asks for.
+/// Returns [`Error::Model`] if the file is of another kind, or if its size does not match its header.
 pub(super) fn open(bytes: &Bytes, path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     let place = path.display().to_string();
     let (config, tensors) = parse(bytes, &place)?;
@@ -52,7 +52,7 @@ pub(super) fn open(bytes: &Bytes, path: &Path, ignore: &[String]) -> Result<Chec
         path: Some(path.into()),
         built_in: None,
         config,
-        // run.c stops at 1 (BOS), the training data's separator; 2 is </s>.
+        // run.c stops at 1 (BOS), which separates the stories in the training data; 2 is </s>.
         eos: vec![1, 2],
         notes: Notes::default(),
         tensors: tensors.into_iter().map(|(weight, tensor)| (Naming::Meta.name(weight), tensor)).collect(),
@@ -77,7 +77,7 @@ fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor
             "a safetensors file" | "a JSON file" => "give the directory that the file lies in",
             _ => "give a model in one of the forms above",
         };
-        return Err(Error::model(format!("this file is {kind}, which is not read here"))
+        return Err(Error::model(format!("this file is {kind}, which is not supported"))
             .at(place)
             .expected(READ_HERE)
             .next(next));
@@ -102,7 +102,7 @@ fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor
              context {context}{}",
             group.map_or(String::new(), |group| format!(", groups of {group}"))
         );
-        return Err(Error::model("the file's size is not what its header asks for")
+        return Err(Error::model("the file's size does not match its header")
             .at(place)
             .expected(format!("{expected} bytes for {sizes}"))
             .found(format!("{} bytes", bytes.len()))
@@ -125,7 +125,8 @@ fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor
                 }),
                 None => take(4 * count).and_then(|bytes| Tensor::new(Dtype::F32, table.shape.clone(), bytes)),
             };
-            let tensor = tensor.ok_or_else(|| Error::model("the file's arrays pass its end").at(place))?;
+            let tensor =
+                tensor.ok_or_else(|| Error::model("the file's arrays reach past its end").at(place))?;
             match table.role {
                 Role::Layer(weight) => tensors.push((Weight::Layer(layer, weight), tensor)),
                 Role::Whole(weight) => tensors.push((weight, tensor)),
@@ -137,15 +138,15 @@ fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor
 }
 
 fn no_header(place: &str, found: String) -> Error {
-    Error::model("the file is of no kind that is read here")
+    Error::model("the file is of no supported kind")
         .at(place)
         .expected(READ_HERE)
         .found(found)
         .next("check that the path is that of a model; fetch the file again if it is")
 }
 
-/// The header of versions 1 and 2: magic and version, the seven numbers, whether the head is shared, and in
-/// version 2 how many values share a scale.
+/// The header of versions 1 and 2: magic and version, the seven numbers, whether the head is shared, and in version 2
+/// the group size.
 fn read_header_1(bytes: &[u8], quantized: bool, place: &str) -> Result<(ModelConfig, Option<usize>)> {
     let version = if quantized { 2 } else { 1 };
     let Some(header) = bytes.first_chunk::<HEADER_1>() else {
@@ -157,7 +158,7 @@ fn read_header_1(bytes: &[u8], quantized: bool, place: &str) -> Result<(ModelCon
     let (numbers, flags) = header[MAGIC_1.len()..].split_at(HEADER);
     let shared = flags[0];
     if shared > 1 {
-        return Err(no_header(place, format!("{shared} for whether the head is shared")));
+        return Err(no_header(place, format!("{shared} in the byte that says whether the head is shared")));
     }
     let config = read_header(numbers, place)?;
     if !config.tied {
@@ -177,8 +178,8 @@ fn read_header_1(bytes: &[u8], quantized: bool, place: &str) -> Result<(ModelCon
     Ok((ModelConfig { tied: shared == 1, ..config }, group))
 }
 
-/// The seven numbers: dim, hidden_dim, n_layers, n_heads, n_kv_heads, ±vocab_size, seq_len. The sign says
-/// in version 0 whether the head is shared.
+/// The seven numbers: dim, hidden_dim, n_layers, n_heads, n_kv_heads, ±vocab_size, seq_len. In version 0 the sign says
+/// whether the head is shared.
 fn read_header(bytes: &[u8], place: &str) -> Result<ModelConfig> {
     let wrong = |found: String| no_header(place, found);
     let Some(header) = bytes.first_chunk::<HEADER>() else {
@@ -204,7 +205,7 @@ fn read_header(bytes: &[u8], place: &str) -> Result<ModelConfig> {
         ffn_dim: size(ffn_dim),
         vocab: size(vocab),
         context: size(context),
-        // Not in the file; these are run.c's.
+        // Not in the file; these are the values of run.c.
         norm_eps: 1e-5,
         rope_theta: 10000.0,
         rope_scaling: RopeScaling::None,
@@ -221,7 +222,7 @@ fn read_header(bytes: &[u8], place: &str) -> Result<ModelConfig> {
     Ok(config)
 }
 
-/// Some equal arrays that follow one another in the file.
+/// Consecutive arrays of the same shape.
 struct Table {
     role: Role,
     copies: usize,
@@ -231,13 +232,13 @@ struct Table {
 enum Role {
     Whole(Weight),
     Layer(L),
-    /// cos and sin of RoPE's angles, which this program computes.
+    /// cos and sin of RoPE's angles, which this program computes itself.
     Skipped,
 }
 
 impl Table {
-    /// Bytes that it takes, with matrices in int8 where they have groups. Each size is below 2^31 and at most
-    /// three are multiplied: no u128 overflows.
+    /// The size in bytes, with matrices in int8 if there is a group size. Each size is below 2^31 and at most three are
+    /// multiplied, so u128 does not overflow.
     fn size(&self, group: Option<usize>) -> u128 {
         let values = self.shape.iter().fold(1, |product, &size| product * size as u128);
         let size = match group.filter(|_| self.shape.len() == 2) {
@@ -270,7 +271,7 @@ fn layout(config: &ModelConfig) -> Vec<Table> {
     tables
 }
 
-/// The arrays of versions 1 and 2, in order: the norms come first.
+/// The arrays of versions 1 and 2, in order. The norms come first.
 fn layout_1(config: &ModelConfig) -> Vec<Table> {
     let mut tables = vec![Table::each(L::AttnNorm, config), Table::each(L::FfnNorm, config)];
     tables.extend([Weight::FinalNorm, Weight::Embedding].map(|weight| Table::whole(weight, config)));
@@ -297,7 +298,7 @@ mod tests {
     }
 
     fn parse_vec(bytes: &[u8]) -> Result<(ModelConfig, Vec<(Weight, Tensor)>)> {
-        // Leaked, since `Bytes` borrows for ever; a few kilobytes in a test.
+        // Leaked, because `Bytes` needs a static lifetime; a few kilobytes in a test.
         parse(&Bytes::Static(Box::leak(bytes.to_vec().into_boxed_slice())), "test.bin")
     }
 
@@ -363,7 +364,7 @@ mod tests {
         assert!(parse_vec(&bytes).unwrap_err().to_string().contains("-5 tokens"));
     }
 
-    /// The same model in version 2, in groups of 5: value k of a matrix is k, and so is scale k.
+    /// The same model in version 2, with groups of 5: value k of a matrix is k, and so is scale k.
     fn file_2(group: i32) -> Vec<u8> {
         let mut bytes = file_1(1);
         bytes[..8].copy_from_slice(MAGIC_2);
@@ -415,7 +416,7 @@ mod tests {
     fn absurd_headers_are_errors() {
         for at in 0..7 {
             for number in [0, -1, 3, i32::MIN, i32::MAX, 1 << 20, 1 << 30] {
-                // The sign of the vocabulary alone is no absurdity, but its size then is.
+                // The negative vocabulary size alone is valid, but the file's size then is not.
                 let mut bytes = file(5);
                 bytes[4 * at..4 * at + 4].copy_from_slice(&number.to_le_bytes());
                 if number != 3 || at != 6 {
@@ -425,9 +426,9 @@ mod tests {
         }
         let all = [i32::MAX; 7].iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>();
         parse_vec(&all).unwrap_err();
-        // Layers so small that a big file could claim a million of them.
+        // A large file of very small layers could claim a million of them.
         let deep = [2, 1, 1 << 20, 1, 1, 1, 1].iter().flat_map(|n: &i32| n.to_le_bytes()).collect::<Vec<_>>();
-        assert!(parse_vec(&deep).unwrap_err().to_string().contains("no kind"));
+        assert!(parse_vec(&deep).unwrap_err().to_string().contains("no supported kind"));
     }
 
     #[test]

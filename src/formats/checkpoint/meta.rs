@@ -1,8 +1,8 @@
-//! Meta's own form: params.json, and consolidated.00.pth or as many such files as the model was cut into.
+//! Meta's own format: params.json, and one or more files consolidated.NN.pth.
 //!
-//! A model that was trained on several devices is saved in as many files, each with a slice of every
-//! matrix (fairscale's column- and row-parallel layers). Along which axis a tensor was cut is not in the
-//! files: it is the one along which the slices add up to the shape that the configuration asks for.
+//! A model that was trained on several devices is saved in as many files, each with a slice of every matrix
+//! (fairscale's column- and row-parallel layers). The files do not contain the split axis of a tensor. It is the axis
+//! along which the slices add up to the shape in the configuration.
 
 mod params;
 
@@ -18,11 +18,11 @@ use llama_trace_core::tensor::Tensor;
 
 use params::Params;
 
-/// The largest params.json that is read; real ones have two hundred bytes.
+/// The maximum size of a params.json in bytes. Real ones have two hundred bytes.
 const MAX_PARAMS: u64 = 1 << 20;
 
-/// The weights' files in the directory `folder`: `consolidated.00.pth`, `consolidated.01.pth`, … as far as
-/// they are there, in order; empty where it holds none.
+/// The existing weight files in the directory `folder`, in order: `consolidated.00.pth`, `consolidated.01.pth`, … Empty
+/// if there are none.
 pub(super) fn shards(folder: &Path) -> Vec<PathBuf> {
     let mut numbers = BTreeSet::new();
     numbers.extend(names(folder).filter_map(|name| number(name.to_str()?)));
@@ -34,7 +34,7 @@ pub(super) fn is_params(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == "params.json") && !shards(folder_of(path)).is_empty()
 }
 
-/// NN of a file called `consolidated.NN.pth`.
+/// The number NN of a file called `consolidated.NN.pth`.
 fn number(name: &str) -> Option<u8> {
     let digits = name.strip_prefix("consolidated.")?.strip_suffix(".pth")?;
     if digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_digit()) {
@@ -44,17 +44,18 @@ fn number(name: &str) -> Option<u8> {
     }
 }
 
-/// Opens the checkpoint in the directory `path`, which has `shards`, without the fields `ignore` of its configuration.
+/// Opens the checkpoint in the directory `path` with the files `shards`, without the fields `ignore` of its
+/// configuration.
 ///
 /// # Errors
-/// [`Error::Model`] where a file is missing or damaged, or the model is of a kind not computed here.
+/// Returns [`Error::Model`] if a file is missing or damaged, or the model is of an unsupported kind.
 pub(super) fn open(path: &Path, shards: &[PathBuf], ignore: &[String]) -> Result<Checkpoint> {
     for (i, shard) in shards.iter().enumerate() {
         let expected = path.join(format!("consolidated.{i:02}.pth"));
         if *shard != expected {
             return Err(Error::model(format!("the file {} is missing", expected.display()))
                 .in_file(path)
-                .expected("consolidated.00.pth and on, without a gap")
+                .expected("consolidated.00.pth and so on, without a gap")
                 .found(shard.display())
                 .next("fetch every file of the model into one directory"));
         }
@@ -64,11 +65,11 @@ pub(super) fn open(path: &Path, shards: &[PathBuf], ignore: &[String]) -> Result
     load(path, &path.join("params.json"), shards, name, ignore)
 }
 
-/// Opens the `.pth` file at `path`, which is one of several where it is called like them; params.json lies
-/// beside it.
+/// Opens the `.pth` file at `path`, with params.json beside it. If the name is `consolidated.NN.pth`, all files of the
+/// model are opened.
 ///
 /// # Errors
-/// As [`open`].
+/// The errors of [`open`].
 pub(super) fn open_file(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let folder = folder_of(path);
@@ -103,7 +104,7 @@ fn load(
     let params = Params::read(&read_text(params_path, MAX_PARAMS)?, &params_place, ignore)?;
     let (embedding, head) = [Weight::Embedding, Weight::Head].map(|weight| Naming::Meta.name(weight)).into();
     let rows = rows(&parts, &embedding, params.dim);
-    // Either is left out where the head is the embedding table, or both are views of one storage.
+    // The head is tied if one of the tables is missing, or if both are views of the same storage.
     let tied = parts.iter().all(|part| match (part.tensors.get(&embedding), part.tensors.get(&head)) {
         (Some(embedding), Some(head)) => embedding.bytes().same_place(head.bytes()),
         (_, None) => !part.unreadable.contains_key(&head),
@@ -119,7 +120,7 @@ fn load(
         path: Some(path.into()),
         built_in: None,
         config,
-        // Not in the files; the tokenizer knows.
+        // Not in the files; the tokenizer defines it.
         eos: Vec::new(),
         notes: Notes { unread, rounded: contents.rounded.into_iter().collect(), ..params.notes },
         tensors: contents.tensors,
@@ -128,8 +129,8 @@ fn load(
     })
 }
 
-/// How many rows the embedding table has in all: its slices have fewer columns than `dim` where it was
-/// cut by dimension, as in Llama 1 and 2, and else fewer rows.
+/// The total number of rows of the embedding table. If its slices have fewer than `dim` columns, it was split by
+/// dimension, as in Llama 1 and 2. Otherwise it was split by rows.
 fn rows(parts: &[Contents], embedding: &str, dim: usize) -> Option<usize> {
     let shapes: Option<Vec<&[usize]>> =
         parts.iter().map(|part| part.tensors.get(embedding).map(Tensor::shape)).collect();
@@ -143,7 +144,7 @@ fn rows(parts: &[Contents], embedding: &str, dim: usize) -> Option<usize> {
     }
 }
 
-/// One model out of the contents of its files.
+/// Joins the contents of the files to one model.
 fn assemble(
     mut parts: Vec<Contents>,
     files: &[PathBuf],
@@ -155,14 +156,14 @@ fn assemble(
     }
     let mut all = Contents::default();
     let names: BTreeSet<String> = parts.iter().flat_map(|part| part.tensors.keys().cloned()).collect();
-    // What the files hold, and not more, may be built in memory: one slice may have many names.
+    // At most the size of the files may be built in memory, because one slice may have many names.
     let mut room = pth::SPARE;
     for file in files {
         let size = crate::files::size(file).unwrap_or(0);
         room = room.saturating_add(usize::try_from(size).unwrap_or(usize::MAX));
     }
     for name in names {
-        // Buffers that no weight needs are whole in every file.
+        // Buffers that no weight needs are complete in every file.
         let Some(weight) = Naming::Meta.weight(&name) else {
             all.tensors.extend(
                 parts
@@ -186,13 +187,13 @@ fn assemble(
             })
             .collect::<Result<Vec<Tensor>>>()?;
         let tensor = join(&name, &slices, &weight.shape(config), place)?;
-        // A join along an axis copies; a tensor that every file has whole is taken where it lies.
+        // A join along an axis copies. A tensor that every file has complete is used in place.
         if tensor.shape() != slices[0].shape() {
             room = room.checked_sub(tensor.bytes().len()).ok_or_else(|| {
-                Error::model("the slices of the files make more than the files hold")
+                Error::model("the joined slices would be larger than the files")
                     .at(place)
                     .expected("every slice once")
-                    .found(format!("more, at tensor `{}`", printable(&name)))
+                    .found(format!("more bytes, at tensor `{}`", printable(&name)))
                     .next("fetch the files again")
             })?;
         }
@@ -205,7 +206,7 @@ fn assemble(
     Ok(all)
 }
 
-/// A tensor of `shape` out of its slices: whole in every file, or cut along the one axis that adds up.
+/// Joins slices to a tensor of `shape`: complete in every file, or split along the one axis that adds up.
 fn join(name: &str, slices: &[Tensor], shape: &[usize], place: &str) -> Result<Tensor> {
     let first = &slices[0];
     let alike = |axis: Option<usize>| {

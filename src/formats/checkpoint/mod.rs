@@ -1,8 +1,8 @@
-//! Opening a model that lies on disk: recognise the format, read its configuration, and hand out its
-//! tensors without copying them.
+//! Opening of a model on disk: recognises the format, reads the configuration, and returns the tensors without copying
+//! them.
 //!
-//! [`open`] is the way in. Files are memory-mapped and never written; no length in a file is believed
-//! before it was compared with the file's size.
+//! [`open`] is the entry point. Files are memory-mapped and never written. Every length in a file is checked against
+//! the file's size before it is used.
 
 pub mod chat_template;
 pub mod fields;
@@ -46,60 +46,60 @@ pub use class::Class;
 pub use names::{LayerWeight, Naming, Weight};
 pub use screen::Notes;
 
-/// An opened checkpoint: its configuration and its tensors, still as they lie in the file.
+/// An open checkpoint: its configuration and its tensors, still in the mapped file.
 #[derive(Debug)]
 pub struct Checkpoint {
-    /// A short name to show: the directory's or the file's, or "built-in".
+    /// A short name for display: the name of the directory or the file, or "built-in".
     pub name: String,
-    /// What kind of file it is.
+    /// The file format.
     pub format: Format,
-    /// Where it lies; none for the built-in model.
+    /// The path; `None` for the built-in model.
     pub path: Option<PathBuf>,
-    /// Its files, where it is a part of the program.
+    /// The files of the built-in model, if it is that.
     built_in: Option<&'static BuiltIn>,
     /// The hyperparameters, checked.
     pub config: ModelConfig,
     /// Ids that end a text; generation stops there.
     pub eos: Vec<u32>,
-    /// What of the files was not taken as they have it.
+    /// Deviations from the files: ignored fields, unread tensors and the like.
     pub notes: Notes,
-    /// The tensors by their name in the file (`.bin` files have none: there Meta's names).
+    /// The tensors by their names in the file. `.bin` files have no names; their tensors get Meta's names.
     tensors: BTreeMap<String, Tensor>,
-    /// Name and dtype of tensors in a dtype that is not read: buffers that no weight needs, mostly.
+    /// Names and dtypes of tensors with an unsupported dtype, mostly buffers that no weight needs.
     unreadable: BTreeMap<String, String>,
     naming: Naming,
 }
 
-/// The kinds of checkpoint that are read.
+/// The supported kinds of checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// A directory with config.json and files of weights.
     HuggingFace {
-        /// Number of files of weights.
+        /// The number of weight files.
         files: usize,
-        /// Whether they are PyTorch's, and else safetensors.
+        /// Whether they are PyTorch's pickles; otherwise they are safetensors.
         pickled: bool,
     },
     /// llama2.c's `.bin`.
     Llama2c {
-        /// 0 or 1, both of float32.
+        /// 0 or 1, both in float32.
         version: u32,
     },
     /// Meta's params.json and consolidated.NN.pth.
     Meta {
-        /// Number of .pth files, across which every matrix is cut where there are several.
+        /// The number of .pth files. If there are several, every matrix is split across them.
         files: usize,
     },
     /// llama.cpp's format.
     Gguf {
         /// The version of the format: 2 or 3.
         version: u32,
-        /// How the matrices are stored.
+        /// The number types of the matrices.
         dtypes: Dtypes,
-        /// Number of files that the model was split into.
+        /// The number of files that the model was split into.
         files: usize,
     },
-    /// Random numbers in the shape of a model, for measuring.
+    /// Random numbers in the shape of a model, for measurements.
     Random,
 }
 
@@ -123,16 +123,16 @@ impl fmt::Display for Format {
 /// Opens the checkpoint at `path`.
 ///
 /// # Errors
-/// [`Error::Model`] where the path does not exist, is of no known kind, or holds a damaged model.
+/// Returns [`Error::Model`] if the path does not exist, if its kind is unknown, or if the model is damaged.
 pub fn open(path: &Path) -> Result<Checkpoint> {
     open_ignoring(path, &[])
 }
 
-/// Opens the checkpoint at `path` as if its configuration had not the fields `ignore`, which are named as messages name
-/// them.
+/// Opens the checkpoint at `path` as if its configuration did not have the fields `ignore`. These are named as in
+/// messages.
 ///
 /// # Errors
-/// As [`open`]; and [`Error::Usage`] where there is no such field, or no use in ignoring it.
+/// The errors of [`open`], and [`Error::Usage`] if there is no such field or ignoring it has no effect.
 pub fn open_ignoring(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     let folder = is_folder(path).map_err(|error| {
         Error::model("there is no model at this path")
@@ -143,7 +143,7 @@ pub fn open_ignoring(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     })?;
     if folder {
         let shards = meta::shards(path);
-        // A repository may hold both forms; its own is config.json's.
+        // A repository may have both formats. config.json marks its main one.
         match shards.is_empty() || huggingface::is_here(path) {
             true => huggingface::open(path, ignore),
             false => meta::open(path, &shards, ignore),
@@ -165,12 +165,12 @@ pub fn open_ignoring(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
 }
 
 impl Checkpoint {
-    /// The tensor that holds `weight`, whose shape must be `shape` (outermost first). Where the head is
-    /// tied, both tables are the one that is stored.
+    /// The tensor of `weight`, whose shape must be `shape` (outermost first). If the head is tied, one stored tensor
+    /// serves as both tables.
     ///
     /// # Errors
-    /// [`Error::Model`] where it is missing (naming the ones nearest to it), has another shape, or is of a
-    /// dtype that is not read.
+    /// Returns [`Error::Model`] if the tensor is missing (with the most similar names), if it has another shape, or if
+    /// its dtype is not supported.
     pub fn tensor(&self, weight: Weight, shape: &[usize]) -> Result<&Tensor> {
         let name = self.stored_name(weight);
         let place = || match &self.path {
@@ -178,7 +178,7 @@ impl Checkpoint {
             None => self.built_in.map_or(self.name.as_str(), |built_in| built_in.place).into(),
         };
         if let Some(dtype) = self.unreadable.get(&name) {
-            return Err(Error::model(format!("tensor `{name}` is of a number type that is not read here"))
+            return Err(Error::model(format!("tensor `{name}` has an unsupported number type"))
                 .at(place())
                 .expected(format!("one of {}", Dtype::ALL.map(|dtype| dtype.to_string()).join(", ")))
                 .found(dtype)
@@ -219,10 +219,10 @@ impl Checkpoint {
             .next(next)
     }
 
-    /// Checks that every weight is there that a run reads, as [`Checkpoint::tensor`] does.
+    /// Checks that all weights of the forward pass are present, like [`Checkpoint::tensor`].
     ///
     /// # Errors
-    /// Those of [`Checkpoint::tensor`].
+    /// The errors of [`Checkpoint::tensor`].
     pub fn check_weights(&self) -> Result<()> {
         let layers = (0..self.config.layers)
             .flat_map(|layer| LayerWeight::ALL.map(|weight| Weight::Layer(layer, weight)));
@@ -231,29 +231,29 @@ impl Checkpoint {
             .try_for_each(|weight| self.tensor(weight, &weight.shape(&self.config)).map(drop))
     }
 
-    /// Switches off `parts` of the model, and nothing else.
+    /// Switches off exactly the `parts` of the model.
     ///
     /// # Errors
-    /// [`Error::Usage`] where the model has no such part.
+    /// Returns [`Error::Usage`] if the model has no such part.
     pub fn ablate(&mut self, parts: &[Ablated]) -> Result<()> {
         parts.iter().try_for_each(|part| part.check(&self.config))?;
         self.notes.ablated = parts.to_vec();
         Ok(())
     }
 
-    /// The inputs of `weight` that are 0 because parts of the model are switched off.
+    /// The input columns of `weight` that are 0 because parts of the model are switched off.
     pub fn ablated_columns(&self, weight: Weight) -> Vec<Range<usize>> {
         self.notes.ablated.iter().filter_map(|part| part.columns(weight, &self.config)).collect()
     }
 
-    /// Whether the checkpoint has a tensor for `weight`; it has none for a tied head.
+    /// Whether the checkpoint has its own tensor for `weight`; a tied head does not.
     #[cfg(test)]
     pub(crate) fn has(&self, weight: Weight) -> bool {
         !(self.config.tied && weight == Weight::Head) && self.tensors.contains_key(&self.stored_name(weight))
     }
 
-    /// The name under which `weight` is stored. One tensor serves as both tables of a tied model, and
-    /// some files keep only the head of the two.
+    /// The name of the stored tensor of `weight`. In a tied model one tensor serves as both tables, and some files
+    /// store only the head.
     fn stored_name(&self, weight: Weight) -> String {
         let name = self.naming.name(weight);
         if !self.config.tied || !matches!(weight, Weight::Embedding | Weight::Head) {
@@ -267,7 +267,7 @@ impl Checkpoint {
         }
     }
 
-    /// Where the tokenizer is that came with it: tokenizer.json or tokenizer.model in a directory; `tokenizer.bin`,
+    /// The location of the checkpoint's tokenizer: tokenizer.json or tokenizer.model in a directory; `tokenizer.bin`,
     /// `tok<V>.bin` or `<model>.tokenizer.bin` beside a `.bin`; the vocabulary inside a GGUF file.
     pub fn vocabulary(&self) -> Vocabulary {
         let Some(path) = &self.path else {
@@ -298,8 +298,8 @@ impl Checkpoint {
         })
     }
 
-    /// How many activations share a scale where the weights are multiplied as the whole numbers that they are stored as:
-    /// as many as weights do in the file, and [`DEFAULT_GROUP`] where they lie in blocks. None where they are floats.
+    /// The number of activations that share a scale if weights are multiplied as stored integers. It is the group size
+    /// in the file, or [`DEFAULT_GROUP`] for blocks. `None` if the weights are floats.
     pub fn group(&self) -> Option<usize> {
         self.tensors.values().find_map(|tensor| match tensor.scales() {
             Some(scales) => Some(scales.group),

@@ -1,9 +1,9 @@
-//! The names that checkpoints give to one and the same weight.
+//! The names of the same weight in different checkpoint formats.
 
 use crate::files::printable;
 use llama_trace_core::config::ModelConfig;
 
-/// A weight of a Llama, by its role. Matrices are stored (outputs, inputs), as in `torch.nn.Linear`.
+/// A weight of a Llama, by its role. Matrices are (outputs, inputs), as in `torch.nn.Linear`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Weight {
     /// The embedding table (V, D).
@@ -12,11 +12,11 @@ pub enum Weight {
     Layer(usize, LayerWeight),
     /// The weight of the last RMSNorm (D).
     FinalNorm,
-    /// The output head (V, D); absent where it is tied to the embedding table.
+    /// The output head (V, D); absent if it is tied to the embedding table.
     Head,
 }
 
-/// The weights that each layer has one of.
+/// The weights of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LayerWeight {
     /// Weight of the RMSNorm before attention (D).
@@ -58,7 +58,7 @@ pub enum LayerWeight {
 }
 
 impl LayerWeight {
-    /// All of them.
+    /// All of these weights.
     pub(crate) const ALL: [Self; 18] = [
         Self::AttnNorm,
         Self::Wq,
@@ -81,12 +81,12 @@ impl LayerWeight {
     ];
 }
 
-/// A convention of names.
+/// A naming convention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
     /// `model.layers.0.self_attn.q_proj.weight`: transformers.
     HuggingFace,
-    /// `layers.0.attention.wq.weight`: Meta's release, and what llama2.c's order stands for.
+    /// `layers.0.attention.wq.weight`: Meta's release. Also used for the arrays of llama2.c.
     Meta,
     /// `blk.0.attn_q.weight`: GGUF.
     Gguf,
@@ -133,7 +133,7 @@ impl Naming {
                     L::Wk => "attention.wk.weight",
                     L::Wv => "attention.wv.weight",
                     L::Wo => "attention.wo.weight",
-                    // Meta has no such model; these follow its pattern.
+                    // Meta has no such model; these names follow its pattern.
                     L::QNorm => "attention.q_norm.weight",
                     L::KNorm => "attention.k_norm.weight",
                     L::Bq => "attention.wq.bias",
@@ -181,7 +181,7 @@ impl Naming {
 }
 
 impl Naming {
-    /// The weight that is called `name` in this convention.
+    /// The weight called `name` in this convention.
     pub(crate) fn weight(self, name: &str) -> Option<Weight> {
         let layer = name.split('.').find_map(|part| part.parse().ok());
         let in_layer = layer.map(|layer| LayerWeight::ALL.map(|weight| Weight::Layer(layer, weight)));
@@ -193,7 +193,7 @@ impl Naming {
 }
 
 impl Weight {
-    /// Whether a model of this configuration reads the weight. A head that is tied is the embedding table.
+    /// Whether a model of this configuration reads the weight. A tied head counts as the embedding table.
     pub(super) fn is_in(self, config: &ModelConfig) -> bool {
         use LayerWeight as L;
         match self {
@@ -230,7 +230,7 @@ impl Weight {
         }
     }
 
-    /// What the weight is, in words, for messages.
+    /// A description of the weight, for messages.
     pub fn describe(self) -> String {
         match self {
             Self::Embedding => "the embedding table (vocabulary × dim)".into(),
@@ -263,8 +263,8 @@ impl Weight {
     }
 }
 
-/// A sentence with the names most like `wanted`, for a message about a missing tensor. Names come from a
-/// file: control characters are escaped and long ones cut.
+/// The names most similar to `wanted`, for a message about a missing tensor. The names come from a file, so control
+/// characters are escaped and long names cut.
 pub(crate) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a String>) -> String {
     let mut scored: Vec<_> = names.map(|name| (strsim::normalized_levenshtein(wanted, name), name)).collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));

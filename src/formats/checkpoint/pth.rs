@@ -1,5 +1,5 @@
 //! PyTorch's `.pth` and `.bin` files: a zip archive with a pickle that describes the tensors, and one entry with the
-//! raw values of each storage. The archive is mapped and its entries are read in place.
+//! raw values of each storage. The archive is mapped, and its entries are read in place.
 
 mod archive;
 mod pickle;
@@ -14,22 +14,22 @@ use llama_trace_core::tensor::{Dtype, Tensor};
 use archive::Archive;
 use pickle::{Read, StoredTensor, Wrong};
 
-/// How a zip archive begins.
+/// The first bytes of a zip archive.
 const ZIP: &[u8] = b"PK\x03\x04";
-/// The number that `torch.save` of before version 1.6 begins with, as a pickle has it.
+/// The magic number of `torch.save` before version 1.6, encoded as in a pickle.
 const LEGACY: &[u8] = b"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 
-/// How many bytes a file's tensors may take in memory beyond the file's size where strides make copies
-/// of them. Norm weights that were expanded from one value are what it is for.
+/// The number of bytes that a file's tensors may take in memory beyond the file's size if strides require copies. It
+/// allows norm weights that were expanded from one value.
 pub(super) const SPARE: usize = 64 << 20;
 
-/// Whether a file that begins with `bytes` is one of PyTorch's, old or new.
+/// Whether a file that begins with `bytes` was written by PyTorch, old or new.
 pub(super) fn is_pth(bytes: &[u8]) -> bool {
     bytes.starts_with(ZIP) || is_legacy(bytes)
 }
 
-/// Whether a file that begins with `bytes` is of before PyTorch 1.6: a pickle of any protocol, which begins with its
-/// number, and that of 4 and 5 with the length of a frame after it.
+/// Whether a file that begins with `bytes` was written before PyTorch 1.6. It is then a pickle of any protocol and
+/// begins with the protocol number. Protocols 4 and 5 have the length of a frame after it.
 fn is_legacy(bytes: &[u8]) -> bool {
     let start = match bytes {
         [0x80, 2 | 3, ..] => 2,
@@ -39,12 +39,12 @@ fn is_legacy(bytes: &[u8]) -> bool {
     bytes.get(start..).is_some_and(|bytes| bytes.starts_with(LEGACY))
 }
 
-/// The tensors of the file's dictionary, in place wherever their values lie row-major. Names lose what wrappers of
-/// modules put before them.
+/// The tensors of the file's dictionary, in place if their values are row-major. Prefixes from module wrappers are
+/// removed from the names.
 ///
 /// # Errors
-/// [`Error::Model`] where the file is damaged or of another kind, an entry is compressed, or the pickle
-/// asks for anything but tensors.
+/// Returns [`Error::Model`] if the file is damaged or of another kind, an entry is compressed, or the pickle contains
+/// anything but tensors.
 pub(super) fn read(file: &Bytes, place: &str) -> Result<Contents> {
     let wrong = |wrong: Wrong| {
         Error::model(wrong.what).at(place).expected(wrong.expected).found(wrong.found).next(
@@ -92,7 +92,7 @@ pub(super) fn read(file: &Bytes, place: &str) -> Result<Contents> {
         copied = copied.saturating_add(copy);
         if copied > file.len().saturating_add(SPARE) {
             return Err(wrong(Wrong {
-                what: "the strides of the file's tensors multiply its values".into(),
+                what: "the strides of the file's tensors multiply its size".into(),
                 expected: format!("copies of at most the file's {} bytes", file.len()),
                 found: format!("{copied} bytes, at tensor `{}`", printable(name)),
             }));
@@ -104,7 +104,7 @@ pub(super) fn read(file: &Bytes, place: &str) -> Result<Contents> {
     contents.renamed(unwrapped, place)
 }
 
-/// The name of a tensor without what PyTorch's wrappers of a module put before it: `DataParallel` and `torch.compile`.
+/// The name of a tensor without the prefixes of PyTorch's module wrappers, `DataParallel` and `torch.compile`.
 fn unwrapped(name: &str) -> String {
     let mut rest = name;
     while let Some(inner) = ["module.", "_orig_mod."].iter().find_map(|prefix| rest.strip_prefix(prefix)) {
@@ -113,7 +113,7 @@ fn unwrapped(name: &str) -> String {
     rest.into()
 }
 
-/// The bytes of a tensor's values, row-major, and how many of them have to be copied for that.
+/// The bytes of a tensor's values in row-major order, and how many of them must be copied for that.
 fn values(
     file: &Bytes,
     archive: &Archive<'_>,
@@ -167,7 +167,7 @@ pub(super) mod tests {
     }
 
     fn read_vec(bytes: &[u8]) -> Result<Contents> {
-        // Leaked, since `Bytes` borrows for ever; a few kilobytes in a test.
+        // Leaked, because `Bytes` needs a static lifetime; a few kilobytes in a test.
         read(&Bytes::Static(Box::leak(bytes.to_vec().into_boxed_slice())), "test.pth")
     }
 
@@ -207,7 +207,7 @@ pub(super) mod tests {
 
     #[test]
     fn strides_must_not_multiply_a_file() {
-        // One value as a norm weight of a thousand is fine; a million times a million is not.
+        // One value as a norm weight of a thousand values is allowed; a million times a million is not.
         let expanded = |size: usize| pth(&[("x", "Half", "0", 1, 0, &[size], &[0])], &[("0", b"ab")]);
         assert_eq!(**read_vec(&expanded(1000)).unwrap().tensors["x"].bytes(), *b"ab".repeat(1000));
         assert!(read_vec(&expanded(1 << 40)).unwrap_err().to_string().contains("multiply"));
@@ -232,7 +232,7 @@ pub(super) mod tests {
             (Dtype::F32, &values[..])
         );
         assert_eq!(contents.rounded.iter().collect::<Vec<_>>(), ["a", "b"]);
-        // The same storage of 8 MB under 30 names: 120 MB of float32.
+        // The same 8 MB storage under 30 names: 120 MB of float32.
         let names: Vec<String> = (0..30).map(|i| format!("w{i}")).collect();
         let many: Vec<Entry<'_>> = names
             .iter()

@@ -1,5 +1,5 @@
-//! A checkpoint of random numbers in the shape of a known model, for measuring: nothing to download, and
-//! the time of a pass does not depend on the values.
+//! A checkpoint of random numbers in the shape of a known model, for measurements. It needs no download, and the time
+//! of a pass does not depend on the values.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use llama_trace_core::tensor::{Dtype, Scales, Tensor};
 /// Name, D, layers, H, G, F, V, tied.
 type Shape = (&'static str, usize, usize, usize, usize, usize, usize, bool);
 
-/// The shapes that can be asked for. Llama's own from Meta's params.json, the stories from llama2.c.
+/// The available shapes. Those of Llama are from Meta's params.json, those of the stories from llama2.c.
 const SHAPES: &[Shape] = &[
     ("stories-15m", 288, 6, 6, 6, 768, 32_000, true),
     ("stories-110m", 768, 12, 12, 12, 2048, 32_000, true),
@@ -25,12 +25,12 @@ const SHAPES: &[Shape] = &[
     ("llama-3.1-8b", 4096, 32, 32, 8, 14_336, 128_256, false),
 ];
 
-/// The number types of random weights. Vectors are float32 where the matrices are no floats.
+/// The number types of random weights. If the matrices are not floats, vectors are float32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weights {
-    /// Every matrix is of this one.
+    /// Every matrix has this type.
     Of(Dtype),
-    /// The mixture that llama.cpp writes as `Q4_K_M`.
+    /// The mixture of types that llama.cpp writes as `Q4_K_M`.
     Q4KM,
 }
 
@@ -41,7 +41,7 @@ impl From<Dtype> for Weights {
 }
 
 impl Weights {
-    /// The number type of the matrix `weight` of a model.
+    /// The number type of the matrix `weight`.
     fn matrix(self, weight: Weight, config: &ModelConfig) -> Dtype {
         let more = match (self, weight) {
             (Self::Of(dtype), _) => return dtype,
@@ -61,8 +61,8 @@ impl Weights {
     }
 }
 
-/// Whether `attn_v` and `ffn_down` of this layer are stored in more bits than the rest, by llama.cpp's `use_more_bits`: in
-/// the first and the last eighth of the layers, and in every third between.
+/// Whether `attn_v` and `ffn_down` of this layer are stored with more bits than the rest, by llama.cpp's
+/// `use_more_bits`. This holds in the first and the last eighth of the layers, and in every third layer between.
 fn has_more_bits(layer: usize, layers: usize) -> bool {
     let eighth = layers / 8;
     layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2
@@ -71,7 +71,8 @@ fn has_more_bits(layer: usize, layers: usize) -> bool {
 /// Random weights of number types `weights` in the shape `name`.
 ///
 /// # Errors
-/// [`Error::Usage`] with the known shapes, where `name` is none of them, or its rows are not made of whole blocks.
+/// Returns [`Error::Usage`] if `name` is not a known shape (with the list of shapes), or if its rows do not consist of
+/// whole blocks.
 pub fn checkpoint(name: &str, weights: impl Into<Weights>) -> Result<Checkpoint> {
     let Some(&(name, dim, layers, heads, kv_heads, ffn_dim, vocab, tied)) =
         SHAPES.iter().find(|shape| shape.0 == name)
@@ -115,11 +116,11 @@ pub fn checkpoint(name: &str, weights: impl Into<Weights>) -> Result<Checkpoint>
     Ok(of_config(name, config, weights))
 }
 
-/// Random weights of number types `weights` for `config`, which has no biases and no norms of queries and keys. They are made
-/// when they are first read ([`make`]), or by a device itself.
+/// Random weights of number types `weights` for `config`, without biases and without QK norms. They are generated when
+/// they are first read ([`make`]), or by the device.
 ///
 /// # Panics
-/// Where a row is not made of whole blocks.
+/// Panics if a row does not consist of whole blocks.
 pub fn of_config(name: &str, config: ModelConfig, weights: impl Into<Weights>) -> Checkpoint {
     let weights = weights.into();
     let ModelConfig { dim, layers, ffn_dim, vocab, tied, .. } = config;
@@ -161,8 +162,8 @@ pub fn of_config(name: &str, config: ModelConfig, weights: impl Into<Weights>) -
     }
 }
 
-/// Random weights in the shapes of `checkpoint`, none of which is read for that: of its number types, but matrices in int8 where
-/// `precision` multiplies them so.
+/// Random weights in the shapes and number types of `checkpoint`. Its own weights are not read. Matrices are int8 if
+/// `precision` multiplies in int8.
 pub fn like(checkpoint: &Checkpoint, precision: Precision) -> Checkpoint {
     let mut seed = 1;
     let mut like = |of: &Tensor| {
@@ -189,7 +190,7 @@ pub fn like(checkpoint: &Checkpoint, precision: Precision) -> Checkpoint {
     }
 }
 
-/// A random tensor of this shape, which is one that tensors of this number type have; of int8 values `group` share a scale.
+/// A random tensor. The shape must be valid for the number type. If the values are int8, `group` of them share a scale.
 pub fn tensor(dtype: Dtype, shape: &[usize], group: usize, seed: &mut u64) -> Tensor {
     let count: usize = shape.iter().product();
     let tensor = match dtype {
@@ -202,26 +203,26 @@ pub fn tensor(dtype: Dtype, shape: &[usize], group: usize, seed: &mut u64) -> Te
     tensor.unwrap_or_else(|| unreachable!("made for this shape"))
 }
 
-/// Makes all of the weights, for what reads them here.
+/// Generates all weights, for use on the host.
 ///
 /// # Errors
-/// [`Error::Interrupted`] where the process was asked to stop.
+/// Returns [`Error::Interrupted`] if the process was asked to stop.
 pub fn make(checkpoint: &Checkpoint) -> Result<()> {
     for (_, tensor) in checkpoint.tensors() {
         stop::check()?;
         let scales = tensor.scales().map(|scales| &scales.bytes);
         std::hint::black_box([tensor.bytes().first(), scales.and_then(|scales| scales.first())]);
     }
-    // Of those that were made meanwhile a part may be missing.
+    // After a request to stop, weights that were being generated may be incomplete.
     stop::check()
 }
 
-/// `count` values of number type `dtype`: floats of magnitude 1/64 to 1/32 and random sign, and whole numbers with scales by
-/// which they are about as large. So a pass stays finite. `seed` goes on behind them.
+/// `count` values of number type `dtype`: floats of magnitude 1/64 to 1/32 with random sign, or integers with scales
+/// that give about the same magnitude. A pass therefore stays finite. `seed` is advanced past them.
 fn random(count: usize, dtype: Dtype, seed: &mut u64) -> Bytes {
     let length = count / dtype.block() * dtype.block_bytes();
     let words = |keep, set| Noise::words(*seed, keep, set);
-    // Scales as float16, with the minima behind them, have random signs and fractions.
+    // float16 scales, and the minima after them, have random signs and fractions.
     let scales = |at, keep: u64, set| Noise {
         seed: *seed,
         keep: if keep > 0xffff { keep | u64::MAX << 32 } else { keep | u64::MAX << 16 },
@@ -245,7 +246,7 @@ fn random(count: usize, dtype: Dtype, seed: &mut u64) -> Bytes {
         Dtype::Q3K => scales(108, 0x83ff, 0x1000),
         Dtype::Q6K => scales(208, 0x80ff, 0x0100),
         Dtype::Iq4Xs => scales(0, 0x80ff, 0x0100),
-        // The scale is the exponent alone: 2⁻⁸ or 2⁻⁷.
+        // The scale is only an exponent: 2⁻⁸ or 2⁻⁷.
         Dtype::Mxfp4 => Noise { keep: u64::MAX << 8 | 1, set: 120, ..scales(0, 0, 0) },
     };
     *seed += length.div_ceil(8) as u64;
@@ -258,7 +259,7 @@ mod tests {
 
     #[test]
     fn the_mixture_is_that_of_llama_cpp() {
-        // Half of the layers of the usual models.
+        // Half of the layers for the usual numbers of layers.
         let more = |layers| (0..layers).filter(|layer| has_more_bits(*layer, layers)).collect::<Vec<_>>();
         assert_eq!(more(16), [0, 1, 4, 7, 10, 13, 14, 15]);
         assert_eq!(more(32), [0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31]);

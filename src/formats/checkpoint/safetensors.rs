@@ -1,8 +1,8 @@
 //! safetensors: eight bytes with the length of a JSON header, the header, and the values.
 //!
-//! The `safetensors` crate parses and checks the header: every shape times its dtype is its range of
-//! bytes, and the ranges follow one another without gap or overlap. Here stand the checks against the
-//! file around it, so that a damaged file is reported with the sizes expected and found.
+//! The `safetensors` crate parses and checks the header: every byte range must match its shape and dtype, and the
+//! ranges must be consecutive without gap or overlap. This module checks the header against the file. A damaged file is
+//! reported with the expected and the actual size.
 
 use safetensors::tensor::{Dtype as StoredDtype, Metadata};
 
@@ -14,21 +14,21 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::tensor::Bytes;
 use llama_trace_core::tensor::{Dtype, Tensor};
 
-/// The largest header that is read. The format allows 100 MB; the largest Llamas need a tenth of one,
-/// and a parsed header takes up to 20 times its size in memory.
+/// The maximum size of a header in bytes. The format allows 100 MB. The largest Llamas need a tenth of a megabyte, and
+/// a parsed header takes up to 20 times its size in memory.
 const MAX_HEADER: u64 = 8 << 20;
 
-/// How long a file that begins with `bytes` is up to its first value; none where it does not say, or says more
-/// than is read.
+/// The offset of the first value in a file that begins with `bytes`. `None` if the length is incomplete or above the
+/// maximum.
 pub fn header_end(bytes: &[u8]) -> Option<u64> {
     let (length, _) = bytes.split_first_chunk::<8>()?;
     Some(u64::from_le_bytes(*length)).filter(|length| *length <= MAX_HEADER).map(|length| 8 + length)
 }
 
-/// Reads the header of `file`, found at `place`, and cuts the file into its tensors, without copying.
+/// Reads the header of `file`, found at `place`, and splits the file into its tensors, without copying.
 ///
 /// # Errors
-/// [`Error::Model`] where the file is cut off, too long, or its header cannot be right.
+/// Returns [`Error::Model`] if the file is truncated, too long, or has an invalid header.
 pub(super) fn parse(file: &Bytes, place: &str) -> Result<Contents> {
     let damaged = |what: &str, expected: String, found: String| {
         Error::model(what)
@@ -126,7 +126,7 @@ pub(super) mod tests {
     }
 
     fn parse_vec(bytes: &[u8]) -> Result<Contents> {
-        // Leaked, since `Bytes` borrows for ever; a few kilobytes in a test.
+        // Leaked, because `Bytes` needs a static lifetime; a few kilobytes in a test.
         parse(&Bytes::Static(Box::leak(bytes.to_vec().into_boxed_slice())), "test")
     }
 

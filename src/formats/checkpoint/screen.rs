@@ -1,5 +1,5 @@
-//! Nothing of a configuration is left out in silence: each field is looked up in the table ([`super::fields`]), and
-//! what could change the numbers and is not computed here is refused, unless the user says to ignore it.
+//! The screening of a configuration: no field is skipped silently. Each is looked up in the table ([`super::fields`]).
+//! A field that could change the numbers and is not supported is refused, unless the user chooses to ignore it.
 
 use serde_json::{Map, Value};
 
@@ -9,34 +9,34 @@ use super::fields::{self, Null, Rule, Source};
 use crate::files::{brief, printable};
 use llama_trace_core::error::{Error, Result};
 
-/// What was not taken as the files have it.
+/// Deviations from the contents of the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
-    /// Fields of the configuration that were read as if they were not there, because the user said so.
+    /// Configuration fields that were treated as absent at the user's request.
     pub ignored: Vec<String>,
-    /// Fields that nothing reads: not known here and not of names that speak of numbers, or of no use beside others.
+    /// Unused fields: unknown ones whose names do not suggest numbers, and ones without effect beside others.
     pub unknown: Vec<String>,
-    /// Tensors that nothing reads, neither here nor in the reference.
+    /// Tensors that neither this program nor the reference reads.
     pub unread: Vec<String>,
-    /// Tensors that the index of shards names and no shard has.
+    /// Tensors that the index of shards lists but no shard has.
     pub absent: Vec<String>,
     /// Tensors that are in two shards.
     pub twice: Vec<String>,
-    /// Tensors of float64, which are rounded to float32.
+    /// Float64 tensors, which are rounded to float32.
     pub rounded: Vec<String>,
-    /// The class that config.json says the model is of, where it is no language model's.
+    /// The model's class in config.json, if it is not a language model.
     pub class: Option<Class>,
-    /// Parts that are switched off, because the user said so.
+    /// Parts that are switched off at the user's request.
     pub ablated: Vec<Ablated>,
 }
 
 impl Notes {
-    /// Each kind of them in a line, for standard error and for `info`.
+    /// One line for each kind of note, for standard error and for `info`.
     pub fn lines(&self) -> Vec<String> {
         let off = self.ablated.iter().map(Ablated::to_string).collect();
         let kinds = [
-            (&off, "switched off, as --without says"),
-            (&self.ignored, "configuration ignored, as --ignore-config says"),
+            (&off, "switched off by --without"),
+            (&self.ignored, "configuration ignored by --ignore-config"),
             (&self.unknown, "configuration that nothing reads"),
             (&self.unread, "tensors that nothing reads"),
             (&self.absent, "tensors that the index names and no shard has"),
@@ -53,7 +53,7 @@ impl Notes {
     }
 }
 
-/// Names from a file: the first few of them, and how many more there are.
+/// The first few names from a file, and the number of the others.
 fn few(names: &[String]) -> String {
     const SHOWN: usize = 8;
     let shown: Vec<_> = names.iter().take(SHOWN).map(|name| format!("`{}`", printable(name))).collect();
@@ -68,7 +68,7 @@ fn few(names: &[String]) -> String {
 pub(super) struct Screen<'a> {
     /// The file, for messages.
     place: &'a str,
-    /// Fields that are to be ignored, as messages name them.
+    /// The fields to ignore, named as in messages.
     ignore: &'a [String],
     pub(super) notes: Notes,
 }
@@ -78,10 +78,10 @@ impl<'a> Screen<'a> {
         Self { place, ignore, notes: Notes::default() }
     }
 
-    /// Takes the fields that are to be ignored out of `object`: `name`, or `outer.name` for one of an object in it.
+    /// Removes the fields to ignore from `object`: `name`, or `outer.name` for a field of an inner object.
     ///
     /// # Errors
-    /// [`Error::Usage`] where there is no such field.
+    /// Returns [`Error::Usage`] if there is no such field.
     pub(super) fn take_out(&mut self, object: &mut Map<String, Value>) -> Result<()> {
         for name in self.ignore {
             let inner = |object: &mut Map<String, Value>| {
@@ -97,7 +97,7 @@ impl<'a> Screen<'a> {
         Ok(())
     }
 
-    /// The error for a field that is to be ignored and is not there; `names` are those that are.
+    /// The error for a field to ignore that does not exist. `names` are the existing fields.
     pub(super) fn no_such_field(&self, name: &str, names: impl Iterator<Item = String>) -> Error {
         let likeness = |other: &str| {
             let inner = other.split_once('.').map_or(other, |(_, inner)| inner);
@@ -111,36 +111,36 @@ impl<'a> Screen<'a> {
             [] => "leave --ignore-config out, or name a field of the file".into(),
             _ => format!("did you mean {}?", near.join(" or ")),
         };
-        Error::usage("--ignore-config names a field that the model's configuration has not")
+        Error::usage("--ignore-config names a field that the model's configuration does not have")
             .at(self.place)
-            .expected("a field as a message about it names it")
+            .expected("a field of the configuration, named as in messages")
             .found(format!("`{}`", printable(name)))
             .next(next)
     }
 
-    /// Checks that ignoring `name` is of use: the field `field` of `sources`.
+    /// Checks that ignoring `name`, the field `field` of `sources`, has an effect.
     ///
     /// # Errors
-    /// [`Error::Usage`] where it changes nothing in any case, or cannot be done without.
+    /// Returns [`Error::Usage`] if the field never changes anything, or if it is required.
     pub(super) fn check_ignored(&self, sources: &[Source], name: &str, field: &str) -> Result<()> {
         let (expected, found) = match fields::find(sources, field).map(|row| row.rule) {
             Some(Rule::Harmless) => ("a field that changes what the model computes", "one that does not"),
             Some(Rule::Storage) => {
-                ("a field that can be done without", "one that says how the weights are stored")
+                ("a field that is not required", "one that says how the weights are stored")
             }
             _ => return Ok(()),
         };
-        Err(Error::usage(format!("there is no use in ignoring `{}`", printable(name)))
+        Err(Error::usage(format!("`{}` cannot be ignored", printable(name)))
             .at(self.place)
             .expected(expected)
             .found(found)
             .next("leave --ignore-config out for this field"))
     }
 
-    /// Looks up every one of `fields`, which stand in `sources`; `prefix` stands before their names in messages.
+    /// Looks up all `fields` in the rows of `sources`. `prefix` comes before their names in messages.
     ///
     /// # Errors
-    /// [`Error::Model`] naming the first that would change the numbers and is not computed here.
+    /// Returns [`Error::Model`] with the first unsupported field that would change the numbers.
     pub(super) fn fields<'v>(
         &mut self,
         sources: &[Source],
@@ -153,16 +153,16 @@ impl<'a> Screen<'a> {
                 if fields::is_neutral(value, &[]) {
                     continue;
                 }
-                // Whatever stands among RoPE's parameters speaks of RoPE.
+                // Every field among RoPE's parameters concerns RoPE.
                 if fields::speaks_of_numbers(name) || sources == [Source::Rope] {
-                    let expected = "no field that is not known here and may change what the model computes";
+                    let expected = "no unknown field that may change what the model computes";
                     return Err(self.refused(&full(), expected, value));
                 }
                 self.notes.unknown.push(full());
                 continue;
             };
             if value.is_null() && row.null == Null::Fails {
-                let expected = "a value: null is none, and stands for no default";
+                let expected = "a value; null does not stand for the default";
                 return Err(self.refused(&full(), expected, value));
             }
             match row.rule {
@@ -176,10 +176,10 @@ impl<'a> Screen<'a> {
         Ok(())
     }
 
-    /// The error for a field that may be ignored by who knows better.
+    /// The error for a field that an expert user may choose to ignore.
     pub(super) fn refused(&self, name: &str, expected: &str, value: &Value) -> Error {
         let name = printable(name);
-        Error::model(format!("`{name}` is not what this program can use"))
+        Error::model(format!("this program cannot use the value of `{name}`"))
             .at(self.place)
             .expected(expected)
             .found(brief(value))
@@ -190,15 +190,15 @@ impl<'a> Screen<'a> {
 
     fn stored_otherwise(&self, name: &str, value: &Value) -> Error {
         let method = value.get("quant_method").map_or("without a quant_method".into(), brief);
-        Error::model(format!("`{}` is not what this program can use", printable(name)))
+        Error::model(format!("this program cannot use the value of `{}`", printable(name)))
             .at(self.place)
             .expected("absent: weights are read as F32, F16 or BF16")
             .found(format!("a quantized model, {method}"))
-            .next("use the model as it was before, or a GGUF file of it")
+            .next("use the unquantized model, or a GGUF file of it")
     }
 }
 
-/// A field's name, and those of the fields inside it.
+/// A field's name, and the names of the fields inside it.
 fn with_inner(name: &str, value: &Value) -> Vec<String> {
     let inner = value.as_object().into_iter().flatten().map(|(inner, _)| format!("{name}.{inner}"));
     [name.to_owned()].into_iter().chain(inner).collect()

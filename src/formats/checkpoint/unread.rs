@@ -1,5 +1,5 @@
-//! Tensors of a checkpoint that nothing reads: buffers are harmless; what stands outside of the forward pass is
-//! warned of; what stands in it, and is not computed here, is refused by name.
+//! Tensors of a checkpoint that this program does not read. Buffers are harmless. Tensors outside the forward pass give
+//! a warning. Unsupported tensors in the forward pass are refused by name.
 
 use super::contents::Contents;
 use super::names::{LayerWeight as L, Naming, Weight};
@@ -7,11 +7,12 @@ use crate::files::printable;
 use llama_trace_core::config::ModelConfig;
 use llama_trace_core::error::{Error, Result};
 
-/// Ends of the names of buffers that hold what the configuration says already: frequencies of RoPE, positions, masks.
+/// Suffixes of buffers that repeat the configuration: RoPE frequencies, positions, masks.
 const BUFFERS: &[&str] =
     &["rotary_emb.inv_freq", "rope.freqs", "mask", "masked_bias", "position_ids", "cos_cached", "sin_cached"];
 
-/// What a tensor outside of the model's own parts may not be: a change of one inside, or a part of a quantised one.
+/// Name parts that are not allowed in a tensor outside the model's own parts. They mark a change of an inner tensor, or
+/// a part of a quantised one.
 const CHANGES: &[&str] = &[
     "lora",
     "adapter",
@@ -26,11 +27,11 @@ const CHANGES: &[&str] = &[
     "weight_packed",
 ];
 
-/// The tensors that nothing reads, here or in the reference; none are looked for where a weight is missing: whoever
-/// asks for that one is told which names are near.
+/// The tensors that neither this program nor the reference reads. If a weight is missing, the list is empty: the error
+/// for the missing weight lists the similar names.
 ///
 /// # Errors
-/// [`Error::Model`] naming the first that would change what the model computes.
+/// Returns [`Error::Model`] with the first tensor that would change what the model computes.
 pub(super) fn screen(
     contents: &Contents,
     naming: Naming,
@@ -55,11 +56,11 @@ pub(super) fn screen(
             continue;
         }
         return Err(Error::model(format!(
-            "the model has a tensor that is not computed here: `{}`",
+            "the model has an unsupported tensor: `{}`",
             printable(name)
         ))
         .at(place)
-        .expected("the weights of the parts that the configuration asks for, and no others")
+        .expected("only the weights that the configuration requires")
         .found(found(weight, name))
         .next(
             "check that the configuration belongs to the weights, or use a version of the model without it",
@@ -68,7 +69,7 @@ pub(super) fn screen(
     Ok(unread)
 }
 
-/// Whether every weight is there that the forward pass of a model of this configuration reads.
+/// Whether all weights of the forward pass of this configuration are present.
 fn is_whole(contents: &Contents, naming: Naming, config: &ModelConfig) -> bool {
     let has = |weight: Weight| {
         let name = naming.name(weight);
@@ -83,8 +84,7 @@ fn is_whole(contents: &Contents, naming: Naming, config: &ModelConfig) -> bool {
     tables && has(Weight::FinalNorm) && (0..config.layers).all(in_layer)
 }
 
-/// Whether a tensor belongs to no part of the forward pass: to a layer past the last, or to a head that was put
-/// beside the model's own.
+/// Whether a tensor belongs to no part of the forward pass: it is in a layer after the last, or in an additional head.
 fn is_outside(name: &str, naming: Naming, config: &ModelConfig) -> bool {
     let (layers, parts): (_, &[&str]) = match naming {
         Naming::HuggingFace => ("model.layers.", &["model.", "lm_head."]),
@@ -98,13 +98,13 @@ fn is_outside(name: &str, naming: Naming, config: &ModelConfig) -> bool {
     }
 }
 
-/// What a tensor is that stands in the forward pass, in words.
+/// A description of a tensor in the forward pass.
 fn found(weight: Option<Weight>, name: &str) -> String {
     match weight {
         Some(Weight::Layer(_, L::QNorm | L::KNorm)) => {
-            "a norm on queries or keys, which the configuration's family has not".into()
+            "a norm on queries or keys, which the configuration's family does not have".into()
         }
-        Some(_) => "a bias that the configuration does not ask for".into(),
+        Some(_) => "a bias that the configuration does not have".into(),
         None if name.ends_with(".bias") => "a bias".into(),
         None if name.to_lowercase().contains("lora") => {
             "an adapter that is not merged into the weights".into()

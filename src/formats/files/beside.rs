@@ -1,12 +1,12 @@
-//! What a Hugging Face folder says of its tokenizer outside the tokenizer's own file: tokenizer_config.json,
-//! special_tokens_map.json, added_tokens.json, and the class that config.json names.
+//! The settings of a tokenizer in a Hugging Face directory outside the tokenizer's own file: tokenizer_config.json,
+//! special_tokens_map.json, added_tokens.json, and the class named in config.json.
 //!
 //! The order of precedence is that of `PreTrainedTokenizerBase._from_pretrained` in transformers 5.24:
 //!
-//! - `added_tokens_decoder` of tokenizer_config.json, where it is there, is the only list of added tokens, and
-//!   special_tokens_map.json and added_tokens.json are not read;
-//! - else special_tokens_map.json goes before the names in tokenizer_config.json, and tokenizer.json's own tokens go
-//!   before those of added_tokens.json.
+//! - If tokenizer_config.json has `added_tokens_decoder`, it is the only list of added tokens. special_tokens_map.json
+//!   and added_tokens.json are then not read.
+//! - Otherwise special_tokens_map.json overrides the names in tokenizer_config.json, and the tokens in tokenizer.json
+//!   override those of added_tokens.json.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -16,78 +16,78 @@ use serde_json::{Map, Value};
 use super::{exists, printable, read_text};
 use llama_trace_core::error::{Error, Result};
 
-/// The largest of the files that is read. One that lists every added token has some hundred kilobytes.
+/// The maximum size of these files in bytes. A file with all added tokens has some hundred kilobytes.
 const MAX_CONFIG: u64 = 16 << 20;
-/// The largest tokenizer.json that is read for its class.
+/// The maximum size in bytes of a tokenizer.json that is read to determine its class.
 const MAX_JSON: u64 = 64 << 20;
 
-/// The names that every tokenizer may have a token for, in the order in which transformers adds them.
+/// The names of tokens that every tokenizer may have, in the order in which transformers adds them.
 const NAMES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
-/// The other special tokens, and what transformers 4 called them.
+/// The field of the other special tokens, and its name in transformers 4.
 const EXTRA: &str = "extra_special_tokens";
 const ADDITIONAL: &str = "additional_special_tokens";
-/// The field by which an object in tokenizer_config.json is marked as an `AddedToken`.
+/// The field that marks an object in tokenizer_config.json as an `AddedToken`.
 const TYPE: &str = "__type";
-/// What transformers' `LlamaTokenizer` takes for the names that no file has.
+/// The defaults of transformers' `LlamaTokenizer` for names that no file sets.
 const LLAMA: [(&str, &str); 3] = [("unk_token", "<unk>"), ("bos_token", "<s>"), ("eos_token", "</s>")];
-/// And `Qwen2Tokenizer`.
+/// The defaults of `Qwen2Tokenizer`.
 const QWEN2: [(&str, &str); 3] =
     [("unk_token", "<|endoftext|>"), ("eos_token", "<|endoftext|>"), ("pad_token", "<|endoftext|>")];
 
-/// A token that is found in a text as it stands.
+/// A token that is found verbatim in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Added {
     pub(crate) content: String,
-    /// Whether it is found as a whole word only.
+    /// Whether it is found only as a whole word.
     pub(crate) single_word: bool,
-    /// Whether the white space before it belongs to it.
+    /// Whether the token includes the white space before it.
     pub(crate) lstrip: bool,
-    /// Whether the white space after it belongs to it.
+    /// Whether the token includes the white space after it.
     pub(crate) rstrip: bool,
-    /// Whether it is looked for in the normalized text.
+    /// Whether it is searched in the normalized text.
     pub(crate) normalized: bool,
-    /// Whether it is no text.
+    /// Whether it is a special token, not text.
     pub(crate) special: bool,
 }
 
-/// The class of transformers that reads the folder, as far as classes differ here.
+/// The tokenizer class of transformers that reads the directory, as far as classes differ here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// `TokenizersBackend`, which takes tokenizer.json as it is.
+    /// `TokenizersBackend`, which uses tokenizer.json unchanged.
     Backend,
-    /// `LlamaTokenizer`, which takes the vocabulary and the merges, and cuts texts by its own rules.
+    /// `LlamaTokenizer`, which uses the vocabulary and the merges, but its own rules for splitting texts.
     Llama,
-    /// `Qwen2Tokenizer`, which does so too.
+    /// `Qwen2Tokenizer`, which does the same.
     Qwen2,
 }
 
-/// What the files beside a tokenizer say.
+/// The settings from the files beside a tokenizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Beside {
-    /// Which class reads the tokenizer.
+    /// The class that reads the tokenizer.
     pub(crate) class: Class,
-    /// The added tokens by the ids that the files give them. Added in this order, they get the next free ids.
+    /// The added tokens by their ids in the files. They are added in this order and get the next free ids.
     pub(crate) added: BTreeMap<u64, Added>,
-    /// Whether `added` is a list from which nothing is missing: `added_tokens_decoder`.
+    /// Whether `added` is complete: it comes from `added_tokens_decoder`.
     pub(crate) listed: bool,
-    /// The tokens that have names: `bos_token` and so on.
+    /// The named tokens: `bos_token` and so on.
     pub(crate) named: Vec<(String, Added)>,
-    /// Other special tokens; none where no file lists any.
+    /// The other special tokens. `None` if no file lists any.
     pub(crate) extra: Option<Vec<Added>>,
-    /// Those that special_tokens_map.json lists by transformers 4's name, which count where there are no others.
+    /// The tokens that special_tokens_map.json lists under transformers 4's name. They are used if there are no others.
     pub(crate) additional: Option<Vec<Added>>,
-    /// Whether the text after each added token begins anew (`legacy`).
+    /// Whether the text after each added token is tokenized as a new text (`legacy`).
     pub(crate) legacy: Option<bool>,
-    /// Whether a text begins with a space that is not there (`add_prefix_space`).
+    /// Whether a space is added at the beginning of a text (`add_prefix_space`).
     pub(crate) prefix_space: Option<bool>,
-    /// Whether the beginning and the end of a text get a token, where one of the two is told.
+    /// Whether a token is added at the beginning and at the end of a text, if a file sets one of the two.
     pub(crate) around: Option<(bool, bool)>,
     /// `chat_template` of tokenizer_config.json.
     pub(crate) template: Option<Value>,
 }
 
-/// The texts of the files.
+/// The contents of the files.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Texts<'a> {
     /// tokenizer_config.json.
@@ -99,10 +99,10 @@ pub(crate) struct Texts<'a> {
 }
 
 impl Beside {
-    /// What the files in `folder` say; none where they say nothing of a tokenizer.
+    /// Reads the files in `folder`. Returns `None` if they hold no settings of a tokenizer.
     ///
     /// # Errors
-    /// [`Error::Model`] where a file is damaged.
+    /// Returns [`Error::Model`] if a file is damaged.
     pub(crate) fn read(folder: &Path) -> Result<Option<Self>> {
         let text = |name: &str, limit| {
             let path = folder.join(name);
@@ -112,7 +112,7 @@ impl Beside {
             ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"];
         let [config, names, added] =
             [text(config, MAX_CONFIG)?, text(names, MAX_CONFIG)?, text(added, MAX_CONFIG)?];
-        // A config.json that cannot be read is reported where the model is opened.
+        // An unreadable config.json is reported when the model is opened.
         let model = text("config.json", MAX_CONFIG).ok().flatten();
         let model: Map<String, Value> =
             model.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
@@ -129,11 +129,11 @@ impl Beside {
         Self::parse(texts, &model, byte_level, &folder.display().to_string()).map(Some)
     }
 
-    /// What these texts say, of files in the folder `place` whose config.json has the fields `model`. `byte_level`
-    /// tells whether tokenizer.json is of a byte-level tokenizer.
+    /// Parses the contents of files in the folder `place`. `model` holds the fields of its config.json. `byte_level`
+    /// returns whether tokenizer.json belongs to a byte-level tokenizer.
     ///
     /// # Errors
-    /// As [`Beside::read`].
+    /// The errors of [`Beside::read`].
     pub(crate) fn parse(
         texts: Texts<'_>,
         model: &Map<String, Value>,
@@ -150,7 +150,7 @@ impl Beside {
         let bad = |(name, value): (String, Value)| {
             wrong(place, &name, "texts, and objects with `content` and flags", &value.to_string())
         };
-        // What transformers 4 calls additional it calls extra from version 5 on.
+        // transformers 4's "additional" tokens are called "extra" from version 5 on.
         if list_of(&fields, EXTRA).is_none_or(Vec::is_empty)
             && let Some(list) = fields.remove(ADDITIONAL)
         {
@@ -213,14 +213,14 @@ impl Beside {
         })
     }
 
-    /// Whether any token stands outside the tokenizer's file.
+    /// Whether a file other than the tokenizer's own defines tokens.
     pub(crate) fn names_tokens(&self) -> bool {
         !self.added.is_empty() || !self.named.is_empty() || self.extra.is_some() || self.additional.is_some()
     }
 }
 
 impl Added {
-    /// A special token, as transformers makes one of a text.
+    /// A special token as transformers creates it from a string.
     pub(crate) fn new(content: impl Into<String>) -> Self {
         Self {
             content: content.into(),
@@ -245,7 +245,7 @@ fn model_type(model: &Map<String, Value>) -> Option<&str> {
     model.get("model_type").and_then(Value::as_str)
 }
 
-/// The class by which `AutoTokenizer` reads the folder.
+/// The class that `AutoTokenizer` selects for the directory.
 fn class(
     fields: &Map<String, Value>,
     model: &Map<String, Value>,
@@ -254,7 +254,7 @@ fn class(
     let declared = fields.get("tokenizer_class").or_else(|| model.get("tokenizer_class"));
     let declared = declared.and_then(Value::as_str).unwrap_or_default();
     match (model_type(model), declared.strip_suffix("Fast").unwrap_or(declared)) {
-        // What these say of themselves does not count.
+        // The classes that these files declare are ignored.
         (Some("mistral"), _) => Class::Backend,
         (Some("qwen2"), _) | (Some("qwen3"), "") => Class::Qwen2,
         (_, "Qwen2Tokenizer") => Class::Qwen2,
@@ -263,7 +263,7 @@ fn class(
     }
 }
 
-/// The tokens that have names: the usual ones first, then those of this model alone.
+/// The named tokens: first the common ones, then those of this model only.
 fn named(
     fields: &mut Map<String, Value>,
     class: Class,
@@ -303,7 +303,7 @@ fn list_of<'f>(fields: &'f Map<String, Value>, name: &str) -> Option<&'f Vec<Val
     fields.get(name)?.as_array()
 }
 
-/// A token that is a text or an object. An object that is marked as an `AddedToken` has its own flags, any other is
+/// A token given as a string or as an object. An object marked as an `AddedToken` has its own flags; any other is
 /// special.
 fn token(value: &Value) -> Option<Added> {
     match value {
@@ -326,7 +326,7 @@ fn object_token(value: &Value, special: Option<bool>) -> Option<Added> {
     })
 }
 
-/// The text of a token. transformers does not look into an object that is marked as an `AddedToken` here.
+/// The text of a token. transformers does not look into an object marked as an `AddedToken` here.
 fn text_of(value: &Value) -> Option<&str> {
     match value {
         Value::Object(fields) if !fields.contains_key(TYPE) => fields.get("content")?.as_str(),
@@ -334,7 +334,7 @@ fn text_of(value: &Value) -> Option<&str> {
     }
 }
 
-/// A token as an object.
+/// A token as a JSON object.
 fn json(token: &Added) -> Value {
     let Added { content, single_word, lstrip, rstrip, normalized, special } = token;
     serde_json::json!({"content": content, "single_word": single_word, "lstrip": lstrip, "rstrip": rstrip,

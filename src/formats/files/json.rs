@@ -1,14 +1,14 @@
-//! JSON as Python writes and reads it.
+//! JSON in Python's dialect.
 
 use std::borrow::Cow;
 
 use serde::de::DeserializeOwned;
 
-/// The value in the text of a file, as Python's `json` reads it: numbers that are none, which JSON does not have, are
-/// the strings `NaN`, `Infinity` and `-Infinity`.
+/// Parses JSON text like Python's `json`. The values NaN and ±infinity, which JSON does not have, become the strings
+/// `NaN`, `Infinity` and `-Infinity`.
 ///
 /// # Errors
-/// Those of [`serde_json::from_str`].
+/// The errors of [`serde_json::from_str`].
 pub(crate) fn read_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     serde_json::from_str(text).or_else(|error| match quoted(text) {
         Cow::Borrowed(_) => Err(error),
@@ -16,7 +16,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T
     })
 }
 
-/// The text with what JSON does not have for a number in quotes.
+/// The text with the non-JSON numbers put in quotes.
 fn quoted(text: &str) -> Cow<'_, str> {
     let (mut out, mut rest) = (String::new(), text);
     let part_of_word = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
@@ -31,7 +31,7 @@ fn quoted(text: &str) -> Cow<'_, str> {
         let number = word.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit());
         match word {
             "NaN" | "Infinity" | "-Infinity" => out += &format!("\"{word}\""),
-            // Python reads a number past the largest float64 as infinity.
+            // Python parses a number beyond the largest float64 as infinity.
             _ if number && word.parse::<f64>().is_ok_and(f64::is_infinite) => {
                 out += if word.starts_with('-') { "\"-Infinity\"" } else { "\"Infinity\"" };
             }
@@ -43,7 +43,8 @@ fn quoted(text: &str) -> Cow<'_, str> {
     if out == text { Cow::Borrowed(text) } else { Cow::Owned(out) }
 }
 
-/// The length of the string that `text` begins with, quotes included; all of it where the string does not end.
+/// The length of the string at the beginning of `text`, with its quotes. If the string does not end, the length of
+/// `text`.
 fn string_length(text: &str) -> usize {
     let mut escaped = false;
     let end = text.bytes().skip(1).position(|byte| {

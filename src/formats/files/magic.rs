@@ -1,6 +1,6 @@
-//! Telling what a file is by how it begins, for messages about files of a kind that is not read here.
+//! Recognition of file kinds by their first bytes, for messages about unsupported files.
 
-/// What the file that begins with `bytes` seems to be; none where its beginning says nothing.
+/// The probable kind of a file that begins with `bytes`. `None` if it is not recognised.
 pub fn recognise(bytes: &[u8]) -> Option<&'static str> {
     let starts = |magic: &[u8]| bytes.starts_with(magic);
     // llama2.c writes the magic 0x616b3432 ("ak42") and the version as little-endian u32.
@@ -27,7 +27,7 @@ pub fn recognise(bytes: &[u8]) -> Option<&'static str> {
         Some("a safetensors file")
     } else if bytes.trim_ascii_start().first() == Some(&b'{') && !bytes.iter().take(4).any(|&byte| byte == 0)
     {
-        // Text has no zero byte; a small number, with which llama2.c's files begin, has.
+        // Text contains no zero byte. The small number at the beginning of llama2.c's files does.
         Some("a JSON file")
     } else {
         None
@@ -49,7 +49,7 @@ mod tests {
             (b" \n{\"a\": 1}", Some("JSON")),
             (b"\x40\0\0\0\xac\0\0\0\x05\0\0\0", None),
             (b"\x80\x02\x8a\x0a", Some("pickle")),
-            // llama2.c's files of dim 640 and of longest token 123.
+            // llama2.c files with dim 640 and with a longest token of 123 bytes.
             (b"\x80\x02\0\0", None),
             (b"{\0\0\0", None),
             (b"", None),

@@ -1,5 +1,6 @@
-//! Reading files that somebody else wrote, whatever is in them: opened with care, mapped, told by how they begin,
-//! shown in messages. Without `native` the files are those that are given, in memory. `gguf` is here because checkpoints and vocabularies both lie in such files.
+//! Reading of untrusted files: careful opening, mapping, recognition of the kind, display in messages. `gguf` is here
+//! because both checkpoints and vocabularies come in such files. Without
+//! `native`, files are bytes in memory.
 
 pub mod gguf;
 pub mod magic;

@@ -1,10 +1,10 @@
-//! Names and values in files that somebody else wrote, as messages show them.
+//! Names and values from untrusted files, prepared for messages.
 
 use serde_json::Value;
 
 use llama_trace_core::error;
 
-/// A string from a file as it can be shown on a terminal: [`error::printable`], and at most 100 characters of it.
+/// A string from a file, safe to show on a terminal: [`error::printable`], with at most 100 characters.
 pub fn printable(text: &str) -> String {
     let end = text.char_indices().nth(100).map_or(text.len(), |(end, _)| end);
     let mut shown = error::printable(&text[..end]).into_owned();
@@ -14,7 +14,7 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
-/// A JSON value in a few words.
+/// A short description of a JSON value.
 pub fn brief(value: &Value) -> String {
     match value {
         Value::Array(list)

@@ -1,14 +1,14 @@
-//! Where a checkpoint has its vocabulary: what a checkpoint tells, and a tokenizer is made from.
+//! The location of a checkpoint's vocabulary. A checkpoint provides it, and a tokenizer is loaded from it.
 
 use std::path::PathBuf;
 
-/// Where the tokenizer of a checkpoint is, if it is anywhere.
+/// The location of a checkpoint's tokenizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Vocabulary {
-    /// In the program: the text of a tokenizer.json, and what that is called in messages.
+    /// Inside the program: the text of a tokenizer.json, and its name in messages.
     BuiltIn(&'static str, &'static str),
     /// Inside the GGUF file of the weights.
     Inside(PathBuf),
-    /// In the first of these files that is there, the one most particular to the checkpoint first.
+    /// The first existing file in this list, which begins with the most specific one.
     Beside(Vec<PathBuf>),
 }

@@ -1,10 +1,10 @@
-//! A bound on how long a text is split into tokens, whatever a tokenizer's file makes of it.
+//! A time limit for the tokenization of a text, whatever the tokenizer's file contains.
 //!
-//! Sizes are bounded before anything is made of them; time cannot be. A regular expression such as `a(?=.*b)`, or
-//! `(?s)a.*z|.`, reads the rest of the text at each character, and nothing in its form tells it from
-//! `\s*[\r\n]+|\s+`, which reads far as well but goes on from there. A vocabulary of `a`, `aa`, `aaa` and so on is as
-//! slow without any. None of that work can be stopped from outside, so it is done on a thread of its own, which is
-//! left alone where it takes too long; it ends with the process.
+//! Sizes are limited before any work; time cannot be. A regular expression such as `a(?=.*b)`, or `(?s)a.*z|.`, reads
+//! the rest of the text at each character. Its form does not distinguish it from `\s*[\r\n]+|\s+`, which also reads far
+//! but continues from there. A vocabulary of `a`, `aa`, `aaa` and so on is just as slow without a regular expression.
+//! This work cannot be stopped from outside. It therefore runs on a separate thread. A thread that takes too long is
+//! abandoned and ends with the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,36 +15,36 @@ use super::{TextStream, Tokenizer};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 
-/// How long a text may take. The longest text there is takes a published tokenizer a small part of it.
+/// The time limit for a text. A published tokenizer needs a small fraction of it for the longest possible text.
 const MAX_TIME: Duration = Duration::from_secs(60);
 
-/// The bytes of a text that is split where it is asked for: sooner done than a thread starts. fancy-regex gives up a match
-/// after a million steps back, so even there the worst pattern ends.
+/// The maximum size in bytes of a text that is tokenized on the calling thread, because that is faster than starting a
+/// thread. fancy-regex stops after a million backtracking steps, so even the worst pattern ends.
 const SHORT: usize = 64;
 
-/// A tokenizer that gives up a text after [`MAX_TIME`], and where the process is asked to stop.
+/// A tokenizer that abandons a text after [`MAX_TIME`], or when the process is asked to stop.
 pub(super) struct Bounded {
     inner: Arc<dyn Tokenizer>,
-    /// Where its file lies.
+    /// The location of its file.
     place: String,
     time: Duration,
-    /// Whether it has given up a text.
+    /// Whether it has abandoned a text.
     late: AtomicBool,
 }
 
 impl Bounded {
-    /// `inner`, found at `place`, with a bound.
+    /// Wraps `inner`, found at `place`.
     pub(super) fn new(inner: Box<dyn Tokenizer>, place: &str) -> Self {
         Self { inner: inner.into(), place: place.into(), time: MAX_TIME, late: AtomicBool::new(false) }
     }
 
-    /// What `work` makes of the tokenizer and a text.
+    /// Runs `work` on the tokenizer and a text, within the time limit.
     fn within<T: Send + 'static>(
         &self,
         text: &str,
         work: impl FnOnce(&dyn Tokenizer, &str) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        // What was given up goes on: no second one beside it.
+        // The abandoned thread is still running. No second one is started.
         if self.late() {
             return Err(self.too_long(text));
         }
@@ -66,7 +66,7 @@ impl Bounded {
         Error::model("the tokenizer takes too long to split a text into tokens")
             .at(&self.place)
             .expected(format!("at most {} seconds", self.time.as_secs()))
-            .found(format!("a text of {} bytes that was not done by then", text.len()))
+            .found(format!("a text of {} bytes that takes longer", text.len()))
             .next("give a shorter text, another tokenizer with --tokenizer, or token ids")
     }
 }
@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// A tokenizer that waits for somebody who never comes, except for the empty text.
+    /// A tokenizer that blocks forever, except for the empty text.
     struct Slow(Mutex<Receiver<()>>);
 
     impl Tokenizer for Slow {
@@ -188,7 +188,7 @@ mod tests {
             assert_eq!(error.exit_code(), 3);
             let text = error.to_string();
             assert!(text.contains("too long") && text.contains("tokenizer.json"), "{text}");
-            // It holds its lock for ever, so that nobody may begin anew.
+            // It holds its lock forever, so no second call may start.
             assert!(bounded.late() && way(&bounded, "").is_err());
             drop(hold);
         }

@@ -1,34 +1,36 @@
-//! Byte-pair encoding (Sennrich, Haddow and Birch, 2016), the loop that every such tokenizer shares: of all
-//! neighbours that may be merged, those that come first in order are, again and again until none may.
+//! Byte-pair encoding (Sennrich, Haddow and Birch, 2016): the loop that all BPE tokenizers share. Of all adjacent pairs
+//! that may be merged, the pair with the highest priority is merged, until no pair is left.
 //!
-//! A queue holds every possible merge, so that a text of n symbols takes n·log n steps and not n².
+//! A queue holds all possible merges, so a text of n symbols takes n·log n steps, not n².
 
 use std::collections::BinaryHeap;
 
-/// One merge, as it was made.
+/// One executed merge.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step<S, P> {
-    /// Place of the left symbol among those that there were at first; what the two become is there.
+    /// The position of the left symbol among the initial symbols. The merged symbol takes this position.
     pub(super) left: usize,
-    /// Place of the right symbol, which is gone.
+    /// The position of the right symbol, which is removed.
     pub(super) right: usize,
-    /// What the two become.
+    /// The merged symbol.
     pub(super) symbol: S,
-    /// Where the merge stood in the order.
+    /// The priority of the merge.
     pub(super) priority: P,
 }
 
-/// Merges neighbouring `symbols`, the greatest priority first and, of equal ones, the leftmost. `join` says
-/// what two neighbours become, where they may be merged; `watch` sees each merge that is made.
+/// Merges adjacent `symbols`: the highest priority first, and of equal priorities the leftmost pair. `join` returns the
+/// priority and the merged symbol of a pair, if it may be merged. `watch` receives each executed merge.
 ///
-/// There are fewer than 2³² symbols: of a text there may be millions, and places of four bytes take half of the memory.
+/// There are fewer than 2³² symbols. A text may have millions of them, and positions of four bytes take half the
+/// memory.
 pub(super) fn merge<S: Copy, P: Copy + Ord>(
     symbols: Vec<S>,
     mut join: impl FnMut(S, S) -> Option<(P, S)>,
     mut watch: impl FnMut(Step<S, P>),
 ) -> Vec<S> {
     let mut chain = Chain::new(symbols);
-    // Never more than there were pairs at first: each merge leaves one fewer, and what is stale is dropped when the queue is full.
+    // Never more entries than initial pairs: each merge removes a pair, and stale entries are dropped when the queue is
+    // full.
     let mut queue = BinaryHeap::with_capacity(chain.symbols.len());
     let mut offer = |chain: &Chain<S>, queue: &mut BinaryHeap<Candidate<S, P>>, left: usize| {
         let Some(right) = chain.next(left) else { return };
@@ -58,9 +60,9 @@ pub(super) fn merge<S: Copy, P: Copy + Ord>(
 
 /// A merge that was possible when it was queued.
 struct Candidate<S, P> {
-    /// Place of the left symbol.
+    /// The position of the left symbol.
     left: u32,
-    /// Place behind the right symbol.
+    /// The position after the right symbol.
     end: u32,
     symbol: S,
     priority: P,
@@ -86,11 +88,11 @@ impl<S, P: Ord> PartialEq for Candidate<S, P> {
 
 impl<S, P: Ord> Eq for Candidate<S, P> {}
 
-/// Symbols as a doubly linked list in one piece of memory: joining two is O(1), and places keep the order
-/// of the text.
+/// Symbols as a doubly linked list in contiguous memory. Merging two is O(1), and positions keep the order of the text.
 struct Chain<S> {
     symbols: Vec<S>,
-    /// Place of the neighbour on each side; the number of places for none. A dead place points to itself.
+    /// The position of the neighbour on each side, or the number of positions if there is none. A removed position
+    /// points to itself.
     before: Vec<u32>,
     after: Vec<u32>,
 }
@@ -114,8 +116,8 @@ impl<S: Copy> Chain<S> {
         Some(self.before[place] as usize).filter(|&place| place < self.symbols.len())
     }
 
-    /// The two that a merge joins. None where it is stale, as one of them was merged with another neighbour since: they end
-    /// elsewhere then.
+    /// The two symbols of a merge. `None` if it is stale: one of them was merged with another neighbour since, and so
+    /// its end changed.
     fn pair<P>(&self, candidate: &Candidate<S, P>) -> Option<(usize, usize)> {
         let left = candidate.left as usize;
         let right =
@@ -146,7 +148,7 @@ mod tests {
     use proptest::prelude::*;
     use std::cmp::Reverse;
 
-    /// Two symbols become the sum of their numbers, which is allowed by a table; the rank is its place there.
+    /// Two symbols become their sum, if the sum is in the table. The rank is its position there.
     fn join(table: &[u32]) -> impl Fn(u32, u32) -> Option<(Reverse<usize>, u32)> {
         let table = table.to_vec();
         move |a, b| table.iter().position(|&sum| sum == a + b).map(|rank| (Reverse(rank), a + b))

@@ -1,5 +1,5 @@
-//! The vocabulary inside a GGUF file: SentencePiece's with scores (`llama`), or byte-level BPE with merges
-//! (`gpt2`). Texts are split as llama.cpp splits them, special tokens in the text included.
+//! The vocabulary inside a GGUF file: SentencePiece's with scores (`llama`), or byte-level BPE with merges (`gpt2`).
+//! Texts are split as in llama.cpp, including special tokens in the text.
 
 mod cuts;
 
@@ -12,32 +12,32 @@ use crate::files::gguf::{self, Metadata};
 use crate::files::printable;
 use llama_trace_core::error::Result;
 
-/// The most bytes that tokens, and merges, are read from. Llama 3's have 2 and 6 MB.
+/// The maximum size in bytes of the tokens, and of the merges. Llama 3's have 2 and 6 MB.
 const MAX_BYTES: usize = 64 << 20;
-/// The most tokens that are looked for in a text as they stand, the most bytes that one has, and the most
-/// that all have. Llama 3 has 256, with 30 bytes at most.
+/// The maximum number of tokens that are searched verbatim in a text, the maximum size of one in bytes, and of all.
+/// Llama 3 has 256, with at most 30 bytes.
 const MAX_ADDED: (usize, usize, usize) = (1 << 14, 1 << 10, 1 << 20);
 
-/// What kind of token, by `tokenizer.ggml.token_type`.
+/// The type of a token in `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Type {
     Normal,
     /// Never text: unknown and control tokens.
     Special,
-    /// Text that is found before anything else is done.
+    /// Text that is found before the rest is split.
     Added,
     Byte,
 }
 
-/// Every way to cut a text that such a file may name.
+/// Every pre-tokenization that such a file may name.
 pub(super) fn cuts() -> impl Iterator<Item = Cut> {
     cuts::all()
 }
 
-/// Reads the vocabulary of the GGUF file with these bytes, found at `place`; none where it has none.
+/// Reads the vocabulary of the GGUF file with these bytes, found at `place`. Returns `None` if it has none.
 ///
 /// # Errors
-/// [`llama_trace_core::error::Error::Model`] where it is damaged or of a kind that is not read here.
+/// Returns [`llama_trace_core::error::Error::Model`] if the vocabulary is damaged or of an unsupported kind.
 pub(super) fn parse(file: &[u8], place: &str) -> Result<Option<Box<dyn Tokenizer>>> {
     let header = gguf::header(file, place)?;
     let metadata = &header.metadata;
@@ -111,7 +111,7 @@ fn tokens<'a>(metadata: &Metadata<'a>) -> Result<Vec<(&'a [u8], Type)>> {
     Ok(list.texts().zip(types).collect())
 }
 
-/// The token `name`, where `tokenizer.ggml.add_<name>_token`, or else `default`, says that texts have it.
+/// The token `name`, if `tokenizer.ggml.add_<name>_token` requests it. If that key is absent, `default` decides.
 fn around(metadata: &Metadata<'_>, name: &str, default: bool, tokens: usize) -> Result<Option<u32>> {
     if !metadata.flag(&format!("tokenizer.ggml.add_{name}_token"))?.unwrap_or(default) {
         return Ok(None);
@@ -125,7 +125,7 @@ fn around(metadata: &Metadata<'_>, name: &str, default: bool, tokens: usize) -> 
     }
 }
 
-/// A byte-level BPE.
+/// Builds a byte-level BPE.
 fn byte_level(
     metadata: &Metadata<'_>,
     tokens: Vec<(&[u8], Type)>,
@@ -135,7 +135,7 @@ fn byte_level(
     let key = "tokenizer.ggml.pre";
     let pre = metadata.text(key)?.unwrap_or_default();
     let Some((cut, whole, bos)) = cuts::find(pre) else {
-        let expected = "the name of a splitting that is known here";
+        let expected = "the name of a known pre-tokenization";
         let next = "give the model's own tokenizer with --tokenizer FILE (its tokenizer.json), or token ids with --ids";
         return Err(metadata.wrong(key, expected, format!("\"{}\"", printable(pre))).next(next));
     };
@@ -149,7 +149,7 @@ fn byte_level(
     }
     let merge = |text: &[u8]| {
         let text = std::str::from_utf8(text).ok()?;
-        // A token may be a space, but is never empty.
+        // The first token may be a space, but is never empty.
         let at = text.bytes().skip(1).position(|byte| byte == b' ')? + 1;
         Some((text[..at].to_owned(), text[at + 1..].to_owned()))
     };
@@ -176,26 +176,26 @@ fn byte_level(
 /// A SentencePiece vocabulary.
 #[derive(Debug)]
 struct SentencePiece {
-    /// A space is written `▁`.
+    /// The vocabulary, with `▁` for a space.
     pieces: Pieces,
-    /// Control tokens and those that were added, which are looked for in a text.
+    /// Control tokens and added tokens, which are searched in a text.
     found: Specials,
-    /// Those that were added, which are text themselves.
+    /// Added tokens, which are shown as text.
     added: Specials,
     types: Vec<Type>,
     before: Option<u32>,
     after: Option<u32>,
     /// Tokens that end a text.
     ends: Vec<u32>,
-    /// Whether a text, and what follows a special token, begins with a space that is not there.
+    /// Whether a space is added at the beginning of a text and after a special token.
     prefix: bool,
 }
 
 /// A part of a text.
 enum Spelt {
-    /// A token that stands there as it is.
+    /// A token that is found verbatim.
     Token(u32),
-    /// Text as the pieces spell it.
+    /// Text in the spelling of the pieces.
     Text(String),
 }
 
@@ -218,7 +218,7 @@ fn sentencepiece(
     };
     let piece = |((token, kind), score): (&(&[u8], Type), f32)| {
         let kind = match kind {
-            // A byte is known by how its token is spelt.
+            // A byte token is recognised by its spelling.
             Type::Normal => label::byte_token(token).map_or(Kind::Text, Kind::Byte),
             Type::Byte => label::byte_token(token).map_or(Kind::Special, Kind::Byte),
             Type::Special | Type::Added => Kind::Special,
@@ -238,7 +238,7 @@ fn sentencepiece(
 }
 
 impl SentencePiece {
-    /// The bytes that a token is shown as: for a special one its name.
+    /// The bytes that are shown for a token; for a special token, its name.
     fn bytes(&self, id: u32) -> Option<Vec<u8>> {
         let piece = self.pieces.get(id)?;
         Some(match piece.kind {
@@ -248,7 +248,7 @@ impl SentencePiece {
         })
     }
 
-    /// The tokens that stand in `text` as they are, and as the pieces spell it the text between them.
+    /// The tokens found verbatim in `text`, and the text between them in the spelling of the pieces.
     fn parts(&self, text: &str, plain: bool) -> Vec<Spelt> {
         let mut prefix = self.prefix;
         let part = |part: Segment<'_>| match part {
@@ -338,7 +338,7 @@ impl Tokenizer for SentencePiece {
 /// Decodes one text.
 struct Stream<'a> {
     tokenizer: &'a SentencePiece,
-    /// Whether the next space is one that encoding put there.
+    /// Whether the next space is one that encoding added.
     prefix: bool,
 }
 

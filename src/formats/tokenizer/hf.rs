@@ -1,11 +1,11 @@
-//! tokenizer.json, through Hugging Face's `tokenizers` crate; and what other files hold of the same kind, of which the
-//! crate's tokenizer is made here (see [`byte_level`]).
+//! tokenizer.json, read by Hugging Face's `tokenizers` crate. Other files of the same kind are converted to the crate's
+//! tokenizer here (see [`byte_level`]).
 
 pub(super) mod byte_level;
 mod check;
 mod decoder;
 mod folder;
-mod merging;
+mod merge_steps;
 mod pieces;
 mod sizes;
 mod wrong;
@@ -19,7 +19,7 @@ use tokenizers::{PreTokenizedString, PreTokenizer};
 
 use self::check::Checked;
 use self::decoder::Decoding;
-use self::merging::Rules;
+use self::merge_steps::Rules;
 use super::{Stretch, TextStream, TokenBytes, Tokenizer, label};
 use crate::files::{Beside, printable};
 use llama_trace_core::error::{Error, Result};
@@ -27,27 +27,27 @@ use llama_trace_core::threads;
 
 pub(super) use self::folder::{Model, Type, ranks, sentencepiece};
 
-/// A tokenizer of the crate's.
+/// A tokenizer of the `tokenizers` crate.
 pub(super) struct HfTokenizer {
     inner: tokenizers::Tokenizer,
-    /// The same, made when it is first needed, for text in which special tokens are not read.
+    /// The same tokenizer without special tokens, created at first use.
     plain: OnceLock<tokenizers::Tokenizer>,
     checked: Checked,
     special: HashSet<u32>,
     bos: Option<u32>,
     ends: Vec<u32>,
-    /// How the file is read where that is not by the file alone.
+    /// A note about how the file is read, if the file alone does not determine it.
     note: Option<String>,
-    /// What the model merges by, made when it is first to be shown.
+    /// The merge rules of the model, created when they are first shown.
     rules: OnceLock<Rules>,
-    /// Whether a merge is known by the id of what it makes.
+    /// Whether the rank of a merge is the id of its result.
     by_id: bool,
 }
 
-/// Reads the text of a tokenizer.json found at `place`, with what the files beside it say.
+/// Reads the text of a tokenizer.json found at `place`, with the settings of the files beside it.
 ///
 /// # Errors
-/// [`Error::Model`] where it is damaged or has a part that is not read here.
+/// Returns [`Error::Model`] if it is damaged or has an unsupported part.
 pub(super) fn parse(text: &str, place: &str, beside: Option<&Beside>) -> Result<HfTokenizer> {
     let wrong = |(expected, found): (String, String)| {
         Error::model("the tokenizer cannot be read")
@@ -61,7 +61,7 @@ pub(super) fn parse(text: &str, place: &str, beside: Option<&Beside>) -> Result<
         compile_expression();
     }
     let loaded = guarded(|| tokenizers::Tokenizer::from_bytes(text)).and_then(|mut inner| {
-        // A text that is silently cut or filled up is not the text to look at.
+        // A text must not be silently truncated or padded.
         inner.with_truncation(None).map_err(|error| error.to_string())?;
         inner.with_padding(None);
         Ok(inner)
@@ -74,16 +74,17 @@ pub(super) fn parse(text: &str, place: &str, beside: Option<&Beside>) -> Result<
     tokenizer.map_err(|error| wrong(("a tokenizer.json".into(), error)))
 }
 
-/// Has the crate compile GPT-2's expression, which it does once, while the file is read: on another thread, for it takes as long
-/// as reading a small one. Without a thread the first text has it compiled.
+/// Makes the crate compile GPT-2's expression, which happens once. It runs on another thread while the file is read,
+/// because it takes as long as reading a small file. If no thread can be started, the first text triggers the
+/// compilation.
 fn compile_expression() {
     threads::ahead(|| {
         let _ = ByteLevel::default().pre_tokenize(&mut PreTokenizedString::from("a"));
     });
 }
 
-/// The special token that encoding puts before a text, if any: the first one of the empty text, unless a
-/// letter pushes it back, which makes it a token for the end.
+/// The special token that encoding adds before a text, if any. It is the first token of the empty text, and a text of
+/// one letter must begin with it too. Otherwise it is an end token.
 fn leading_special(inner: &tokenizers::Tokenizer) -> std::result::Result<Option<u32>, String> {
     let first = |text: &str| -> std::result::Result<_, String> {
         let encoding = guarded(|| inner.encode(text, true))?;
@@ -94,8 +95,8 @@ fn leading_special(inner: &tokenizers::Tokenizer) -> std::result::Result<Option<
     Ok(empty.filter(|_| empty == letter))
 }
 
-/// Runs a part of the `tokenizers` crate, which panics on some damaged files where it could return an
-/// error: a merge longer than every token, for one.
+/// Runs a part of the `tokenizers` crate. On some damaged files the crate panics instead of returning an error, for
+/// example with a merge that is longer than every token.
 fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Result<T, String> {
     quiet::install();
     match quiet::silenced(|| catch_unwind(AssertUnwindSafe(run))) {
@@ -104,7 +105,7 @@ fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Resul
     }
 }
 
-/// Panics that are caught and reported as errors should not also be printed.
+/// Panics that are caught and reported as errors are not also printed.
 mod quiet {
     use std::cell::Cell;
     use std::panic::{set_hook, take_hook};
@@ -114,7 +115,7 @@ mod quiet {
         static SILENT: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Puts a hook before the present one that passes everything on, except from a silenced thread.
+    /// Installs a panic hook that forwards everything to the previous hook, except from a silenced thread.
     pub(super) fn install() {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
@@ -136,10 +137,10 @@ mod quiet {
 }
 
 impl HfTokenizer {
-    /// What the crate made of a file.
+    /// Wraps the tokenizer that the crate created from a file.
     fn new(inner: tokenizers::Tokenizer, checked: Checked) -> std::result::Result<Self, String> {
         let bos = leading_special(&inner)?;
-        // What was added as a special token once stays one, whatever is said of it later.
+        // A token that was once added as special stays special, whatever follows.
         let added = inner.get_added_vocabulary();
         let special = added.get_added_tokens_decoder().iter();
         let special =
@@ -149,7 +150,7 @@ impl HfTokenizer {
         Ok(Self { inner, plain, checked, special, bos, ends, note, rules, by_id: false })
     }
 
-    /// The crate's tokenizer that reads special tokens, or where `plain` is set the one that does not.
+    /// The crate's tokenizer that reads special tokens, or if `plain` is set, the one that does not.
     fn inner(&self, plain: bool) -> &tokenizers::Tokenizer {
         if !plain {
             return &self.inner;
@@ -161,17 +162,17 @@ impl HfTokenizer {
         })
     }
 
-    /// Checks that normalizing `text` makes nothing out of proportion of it.
+    /// Checks that normalizing `text` does not make it too long.
     fn check(&self, text: &str) -> Result<()> {
         self.checked.growth.check(text.len()).map_err(|(expected, found)| {
-            Error::prompt("the text would grow too long before it is split into tokens")
+            Error::prompt("the text would grow too long when it is normalized")
                 .expected(expected)
                 .found(found)
                 .next("give a shorter text, another tokenizer with --tokenizer, or token ids")
         })
     }
 
-    /// The ids of `text`, with what the post-processor adds where `added` is set.
+    /// The ids of `text`. If `added` is set, the post-processor's tokens are included.
     fn ids(&self, text: &str, plain: bool, added: bool) -> Result<Vec<u32>> {
         self.check(text)?;
         let long = text.len() > pieces::LENGTH;
@@ -181,7 +182,7 @@ impl HfTokenizer {
         let (mut ids, mut after, mut place) = (Vec::new(), Vec::new(), 0);
         for piece in pieces::of(text, pieces::LENGTH, blanks) {
             let encoding = self.whole(piece, place, plain, added && place == 0)?;
-            // What the post-processor puts after the first piece belongs after the last.
+            // The post-processor's tokens after the first piece belong after the last one.
             let own = encoding.get_special_tokens_mask().iter().rposition(|&special| special == 0);
             let (first, rest) = encoding.get_ids().split_at(own.map_or(0, |last| last + 1));
             ids.extend_from_slice(first);
@@ -192,14 +193,14 @@ impl HfTokenizer {
         Ok(ids)
     }
 
-    /// What the crate makes of a text that begins at this place in a longer one.
+    /// The crate's encoding of a text that begins at `place` in a longer one.
     fn whole(&self, text: &str, place: usize, plain: bool, added: bool) -> Result<tokenizers::Encoding> {
         let inner = self.inner(plain);
         let encoding = guarded(|| inner.encode(text, added)).map_err(|error| {
             Error::prompt("the text cannot be split into tokens")
                 .expected("text that the model's vocabulary covers")
                 .found(printable(&error))
-                .next("leave out what the vocabulary lacks, or give token ids")
+                .next("remove the characters that the vocabulary lacks, or give token ids")
         })?;
         if self.checked.drops_unknown {
             check_covered(text, encoding.get_offsets(), place)?;
@@ -218,7 +219,7 @@ impl Tokenizer for HfTokenizer {
     }
 
     fn merges(&self, text: &str, plain: bool) -> Result<Option<Vec<Stretch>>> {
-        merging::stretches(self, text, plain)
+        merge_steps::stretches(self, text, plain)
     }
 
     fn encode_marked(&self, text: &str) -> Result<Vec<u32>> {
@@ -262,7 +263,7 @@ impl Tokenizer for HfTokenizer {
     }
 }
 
-/// Checks that the tokens with these byte ranges stand for every character but white space; the text begins at `place`
+/// Checks that the tokens with these byte ranges cover every character except white space. The text begins at `place`
 /// in a longer one.
 fn check_covered(text: &str, offsets: &[(usize, usize)], place: usize) -> Result<()> {
     let mut covered = vec![false; text.len()];
@@ -315,7 +316,7 @@ mod tests {
             "special_tokens": {token: {"id": token, "ids": [id], "tokens": [token]}}})
     }
 
-    /// Like Llama 3's: byte-level BPE, special tokens last.
+    /// A tokenizer like Llama 3's: byte-level BPE, special tokens last.
     pub(super) fn byte_level() -> Value {
         let mut vocab: serde_json::Map<String, Value> = ["!", "a", "b", "Ġ", "â", "Ĥ", "¬", "Ġa", "âĤ"]
             .iter()
@@ -333,7 +334,7 @@ mod tests {
                 "vocab": vocab, "merges": [["Ġ", "a"], ["â", "Ĥ"], ["a", "b"]]}})
     }
 
-    /// Like Llama 2's: `▁` prepended and for spaces, bytes for what the vocabulary lacks.
+    /// A tokenizer like Llama 2's: `▁` for spaces and before a text, byte tokens for missing characters.
     pub(super) fn pieces() -> Value {
         let mut vocab = serde_json::Map::new();
         for token in ["<unk>", "<s>", "</s>"] {
@@ -410,7 +411,7 @@ mod tests {
         assert_eq!(load(&file).encode("ab a").unwrap(), [10, 9, 7]);
     }
 
-    /// The crate panics here, on a slice: its buffer is as long as the longest token.
+    /// The crate panics here on a slice: its buffer is as long as the longest token.
     #[test]
     fn a_panic_of_the_crate_is_an_error() {
         let mut file = byte_level();

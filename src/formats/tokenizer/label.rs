@@ -1,6 +1,6 @@
 //! Labels of tokens, the same for every kind of tokenizer.
 
-/// The text of a token with `bytes`; every byte that is no UTF-8 on its own as `<0xE2>`.
+/// The text of a token with `bytes`. Every byte that is not UTF-8 by itself is written as `<0xE2>`.
 pub(super) fn of_bytes(bytes: &[u8]) -> String {
     let mut label = String::new();
     for chunk in bytes.utf8_chunks() {
@@ -17,7 +17,7 @@ pub(super) fn unknown(id: u32) -> String {
     format!("#{id}")
 }
 
-/// The byte that a token written `<0xE2>` stands for.
+/// The byte of a token written `<0xE2>`.
 pub(super) fn byte_token(token: &[u8]) -> Option<u8> {
     let digits = token.strip_prefix(b"<0x")?.strip_suffix(b">")?;
     let digits =

@@ -1,21 +1,21 @@
 //! llama2.c's tokenizer.bin: the vocabulary of a SentencePiece BPE model, with scores.
 //!
-//! An int32 with the longest token's length, then for each token a float32 score, an int32 length and
-//! the token's bytes. The number of tokens is not in the file; the model knows it. Text is split as by
-//! `encode` of llama2.c's run.c, which follows SentencePiece.
+//! The file has an int32 with the longest token's length. Then each token has a float32 score, an int32 length and its
+//! bytes. The number of tokens is not in the file; it is known from the model. Text is split as in `encode` of
+//! llama2.c's run.c, which follows SentencePiece.
 
 use super::merges::{Stretch, Way};
 use super::spm::{Kind, Piece, Pieces};
 use super::{MAX_VOCAB, TextStream, TokenBytes, Tokenizer, label};
 use llama_trace_core::error::{Error, Result};
 
-/// Beginning of text; run.c's `1`.
+/// Beginning of text, `1` in run.c.
 const BOS: u32 = 1;
-/// End of text; run.c's `2`.
+/// End of text, `2` in run.c.
 const EOS: u32 = 2;
-/// How chat templates write them.
+/// Their spelling in chat templates.
 const MARKS: [(&str, u32); 2] = [("<s>", BOS), ("</s>", EOS)];
-/// The token of byte b is b + 3: they follow `<unk>`, `<s>` and `</s>`.
+/// The token of byte b is b + 3, after `<unk>`, `<s>` and `</s>`.
 const FIRST_BYTE: usize = 3;
 /// The vocabulary of a tokenizer.bin.
 #[derive(Debug)]
@@ -23,10 +23,10 @@ pub(super) struct Llama2cTokenizer {
     pieces: Pieces,
 }
 
-/// Reads the `vocab` tokens of a tokenizer.bin found at `place`, or all where no model says how many.
+/// Reads a tokenizer.bin found at `place`: its `vocab` tokens, or all tokens if there is no model.
 ///
 /// # Errors
-/// [`Error::Model`] where the file has not exactly `vocab` tokens, or a length passes its end.
+/// Returns [`Error::Model`] if the file does not have exactly `vocab` tokens, or a length reaches past its end.
 pub(super) fn parse(bytes: &[u8], vocab: Option<usize>, place: &str) -> Result<Llama2cTokenizer> {
     let wrong = |what: &str, found: String| {
         let expected = match vocab {
@@ -42,7 +42,7 @@ pub(super) fn parse(bytes: &[u8], vocab: Option<usize>, place: &str) -> Result<L
     let cut_off = |id: usize| {
         wrong("the tokenizer file is cut off or of another kind", format!("its end in token {id}"))
     };
-    // The longest length, which is counted here instead.
+    // The stored maximum length is skipped; it is computed below instead.
     let (_, mut rest) = bytes.split_first_chunk::<4>().ok_or_else(|| cut_off(0))?;
     let mut pieces = Vec::new();
     for id in 0..vocab.unwrap_or(MAX_VOCAB) {
@@ -64,7 +64,7 @@ pub(super) fn parse(bytes: &[u8], vocab: Option<usize>, place: &str) -> Result<L
     Ok(Llama2cTokenizer { pieces: Pieces::new(pieces) })
 }
 
-/// What the token `id`, with these bytes, stands for.
+/// The kind of the token `id` with these bytes.
 fn kind(id: usize, token: &[u8]) -> Kind {
     match label::byte_token(token) {
         Some(byte) if id == FIRST_BYTE + usize::from(byte) => Kind::Byte(byte),
@@ -78,8 +78,8 @@ impl Llama2cTokenizer {
         self.pieces.get(id).map(|piece| &*piece.bytes)
     }
 
-    /// What is split into tokens for `text`: a space goes before it, as by SentencePiece's
-    /// `add_dummy_prefix`, so that a word is the same at the start as in the middle.
+    /// The text that is split into tokens. A space is added before `text`, like SentencePiece's `add_dummy_prefix`. A
+    /// word is then the same at the beginning as in the middle.
     fn prefixed(text: &str) -> String {
         if text.is_empty() { String::new() } else { format!(" {text}") }
     }
@@ -92,7 +92,7 @@ impl Tokenizer for Llama2cTokenizer {
         Ok(ids)
     }
 
-    /// run.c knows no names of special tokens: the text is plain in any case.
+    /// run.c does not recognise names of special tokens, so the text is plain in any case.
     fn encode_plain(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
         self.pieces.split(&Self::prefixed(text), &mut ids)?;
@@ -110,7 +110,7 @@ impl Tokenizer for Llama2cTokenizer {
         Ok(Some(stretches))
     }
 
-    /// The two special tokens of Llama 2's format; each piece between them is a text of its own.
+    /// The two special tokens of Llama 2's format. Each piece between them is encoded as a separate text.
     fn encode_marked(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
         let mut rest = text;
@@ -133,7 +133,7 @@ impl Tokenizer for Llama2cTokenizer {
         Some(BOS)
     }
 
-    /// run.c stops at 1, which separated the texts it was trained on; 2 is `</s>`.
+    /// run.c stops at 1, the separator of the training texts; 2 is `</s>`.
     fn ends(&self) -> Vec<u32> {
         vec![BOS, EOS]
     }
@@ -145,7 +145,7 @@ impl Tokenizer for Llama2cTokenizer {
     fn label(&self, id: u32) -> String {
         match (id, self.token(id)) {
             (_, None) => label::unknown(id),
-            // Stored with line feeds around them, for run.c to print.
+            // The file has line feeds around them, for run.c to print.
             (BOS | EOS, Some(token)) => label::of_bytes(token.trim_ascii()),
             (_, Some(token)) => match label::byte_token(token) {
                 Some(byte) => label::of_bytes(&[byte]),
@@ -159,10 +159,10 @@ impl Tokenizer for Llama2cTokenizer {
     }
 }
 
-/// run.c's `decode`, one token after the other.
+/// run.c's `decode`, token by token.
 struct Stream<'a> {
     tokenizer: &'a Llama2cTokenizer,
-    /// Whether the token before was BOS, after which one leading space is the dummy prefix.
+    /// Whether the previous token was BOS. A leading space after it is the dummy prefix.
     after_bos: bool,
 }
 

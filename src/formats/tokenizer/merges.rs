@@ -1,58 +1,58 @@
-//! How byte-pair encoding arrives at the tokens of a text, to be looked at.
+//! The steps by which byte-pair encoding reaches the tokens of a text, for display.
 
-/// A stretch of text that is split by itself: no token reaches from one into the next.
+/// A stretch of text that is split separately (a pre-token). No token crosses its boundaries.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stretch {
-    /// What it begins with, as labels: its characters or bytes, or the one token that it is.
+    /// The labels of its initial parts: its characters or bytes, or the single token.
     pub parts: Vec<String>,
-    /// How it comes to its tokens.
+    /// How it is turned into tokens.
     pub way: Way,
-    /// The merges in the order in which they are made.
+    /// The merges in the order of their execution.
     pub merges: Vec<Merge>,
-    /// The tokens in the end.
+    /// The resulting tokens.
     pub ids: Vec<u32>,
 }
 
-/// How a stretch comes to its tokens.
+/// How a stretch is turned into tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Neighbours are merged.
+    /// Adjacent parts are merged.
     Merged,
-    /// It is a token as a whole, and such a stretch is never split.
+    /// The whole stretch is a token. Such a stretch is never split.
     Whole,
-    /// It is a special token, which no text is merged into.
+    /// The stretch is a special token. Text is never merged into one.
     Special,
 }
 
-/// Two neighbours that become one.
+/// A merge of two adjacent parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Merge {
-    /// Place of the left one in [`Stretch::parts`]; what the two become is there from now on.
+    /// The position of the left part in [`Stretch::parts`]. The merged part takes this position.
     pub left: usize,
-    /// Place of the right one, which is gone.
+    /// The position of the right part, which is removed.
     pub right: usize,
-    /// The label of what they become.
+    /// The label of the merged part.
     pub text: String,
-    /// Why these two and now.
+    /// The priority that selected this merge.
     pub priority: Priority,
 }
 
-/// Where a merge stands in the order.
+/// The priority of a merge.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Priority {
-    /// Place in the list of merges or tokens: the lowest first.
+    /// The position in the list of merges or tokens; the lowest comes first.
     Rank(u32),
-    /// Score of what the two become: the highest first.
+    /// The score of the merged token; the highest comes first.
     Score(f32),
 }
 
 impl Stretch {
-    /// A stretch that is one token.
+    /// A stretch that is a single token.
     pub(super) fn token(way: Way, id: u32, label: String) -> Self {
         Self { parts: vec![label], way, merges: Vec::new(), ids: vec![id] }
     }
 
-    /// The parts that are left after the first `merges` merges.
+    /// The parts after the first `merges` merges.
     pub fn after(&self, merges: usize) -> Vec<&str> {
         let mut parts: Vec<Option<&str>> = self.parts.iter().map(|part| Some(part.as_str())).collect();
         for merge in &self.merges[..merges] {

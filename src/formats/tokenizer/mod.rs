@@ -1,7 +1,7 @@
-//! Text to token ids and back.
+//! Conversion of text to token ids and back.
 //!
-//! [`find`] makes the tokenizer that belongs to a checkpoint. Everything else here is one trait, so that
-//! the rest of the program never asks what kind of file it came from.
+//! [`find`] loads the tokenizer of a checkpoint. All tokenizers implement one trait, so the rest of the program does
+//! not depend on the kind of file.
 
 mod bounded;
 mod bpe;
@@ -30,19 +30,19 @@ use utf8::Utf8Stream;
 
 /// A vocabulary with the rules to split text into its tokens.
 pub trait Tokenizer: Send + Sync {
-    /// The ids of `text`, beginning-of-text token first where the checkpoint's own rules add one. Where the
-    /// text has the name of a special token, that token is meant.
+    /// The ids of `text`, with the beginning-of-text token first if the checkpoint's rules add one. The name of a
+    /// special token in the text is encoded as that token.
     ///
     /// # Errors
-    /// [`llama_trace_core::error::Error::Prompt`] where the text has a part that no token stands for.
+    /// Returns [`llama_trace_core::error::Error::Prompt`] if a part of the text has no token.
     fn encode(&self, text: &str) -> Result<Vec<u32>>;
 
-    /// The ids of a text that has its special tokens written out, as a chat template writes them: they are
-    /// read as those tokens, and no beginning-of-text token is added. A tokenizer that does not look for
-    /// special tokens in a text takes their names for text like any other.
+    /// The ids of a text with written-out special tokens, as a chat template produces it. The names are encoded as
+    /// those tokens, and no beginning-of-text token is added. A tokenizer that does not search for special tokens
+    /// treats their names as ordinary text.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// The errors of [`Tokenizer::encode`].
     fn encode_marked(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = self.encode(text)?;
         if self.bos().is_some() && ids.first().copied() == self.bos() {
@@ -51,101 +51,100 @@ pub trait Tokenizer: Send + Sync {
         Ok(ids)
     }
 
-    /// The ids of `text` alone: no token is added, and the name of a special token is text like any other.
+    /// The ids of `text` alone. No token is added, and the name of a special token is ordinary text.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// The errors of [`Tokenizer::encode`].
     fn encode_plain(&self, text: &str) -> Result<Vec<u32>>;
 
-    /// The names that [`Tokenizer::encode_marked`] reads as special tokens and
-    /// [`Tokenizer::encode_plain`] as text.
+    /// The names that [`Tokenizer::encode_marked`] encodes as special tokens and [`Tokenizer::encode_plain`] as text.
     fn specials(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// How merging arrives at what [`Tokenizer::encode`] gives, or where `plain` is set at what
-    /// [`Tokenizer::encode_plain`] does: the ids of all stretches in order are those. None where the
-    /// tokenizer is of a kind that merges nothing, or does not tell.
+    /// The merges that lead to the result of [`Tokenizer::encode`], or if `plain` is set, of
+    /// [`Tokenizer::encode_plain`]. The ids of all stretches in order are that result. `None` if this kind of tokenizer
+    /// does not merge or cannot report merges.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// The errors of [`Tokenizer::encode`].
     fn merges(&self, text: &str, plain: bool) -> Result<Option<Vec<Stretch>>> {
         let _ = (text, plain);
         Ok(None)
     }
 
-    /// The beginning-of-text token, where [`Tokenizer::encode`] adds one.
+    /// The beginning-of-text token, if [`Tokenizer::encode`] adds one.
     fn bos(&self) -> Option<u32>;
 
-    /// The tokens that end a text by the tokenizer's own rules, for checkpoints that name none.
+    /// The tokens that end a text by the tokenizer's own rules, for checkpoints that define none.
     fn ends(&self) -> Vec<u32> {
         Vec::new()
     }
 
-    /// Number of ids, special ones included.
+    /// The number of ids, including special ones.
     fn vocab_size(&self) -> usize;
 
-    /// One token as text to label an axis with: a leading space is kept, special tokens by their name,
-    /// bytes that are no UTF-8 on their own as `<0xE2>`; for an id outside the vocabulary `#id`.
+    /// One token as text, for the label of an axis. A leading space is kept. Special tokens are shown by name, and
+    /// bytes that are not UTF-8 by themselves as `<0xE2>`. An id outside the vocabulary is shown as `#id`.
     fn label(&self, id: u32) -> String;
 
-    /// The bytes of the longest token's label.
+    /// The size in bytes of the longest label.
     fn longest(&self) -> usize {
         (0..self.vocab_size() as u32).map(|id| self.label(id).len()).max().unwrap_or(0)
     }
 
-    /// How its files are read, where other programs read them in another way.
+    /// A note about how its files are read, if other programs read them differently.
     fn note(&self) -> Option<&str> {
         None
     }
 
-    /// Whether a text was given up because it took too long; the work on it goes on until the process ends.
+    /// Whether a text was abandoned because it took too long. The work on it continues until the process ends.
     fn late(&self) -> bool {
         false
     }
 
-    /// A decoder that turns ids into text as they come.
+    /// A decoder that turns ids into text incrementally.
     fn stream(&self) -> TextStream<'_>;
 }
 
-/// What each kind of tokenizer has of its own for decoding one text.
+/// The decoder state of one kind of tokenizer for one text.
 trait TokenBytes {
-    /// The bytes that `id` adds, which are none for a special token. They need not be whole characters.
+    /// The bytes that `id` adds; empty for a special token. They need not be whole characters.
     fn bytes(&mut self, id: u32) -> Vec<u8>;
 }
 
-/// What a token adds to a text.
+/// The contribution of a token to a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// Its bytes, which need not be whole characters, nor UTF-8 at all.
+    /// Its bytes, which need not be whole characters or valid UTF-8.
     pub bytes: Vec<u8>,
-    /// The characters that are complete with it.
+    /// The characters that it completes.
     pub text: String,
 }
 
 impl Piece {
-    /// Adds what the next token adds.
+    /// Appends the contribution of the next token.
     pub fn push(&mut self, next: &Self) {
         self.bytes.extend_from_slice(&next.bytes);
         self.text.push_str(&next.text);
     }
 }
 
-/// The longest text that is split into tokens, in bytes: a million tokens of common text. The worst splitting, where
-/// every character is a part of its own, takes about 350 times as much memory.
+/// The maximum size in bytes of a text that is split into tokens: a million tokens of common text. In the worst case,
+/// when every character is a separate part, splitting takes about 350 times as much memory.
 pub const MAX_TEXT: usize = 4 << 20;
 
-/// Checks that a text of so many bytes may be split into tokens, which takes hundreds of times as much memory: a
-/// model with a context of `context` tokens cannot read more than as many of its longest tokens, and nobody more
-/// than [`MAX_TEXT`].
+/// Checks that a text of this size may be split into tokens, which takes hundreds of times as much memory. A model with
+/// a context of `context` tokens cannot read more than that many of its longest tokens. Without a context the limit is
+/// [`MAX_TEXT`].
 ///
 /// # Errors
-/// [`llama_trace_core::error::Error::Prompt`] where it may not.
+/// Returns [`llama_trace_core::error::Error::Prompt`] if the text is too long.
 pub fn check_length(tokenizer: &dyn Tokenizer, bytes: usize, context: Option<usize>) -> Result<()> {
     let wrong = |what: &str, expected: String| {
         Error::prompt(what).expected(expected).found(format!("{bytes} bytes")).next("give a shorter text")
     };
-    // Every token has a byte; only then is it worth looking for the longest.
+    // Every token has at least one byte. Only if that could exceed the context, the longest token is computed.
     if let Some(context) = context.filter(|&context| context < bytes) {
         let longest = tokenizer.longest();
         let most = context.saturating_mul(longest);
@@ -155,13 +154,13 @@ pub fn check_length(tokenizer: &dyn Tokenizer, bytes: usize, context: Option<usi
         }
     }
     if bytes > MAX_TEXT {
-        let what = "the text is longer than any that is split into tokens";
+        let what = "the text is longer than the limit for tokenization";
         return Err(wrong(what, format!("at most {MAX_TEXT} bytes")));
     }
     Ok(())
 }
 
-/// Decodes one text, token by token.
+/// A decoder for one text, token by token.
 pub struct TextStream<'a> {
     tokens: Box<dyn TokenBytes + 'a>,
     utf8: Utf8Stream,
@@ -172,8 +171,8 @@ impl<'a> TextStream<'a> {
         Self { tokens: Box::new(tokens), utf8: Utf8Stream::default() }
     }
 
-    /// What `id` adds. Both parts may be empty: special tokens have none, and of a token that ends in the middle
-    /// of a UTF-8 character the text waits for the rest of it.
+    /// The contribution of `id`. Both parts may be empty: special tokens add nothing. If a token ends inside a UTF-8
+    /// character, the text is delayed until the character is complete.
     pub fn piece(&mut self, id: u32) -> Piece {
         let bytes = self.tokens.bytes(id);
         let text = self.utf8.push(&bytes);
@@ -185,19 +184,18 @@ impl<'a> TextStream<'a> {
         self.piece(id).text
     }
 
-    /// The text that is still held back at the end, with the replacement character for an incomplete one.
+    /// The text that is still delayed at the end, with the replacement character for an incomplete character.
     pub fn finish(&mut self) -> String {
         self.utf8.finish()
     }
 }
 
-/// The tokenizer of a model with this configuration: the file at `path`, or else the one in its `vocabulary`. None
-/// where there is none to be found; such a model takes ids only. A text that takes it too long is given up, with an
-/// [`Error::Model`].
+/// The tokenizer of a model with this configuration: the file at `path`, or else the one in its `vocabulary`. `None` if
+/// there is none; the model then accepts only ids. A text that takes too long is abandoned with an [`Error::Model`].
 ///
 /// # Errors
-/// [`llama_trace_core::error::Error::Model`] where a file is there and cannot be read as a tokenizer, or does not
-/// fit the model's vocabulary.
+/// Returns [`llama_trace_core::error::Error::Model`] if an existing file cannot be read as a tokenizer, or does not fit
+/// the model's vocabulary.
 pub fn find(
     vocabulary: &Vocabulary,
     config: &ModelConfig,
@@ -223,20 +221,21 @@ pub fn find(
     Ok(found.map(|(tokenizer, place)| bounded(tokenizer, &place)))
 }
 
-/// The tokenizer in the file at `path`, for no model in particular.
+/// The tokenizer in the file at `path`, without a model.
 ///
 /// # Errors
-/// [`llama_trace_core::error::Error::Model`] where it cannot be read as a tokenizer. As with [`find`], a text may take it too long.
+/// Returns [`llama_trace_core::error::Error::Model`] if the file cannot be read as a tokenizer. As with [`find`], a
+/// text that takes too long is abandoned.
 pub fn open(path: &Path) -> Result<Box<dyn Tokenizer>> {
     Ok(bounded(read(path, None)?, &path.display().to_string()))
 }
 
-/// The largest tokenizer.json that is read. Llama 3's has 9 MB.
+/// The maximum size in bytes of a tokenizer.json. Llama 3's has 9 MB.
 const MAX_JSON: u64 = 64 << 20;
-/// The most tokens that a vocabulary may have: as many as a model may have rows in its embedding table.
+/// The maximum number of tokens in a vocabulary, which is also the maximum number of rows in an embedding table.
 const MAX_VOCAB: usize = 1 << 20;
 
-/// What the files beside the tokenizer's file at `path` say, where it has the name by which transformers finds it.
+/// The settings of the files beside the tokenizer's file at `path`, if the file has one of transformers' names.
 fn beside(path: &Path) -> Result<Option<Beside>> {
     match path.file_name().and_then(|name| name.to_str()) {
         Some("tokenizer.json" | "tokenizer.model") => Beside::read(folder_of(path)),
@@ -244,7 +243,7 @@ fn beside(path: &Path) -> Result<Option<Beside>> {
     }
 }
 
-/// Reads a tokenizer file of whatever kind its contents are, for `model` where there is one.
+/// Reads a tokenizer file of any kind, recognised by its contents, for `model` if there is one.
 fn read(path: &Path, model: Option<&ModelConfig>) -> Result<Box<dyn Tokenizer>> {
     let bytes = crate::files::map(path)?;
     let place = path.display().to_string();
@@ -253,12 +252,12 @@ fn read(path: &Path, model: Option<&ModelConfig>) -> Result<Box<dyn Tokenizer>> 
         if let Some(beside) = beside.filter(Beside::names_tokens) {
             return Ok(Box::new(tiktoken::parse_beside(&bytes, &beside, &place)?));
         }
-        // Llama 3 and 3.1 have the same file; the model that scales RoPE is 3.1 or later.
+        // Llama 3 and 3.1 have the same file. A model that scales RoPE is 3.1 or later.
         let llama_3 = model.is_some_and(|model| model.rope_scaling == RopeScaling::None);
         return fitting(Box::new(tiktoken::parse(&bytes, llama_3, &place)?), model, &place);
     }
     if sentencepiece::recognise(&bytes) {
-        // It alone must fit the model; tokens that are added to it may lie beyond the model's rows.
+        // The file alone must fit the model. Added tokens may exceed the model's rows.
         let alone = fitting(Box::new(sentencepiece::parse(&bytes, &place)?), model, &place)?;
         return match beside {
             Some(beside) => Ok(Box::new(sentencepiece::parse_beside(&bytes, &beside, &place)?)),
@@ -277,19 +276,19 @@ fn read(path: &Path, model: Option<&ModelConfig>) -> Result<Box<dyn Tokenizer>> 
         }
         Some("a JSON file") => Ok(Box::new(hf::parse(&read_text(path, MAX_JSON)?, &place, beside.as_ref())?)),
         None => Ok(Box::new(llama2c::parse(&bytes, model.map(|model| model.vocab), &place)?)),
-        Some(kind) => Err(Error::model(format!("the tokenizer is {kind}, which is not read here"))
+        Some(kind) => Err(Error::model(format!("the tokenizer is {kind}, which is not supported"))
             .at(place)
             .expected("a tokenizer.json, a tokenizer.model, a GGUF file, or a llama2.c tokenizer.bin")
             .next("give another file with --tokenizer, or run the model on token ids")),
     }
 }
 
-/// `tokenizer`, found at `place`, as it is handed out: none splits a text without a bound.
+/// `tokenizer`, found at `place`, with a time limit. Every tokenizer gets one.
 fn bounded(tokenizer: Box<dyn Tokenizer>, place: &str) -> Box<dyn Tokenizer> {
     Box::new(Bounded::new(tokenizer, place))
 }
 
-/// Checks that every id of `tokenizer` is one of the model's. It may have fewer: tables are padded.
+/// Checks that every id of `tokenizer` is in the model. There may be fewer ids, because tables are padded.
 fn fitting(
     tokenizer: Box<dyn Tokenizer>,
     model: Option<&ModelConfig>,
@@ -311,7 +310,7 @@ mod tests {
 
     use super::*;
 
-    /// The folder of real files that lies beside the project; none, said aloud, where there is none.
+    /// The folder of real files beside the project. `None`, with a message, if it does not exist.
     pub(super) fn data() -> Option<PathBuf> {
         let folder = std::env::var_os("LLAMA_TRACE_DATA").map_or_else(
             || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
@@ -343,7 +342,7 @@ mod tests {
         assert_eq!(size("tiny-llama-float/tokenizer.json"), 32);
     }
 
-    /// The hard strings of llama.cpp and the ids that `kind` of tokenizer gives them.
+    /// llama.cpp's test strings, and the ids that a tokenizer of this `kind` gives them.
     pub(super) fn hard_strings(folder: &Path, kind: &str) -> Vec<(String, Vec<u32>)> {
         let read = |ending: &str| {
             let path = folder.join(format!("llama.cpp-vocab/ggml-vocab-llama-{kind}.gguf.{ending}"));
@@ -356,7 +355,7 @@ mod tests {
         strings
     }
 
-    /// The ids at which merging arrives, after checking that its parts come together to as many tokens.
+    /// The ids that merging reaches, after a check that the merged parts are no more than the tokens.
     pub(super) fn merged(tokenizer: &dyn Tokenizer, text: &str, plain: bool) -> Vec<u32> {
         let stretches = tokenizer.merges(text, plain).unwrap().unwrap();
         for stretch in &stretches {

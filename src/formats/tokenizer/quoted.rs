@@ -1,34 +1,34 @@
-//! Special tokens' names in what somebody says: `<|eot_id|>` typed into a chat is text about a token, while
-//! the one that the chat template writes is the token.
+//! Names of special tokens in users' messages. `<|eot_id|>` typed into a chat is text about a token; only the one that
+//! the chat template writes is the token.
 //!
-//! A template takes texts apart and puts them together as it likes, so that its output does not show where
-//! a text came from. Therefore a character that nobody has written is put into every such name before, and
-//! looked for afterwards. A text without such names is not touched.
+//! A template may split and rearrange texts freely, so its output does not show the origin of a text. Before rendering,
+//! a character that occurs in none of the texts is therefore inserted into every such name. After rendering, it marks
+//! the names as text. A text without such names is not changed.
 
 use super::Tokenizer;
 use super::special::Specials;
 use llama_trace_core::error::Result;
 
-/// Characters that Unicode gives no meaning, to any program's own use.
+/// Characters without a meaning in Unicode, for the internal use of programs.
 const NONCHARACTERS: std::ops::RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
 
-/// Names of special tokens that are only quoted.
+/// A marker for special tokens' names that are only quoted.
 pub struct Quoted<'t> {
     tokenizer: &'t dyn Tokenizer,
     names: Specials,
-    /// The character that marks a name: none of the texts has it.
+    /// The character that marks a name; it occurs in none of the texts.
     mark: char,
 }
 
 impl<'t> Quoted<'t> {
-    /// What quotes the names in `texts`; none where there is nothing to quote.
+    /// Creates a marker for the names in `texts`. `None` if there are no names.
     pub fn new(tokenizer: &'t dyn Tokenizer, texts: &[&str]) -> Option<Self> {
         let names = Specials::new(tokenizer.specials().into_iter().zip(0..));
         let named = |text: &str| text.char_indices().any(|(at, _)| names.at_start(&text[at..]).is_some());
         if !texts.iter().any(|text| named(text)) {
             return None;
         }
-        // Somebody who writes all of them is not quoted.
+        // A conversation that contains all of these characters is not marked.
         let mark = NONCHARACTERS.clone().find(|&mark| !texts.iter().any(|text| text.contains(mark)))?;
         Some(Self { tokenizer, names, mark })
     }
@@ -45,14 +45,14 @@ impl<'t> Quoted<'t> {
         quoted
     }
 
-    /// The ids of a text into which quoted ones were put: as [`Tokenizer::encode_marked`], but what lies
-    /// between two special tokens and has a quoted name is plain text.
+    /// The ids of a rendered text that contains quoted texts. Like [`Tokenizer::encode_marked`], but a section between
+    /// two special tokens that contains a quoted name is plain text.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// The errors of [`Tokenizer::encode`].
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
-        // What is not encoded yet begins at `from`, and in it the text after the last special token at `start`.
+        // The text from `from` on is not encoded yet. `start` is the position after the last special token.
         let (mut from, mut start, mut at) = (0, 0, 0);
         while at < text.len() {
             match self.special_at(text, at) {
@@ -72,16 +72,16 @@ impl<'t> Quoted<'t> {
         Ok(ids)
     }
 
-    /// The length of the special token that stands at `at` and is not a quoted one.
+    /// The length of the special token at `at`, if there is one and it is not quoted.
     fn special_at(&self, text: &str, at: usize) -> Option<usize> {
         let (length, _) = self.names.at_start(&text[at..])?;
-        // Only a name of one character is still whole where it is quoted.
+        // Only a name of one character is still complete when it is quoted.
         let quoted = text[at..].chars().nth(1) == Some(self.mark);
         (!quoted).then_some(length)
     }
 
-    /// Encodes what comes before the section from `start` to `end`, and the section, if that has a quoted
-    /// name; says whether it has.
+    /// If the section from `start` to `end` contains a quoted name, encodes the text before it and the section. Returns
+    /// whether it did.
     fn section(&self, text: &str, from: usize, start: usize, end: usize, ids: &mut Vec<u32>) -> Result<bool> {
         let section = &text[start..end];
         if !section.contains(self.mark) {
@@ -103,7 +103,7 @@ mod tests {
     use crate::tokenizer::TextStream;
     use proptest::prelude::*;
 
-    /// One token a byte, and three special ones.
+    /// A test tokenizer with one token per byte and three special tokens.
     struct Bytes;
 
     const NAMES: [&str; 3] = ["<s>", "<s><s>", "é"];
@@ -173,7 +173,7 @@ mod tests {
         fn whatever_is_said_is_text(
             said in "[<s>éa]{0,12}", before in "(<s>|[ab]){0,3}", after in "(<s><s>|é|[ab]){0,3}",
         ) {
-            // What the template writes does not run into a name of what is said.
+            // The text of the template does not form a name together with the message.
             let (before, after) = (format!("{before}|"), format!("|{after}"));
             let whole = |said: Vec<u32>| {
                 let [before, after] = [&before, &after].map(|text| Bytes.encode_marked(text).unwrap());

@@ -1,7 +1,7 @@
-//! SentencePiece's tokenizer.model, as Llama 1 and 2 have it: pieces with scores, of kind BPE.
+//! SentencePiece's tokenizer.model of Llama 1 and 2: pieces with scores, of type BPE.
 //!
-//! The file is a protocol buffer, `ModelProto` of sentencepiece_model.proto; only the fields that decide
-//! over ids are looked at. A space is written `▁` in the pieces, and one is put before the text.
+//! The file is a protocol buffer, `ModelProto` of sentencepiece_model.proto. Only the fields that affect ids are read.
+//! In the pieces a space is written `▁`, and one is added before the text.
 
 mod proto;
 
@@ -15,7 +15,7 @@ use llama_trace_core::error::{Error, Result};
 
 use proto::{Field, Value};
 
-/// How SentencePiece writes a space.
+/// SentencePiece's character for a space.
 const SPACE: char = '▁';
 
 /// A tokenizer.model.
@@ -26,27 +26,27 @@ pub(super) struct SentencePiece {
     specials: Specials,
     bos: Option<u32>,
     eos: Option<u32>,
-    /// Whether a space is put before the text.
+    /// Whether a space is added before the text.
     dummy_prefix: bool,
-    /// Whether spaces at both ends go, and of several in a row all but one.
+    /// Whether spaces at both ends, and repeated spaces, are removed.
     remove_extra_spaces: bool,
 }
 
-/// What a model says beside its pieces, with the defaults of sentencepiece_model.proto.
+/// The settings of a model, with the defaults of sentencepiece_model.proto.
 struct Settings {
     /// `TrainerSpec.ModelType`: unigram 1, BPE 2, word 3, character 4.
     model_type: u64,
     unk: i64,
     bos: i64,
     eos: i64,
-    /// What unknown text, the beginning and the end of a text are called.
+    /// The names of the unknown, beginning and end tokens.
     names: [String; 3],
     byte_fallback: bool,
     dummy_prefix: bool,
     remove_extra_spaces: bool,
     escape_spaces: bool,
     space_as_suffix: bool,
-    /// Name of the normalization, where there is one.
+    /// The name of the normalization, if there is one.
     normalization: Option<String>,
 }
 
@@ -68,19 +68,19 @@ impl Default for Settings {
     }
 }
 
-/// Whether a file that begins with `bytes` seems to be a model: its first field is a piece, whose first
-/// field is its text.
+/// Whether a file that begins with `bytes` is probably a model: its first field is a piece, whose first field is its
+/// text.
 pub(super) fn recognise(bytes: &[u8]) -> bool {
     matches!(bytes, [0x0a, length, 0x0a, inner, ..] if length > inner && *length < 0x80)
 }
 
-/// What is wrong with a file: expected, found.
+/// The description of an invalid file: expected, found.
 type Wrong = (String, String);
 
 /// Reads a tokenizer.model found at `place`.
 ///
 /// # Errors
-/// [`Error::Model`] where it is damaged, or of a kind whose ids would be others than SentencePiece's.
+/// Returns [`Error::Model`] if the file is damaged, or if its kind would give other ids than SentencePiece's.
 pub(super) fn parse(bytes: &[u8], place: &str) -> Result<SentencePiece> {
     let made = read(bytes).map(|(pieces, settings)| {
         let pieces: Vec<Piece> = pieces.into_iter().map(|(piece, _)| piece).collect();
@@ -103,10 +103,10 @@ pub(super) fn parse(bytes: &[u8], place: &str) -> Result<SentencePiece> {
     made.map_err(|wrong| cannot_be_read(wrong, place))
 }
 
-/// Reads a tokenizer.model found at `place` as transformers converts it, with what the files beside it say.
+/// Reads a tokenizer.model found at `place` as transformers converts it, with the settings of the files beside it.
 ///
 /// # Errors
-/// As [`parse`].
+/// The errors of [`parse`].
 pub(super) fn parse_beside(bytes: &[u8], beside: &Beside, place: &str) -> Result<HfTokenizer> {
     let (pieces, settings) = read(bytes).map_err(|wrong| cannot_be_read(wrong, place))?;
     let piece = |(piece, kind): (Piece, u64)| {
@@ -205,7 +205,7 @@ fn trainer_spec(bytes: &[u8], settings: &mut Settings) -> std::result::Result<()
                 3 => settings.model_type = value,
                 24 => settings.space_as_suffix = value != 0,
                 35 => settings.byte_fallback = value != 0,
-                // An int32 below 0 is written in ten bytes, as its 64-bit form.
+                // A negative int32 is written in ten bytes, as a 64-bit number.
                 40 => settings.unk = value as i64,
                 41 => settings.bos = value as i64,
                 42 => settings.eos = value as i64,
@@ -237,7 +237,7 @@ fn normalizer_spec(bytes: &[u8], settings: &mut Settings) -> std::result::Result
     Ok(())
 }
 
-/// Names what would make other ids than are computed here.
+/// Rejects settings that would give other ids than those computed here.
 fn refuse(settings: &Settings) -> std::result::Result<(), Wrong> {
     if settings.model_type != 2 {
         let kind = match settings.model_type {
@@ -261,7 +261,7 @@ fn refuse(settings: &Settings) -> std::result::Result<(), Wrong> {
 }
 
 impl SentencePiece {
-    /// The text as the pieces spell it.
+    /// The text in the spelling of the pieces.
     fn normalized(&self, text: &str) -> String {
         let mut text = text.to_owned();
         if self.remove_extra_spaces {
@@ -271,12 +271,12 @@ impl SentencePiece {
             text.insert(0, ' ');
         }
         let text = text.replace(' ', "▁");
-        // Spaces at the end go when they are written `▁`, and with them a `▁` of the text's own.
+        // Spaces at the end are removed after they are written as `▁`. A `▁` of the text itself is removed with them.
         let end = if self.remove_extra_spaces { text.trim_end_matches(SPACE).len() } else { text.len() };
         text[..end].to_owned()
     }
 
-    /// Each stretch of text between special tokens is encoded as SentencePiece would a text.
+    /// Encodes each stretch of text between special tokens as SentencePiece encodes a text.
     fn split(&self, text: &str, plain: bool, ids: &mut Vec<u32>) -> Result<()> {
         for part in self.specials.split(text, plain) {
             match part {
@@ -345,10 +345,10 @@ impl Tokenizer for SentencePiece {
     }
 }
 
-/// SentencePiece's `Decode`, one piece after the other.
+/// SentencePiece's `Decode`, piece by piece.
 struct Stream<'a> {
     tokenizer: &'a SentencePiece,
-    /// Whether no text came yet, so that one space is the one that encoding put there.
+    /// Whether there was no text yet. A space then is the one that encoding added.
     beginning: bool,
 }
 

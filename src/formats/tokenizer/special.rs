@@ -1,4 +1,4 @@
-//! Special tokens in a text: `<|eot_id|>` is one token where it stands, and not eleven characters.
+//! Special tokens in a text: `<|eot_id|>` is one token, not eleven characters.
 
 use std::collections::HashMap;
 
@@ -6,23 +6,23 @@ use std::collections::HashMap;
 #[derive(Debug, Default)]
 pub(super) struct Specials {
     ids: HashMap<String, u32>,
-    /// The lengths that names have, the longest first.
+    /// The lengths of the names, in descending order.
     lengths: Vec<usize>,
-    /// The bytes that names begin with.
+    /// The first bytes of the names.
     first: Vec<u8>,
 }
 
 /// A part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Segment<'a> {
-    /// To be split into tokens; never empty.
+    /// Text to be split into tokens; never empty.
     Text(&'a str),
     /// A special token.
     Special(u32),
 }
 
 impl Specials {
-    /// Special tokens with these names; an empty name is none.
+    /// Creates the set of special tokens with these names. An empty name is skipped.
     pub(super) fn new(names: impl IntoIterator<Item = (String, u32)>) -> Self {
         let mut ids = HashMap::new();
         for (name, id) in names {
@@ -49,7 +49,7 @@ impl Specials {
         self.ids.keys().cloned().collect()
     }
 
-    /// Length and id of the longest special token that `text` begins with.
+    /// The length and the id of the longest special token at the beginning of `text`.
     pub(super) fn at_start(&self, text: &str) -> Option<(usize, u32)> {
         if !self.first.contains(text.as_bytes().first()?) {
             return None;
@@ -57,8 +57,8 @@ impl Specials {
         self.lengths.iter().find_map(|&length| Some((length, self.get(text.get(..length)?)?)))
     }
 
-    /// `text` in parts, from left to right; of special tokens that begin at one place the longest counts.
-    /// Where `plain` is set there are none.
+    /// Splits `text` into segments, from left to right. If several special tokens begin at the same position, the
+    /// longest is used. If `plain` is set, there are no special tokens.
     pub(super) fn split<'a>(&self, text: &'a str, plain: bool) -> Vec<Segment<'a>> {
         let mut parts = Vec::new();
         let (mut from, mut at) = (0, 0);

@@ -1,18 +1,18 @@
-//! SentencePiece's BPE (Kudo and Richardson, 2018): the vocabulary's pieces have scores, and neighbours
-//! in the text are merged while their concatenation is a piece, the best score first and, of equal ones,
-//! the leftmost. Shared by every file format that such a vocabulary comes in.
+//! SentencePiece's BPE (Kudo and Richardson, 2018). The pieces of the vocabulary have scores. Adjacent parts of the
+//! text are merged while their concatenation is a piece: the best score first, and of equal scores the leftmost. All
+//! file formats with such a vocabulary share this code.
 //!
-//! The `tokenizers` crate has no model that gives these ids. Its BPE numbers its merges, so that no two are equal, and
-//! begins with tokens, where SentencePiece begins with characters. Converters (`SentencePieceExtractor` in
-//! transformers) put equal scores in some order, and lose what is said in no merge:
+//! The `tokenizers` crate has no model that gives these ids. Its BPE numbers its merges, so no two are equal. It begins
+//! with tokens, but SentencePiece begins with characters. Converters (`SentencePieceExtractor` in transformers) order
+//! equal scores arbitrarily and lose everything that merges cannot express:
 //!
-//! - pieces of equal score. Vocabularies that were added to Llama's have them by the thousand: the Chinese ones all
-//!   have the score 0. With `今天` and `天气`, `今天气` is `今天` `气`, whatever their order in the file; and runs of
-//!   spaces have one score in Llama 2's own;
-//! - a piece with a character that is none itself: the crate spells the character before it merges;
-//! - pieces of the user's, which merge with nothing, and unused ones, which are taken apart again.
+//! - Pieces of equal score. Vocabularies that were added to Llama's have thousands of them: all Chinese ones have the
+//!   score 0. With the pieces `今天` and `天气`, `今天气` becomes `今天` `气`, whatever their order in the file. Runs of spaces
+//!   have the same score in Llama 2's own vocabulary.
+//! - A piece with a character that is not a piece itself. The crate spells the character in bytes before it merges.
+//! - User-defined pieces, which are never merged, and unused pieces, which are split again.
 //!
-//! So ids and what is shown of merging come from the one loop here.
+//! Ids and the displayed merges therefore come from the loop in this module.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -23,33 +23,33 @@ use super::merges::{Merge, Priority, Stretch, Way};
 use super::special::Specials;
 use llama_trace_core::error::{Error, Result};
 
-/// Merges into a piece with this score or less are never made: llama2.c's `best_score` starts there, and
-/// no vocabulary has such scores.
+/// Merges into a piece with this score or a lower one are never made. llama2.c's `best_score` starts with this value,
+/// and no vocabulary has such scores.
 const LOWEST_SCORE: f32 = -1e10;
 
-/// What a piece stands for.
+/// The kind of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The text that it is made of.
+    /// The text of the piece.
     Text,
-    /// Text that is this piece wherever it stands: it is looked for before anything is merged.
+    /// User-defined text that always becomes this piece. It is searched before any merge.
     User,
-    /// Text, but only on the way to others: what ends as this piece is taken apart again.
+    /// Text that is only an intermediate step. If it remains at the end, it is split again.
     Unused,
-    /// One byte of a character that no piece has.
+    /// One byte of a character that is in no piece.
     Byte(u8),
-    /// No text: unknown, beginning, end. Never found in a text.
+    /// Not text: unknown, beginning, end. Never found in a text.
     Special,
 }
 
 /// One entry of the vocabulary.
 #[derive(Debug)]
 pub(super) struct Piece {
-    /// Its bytes as they are compared with the text; the caller decides how a space is written.
+    /// Its bytes as they are compared with the text. The caller chooses the spelling of a space.
     pub(super) bytes: Arc<[u8]>,
-    /// Where it stands among the merges: the highest first.
+    /// Its priority in merges; the highest comes first.
     pub(super) score: f32,
-    /// What it stands for.
+    /// Its kind.
     pub(super) kind: Kind,
 }
 
@@ -57,31 +57,33 @@ pub(super) struct Piece {
 #[derive(Debug)]
 pub(super) struct Pieces {
     pieces: Vec<Piece>,
-    /// Ids of the pieces that are text.
+    /// The ids of the pieces that are text.
     texts: HashMap<Arc<[u8]>, u32>,
     /// The token of each byte.
     bytes: Box<[Option<u32>; 256]>,
     longest: usize,
     /// The pieces of [`Kind::User`].
     user: Specials,
-    /// Characters that stand side by side in a piece, found when a long text is split. None where a piece is unused: it is
-    /// taken apart as it was last put together, wherever in the text.
+    /// The pairs of characters that are adjacent in a piece, computed when a long text is split. `None` if the
+    /// vocabulary has unused pieces. Such a piece is split in the way it was last merged anywhere in the text, so the
+    /// text must not be cut.
     neighbours: OnceLock<Option<HashSet<(char, char)>>>,
 }
 
-/// How much of a text is merged at once, about, in bytes: merging takes some hundred bytes for each of them.
+/// The approximate number of bytes merged at once. Merging takes some hundred bytes of memory for each.
 const LENGTH: usize = 64 << 10;
 
-/// What merging joins: a stretch of the text, at first a character or a piece of the user's.
+/// A symbol of the merge loop: a stretch of the text, initially a character or a user-defined piece.
 #[derive(Clone, Copy, Debug)]
 struct Symbol {
-    /// The byte where it begins.
+    /// The byte offset of its start.
     from: u32,
-    /// The byte where it ends, and in the highest bit whether it takes no part in merges: of long texts there are millions.
+    /// The byte offset of its end. The highest bit marks a symbol that is never merged. Compact, because long texts
+    /// have millions of symbols.
     to: u32,
 }
 
-/// The bit that marks a symbol that takes no part in merges.
+/// The bit that marks a symbol that is never merged.
 const WHOLE: u32 = 1 << 31;
 
 impl Symbol {
@@ -93,18 +95,18 @@ impl Symbol {
         self.to & WHOLE != 0
     }
 
-    /// How many bytes it has.
+    /// Its length in bytes.
     fn len(self) -> usize {
         (self.end() - self.from) as usize
     }
 
-    /// What it is of the text.
+    /// Its part of the text.
     fn of(self, text: &str) -> &str {
         &text[self.from as usize..self.end() as usize]
     }
 }
 
-/// A score that can be compared: in the order of numbers, where −0 is the 0 that it equals.
+/// A score with a total order: numeric order, with −0 equal to 0.
 #[derive(Clone, Copy, Debug)]
 struct Score(f32);
 
@@ -129,7 +131,7 @@ impl PartialEq for Score {
 impl Eq for Score {}
 
 impl Pieces {
-    /// A vocabulary; the place of a piece is its id. Of pieces with equal bytes the first one counts.
+    /// Creates a vocabulary. The index of a piece is its id. Of pieces with equal bytes, the first one counts.
     pub(super) fn new(pieces: Vec<Piece>) -> Self {
         let mut bytes = Box::new([None; 256]);
         let (mut texts, mut user, mut longest) = (HashMap::new(), Vec::new(), 0);
@@ -151,32 +153,32 @@ impl Pieces {
         Self { pieces, texts, bytes, longest, user: Specials::new(user), neighbours: OnceLock::new() }
     }
 
-    /// Number of ids.
+    /// The number of ids.
     pub(super) fn len(&self) -> usize {
         self.pieces.len()
     }
 
-    /// The piece `id`; none outside the vocabulary.
+    /// The piece `id`; `None` outside the vocabulary.
     pub(super) fn get(&self, id: u32) -> Option<&Piece> {
         self.pieces.get(id as usize)
     }
 
-    /// The id of the piece that is this text.
+    /// The id of the piece with this text.
     pub(super) fn lookup(&self, text: &[u8]) -> Option<u32> {
         self.texts.get(text).copied()
     }
 
-    /// Appends the tokens of `text` to `ids`. A character that becomes part of no piece is spelt with the
-    /// tokens of its bytes.
+    /// Appends the tokens of `text` to `ids`. A character that is part of no piece is spelt with the tokens of its
+    /// bytes.
     ///
     /// # Errors
-    /// [`Error::Prompt`] where a character has neither.
+    /// Returns [`Error::Prompt`] if a character has no piece and no byte tokens.
     pub(super) fn split(&self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
         self.split_by(LENGTH, text, ids)
     }
 
-    /// The same, about `length` bytes at a time: a text is cut between characters that are side by side in no piece, which
-    /// are never merged.
+    /// The same, about `length` bytes at a time. The text is cut between characters that are adjacent in no piece,
+    /// because these are never merged.
     fn split_by(&self, length: usize, text: &str, ids: &mut Vec<u32>) -> Result<()> {
         let mut rest = text;
         while !rest.is_empty() {
@@ -188,7 +190,7 @@ impl Pieces {
         Ok(())
     }
 
-    /// The first place after so many bytes of a text at which it may be cut; its end where there is none.
+    /// The first possible cut after `length` bytes of a text, or its end if there is none.
     fn cut(&self, text: &str, length: usize) -> usize {
         let Some(neighbours) = self.neighbours.get_or_init(|| self.find_neighbours()) else {
             return text.len();
@@ -210,7 +212,7 @@ impl Pieces {
             match piece.kind {
                 Kind::Unused => return None,
                 Kind::Text | Kind::User => {
-                    // What is no text is part of none.
+                    // A piece that is not valid UTF-8 is part of no text.
                     let text = std::str::from_utf8(&piece.bytes).unwrap_or_default();
                     neighbours.extend(text.chars().zip(text.chars().skip(1)));
                 }
@@ -220,10 +222,10 @@ impl Pieces {
         Some(neighbours)
     }
 
-    /// The merges that lead from `text` to its tokens; `label` is how a part is shown.
+    /// The merges that lead from `text` to its tokens. `label` formats a part for display.
     ///
     /// # Errors
-    /// As [`Pieces::split`].
+    /// The errors of [`Pieces::split`].
     pub(super) fn stretch(&self, text: &str, label: impl Fn(&str) -> String) -> Result<Stretch> {
         let parts = self.parts(text)?;
         let shown = |part: &Symbol| label(part.of(text));
@@ -236,13 +238,13 @@ impl Pieces {
         Ok(Stretch { parts: labels, way: Way::Merged, merges, ids })
     }
 
-    /// What merging begins with: characters, and pieces of the user's.
+    /// The initial symbols: characters, and user-defined pieces.
     ///
     /// # Errors
-    /// [`Error::Prompt`] where there are more bytes than can be counted.
+    /// Returns [`Error::Prompt`] if the text is too long for 31-bit offsets.
     fn parts(&self, text: &str) -> Result<Vec<Symbol>> {
         if text.len() >= WHOLE as usize {
-            return Err(Error::prompt("the text is longer than any that is split into tokens")
+            return Err(Error::prompt("the text is longer than the limit for tokenization")
                 .expected(format!("fewer than {WHOLE} bytes"))
                 .found(format!("{} bytes", text.len()))
                 .next("give a shorter text"));
@@ -266,7 +268,7 @@ impl Pieces {
         ids: &mut Vec<u32>,
         watch: impl FnMut(Step<Symbol, Score>),
     ) -> Result<()> {
-        // Where an unused piece was put together, by its text: how long the left part was.
+        // For each unused piece that was merged, by its text: the length of its left part.
         let mut unused: HashMap<&str, usize> = HashMap::new();
         let join = |left: Symbol, right: Symbol| {
             let symbol = Symbol { from: left.from, to: right.end() };
@@ -298,11 +300,11 @@ impl Pieces {
         Ok(())
     }
 
-    /// Appends the tokens of the bytes of `character`, which is no piece.
+    /// Appends the byte tokens of `character`, which is not a piece.
     fn spell(&self, character: &str, ids: &mut Vec<u32>) -> Result<()> {
         let tokens = character.bytes().map(|byte| self.bytes[usize::from(byte)]);
         let Some(tokens) = tokens.collect::<Option<Vec<_>>>() else {
-            // `▁` is how SentencePiece writes a space.
+            // `▁` is SentencePiece's character for a space.
             let character = character.replace('▁', " ").chars().next().unwrap_or_default();
             return Err(Error::prompt(format!("the vocabulary has no token for {character:?}"))
                 .expected("text made of the vocabulary's characters; it has no tokens for single bytes")
@@ -314,7 +316,7 @@ impl Pieces {
     }
 }
 
-/// `bytes` with spaces for SentencePiece's `▁`. Every other byte stays as it is, UTF-8 or not.
+/// `bytes` with SentencePiece's `▁` replaced by spaces. All other bytes are unchanged, whether they are UTF-8 or not.
 pub(super) fn spaced(bytes: &[u8]) -> Vec<u8> {
     let chunks = bytes.utf8_chunks();
     chunks.flat_map(|chunk| [chunk.valid().replace('▁', " ").as_bytes(), chunk.invalid()].concat()).collect()
@@ -393,7 +395,7 @@ mod tests {
         assert_eq!(split(&pieces, "abab"), [0, 1, 0, 1]);
     }
 
-    /// The crate's BPE of the same pieces, as `SentencePieceExtractor` in transformers makes it.
+    /// The crate's BPE with the same pieces, as converted by `SentencePieceExtractor` in transformers.
     fn converted(pieces: &[Piece]) -> impl Fn(&str) -> Vec<u32> {
         use tokenizers::Model;
         let texts = pieces.iter().map(|piece| String::from_utf8(piece.bytes.to_vec()).unwrap());
@@ -416,7 +418,7 @@ mod tests {
         move |text| model.tokenize(text).unwrap().into_iter().map(|token| token.id).collect()
     }
 
-    /// Why this module gives the ids: those that are expected here are of sentencepiece 0.2.3.
+    /// The reason for this module. The expected ids are those of sentencepiece 0.2.3.
     #[test]
     fn the_tokenizers_crate_gives_other_ids_than_sentencepiece() {
         // 0 <0xC3>, 1 <0xA9>, 2 a, 3 b, and then these.
@@ -431,10 +433,10 @@ mod tests {
             assert_eq!(split(&Pieces::new(all), text), expected, "{text}");
             assert_ne!(other, expected, "{text}");
         };
-        // Of equal scores the leftmost is merged first; the other order would be wrong for `bab`.
+        // Of equal scores the leftmost is merged first; the opposite order would be wrong for `bab`.
         with([("ba", -1.0, Kind::Text), ("ab", -1.0, Kind::Text)], "aba", &[5, 2]);
         with([("ab", -1.0, Kind::Text), ("ba", -1.0, Kind::Text)], "bab", &[5, 3]);
-        // `é` is no piece, and is merged into one.
+        // `é` is not a piece, but is merged into one.
         with([("aé", -1.0, Kind::Text), ("x", 0.0, Kind::Text)], "aé", &[4]);
         with([("ab", -1.0, Kind::Unused), ("x", 0.0, Kind::Text)], "ab", &[2, 3]);
         with([("bb", -1.0, Kind::User), ("bba", -2.0, Kind::Text)], "abba", &[2, 4, 2]);
@@ -449,7 +451,7 @@ mod tests {
         assert_eq!(stretch.merges[1].priority, Priority::Score(-2.0));
     }
 
-    /// The loop over the whole text, once for each merge, as it stands in llama2.c's run.c.
+    /// The loop of llama2.c's run.c: over the whole text, once for each merge.
     fn split_slowly(pieces: &Pieces, text: &str) -> Vec<u32> {
         let lookup = |text: &str| pieces.lookup(text.as_bytes());
         let mut ids: Vec<u32> = text.chars().map(|c| lookup(&c.to_string()).unwrap()).collect();
@@ -480,7 +482,7 @@ mod tests {
             prop_assert_eq!(split(&pieces, &text), split_slowly(&pieces, &text));
         }
 
-        /// Of a long text some is merged at a time, where that makes no difference.
+        /// A long text is merged in parts only if that makes no difference.
         #[test]
         fn words_have_the_ids_that_they_have_in_the_text(
             tokens in prop::collection::vec(("[ab▁ ]{1,3}", -3_i8..3), 0..6), text in "[ab▁ ]{0,24}", kind in 0_usize..4,

@@ -1,18 +1,19 @@
 //! Llama 3's tokenizer.model: byte-pair encoding over bytes, as in OpenAI's tiktoken.
 //!
-//! Each line of the file is a token in base64 and its rank, which is its id and its place in the order of
-//! merges. A pattern first cuts the text into pieces, roughly words; a piece that is a token is never
-//! split, and in any other the neighbours whose concatenation has the lowest rank are merged first, of equal ones
-//! the leftmost. The pattern and the special tokens are not in the file but in Meta's code (`tokenizer.py` in
-//! llama-models).
+//! Each line of the file is a token in base64 and its rank, which is its id and its priority in merges. A pattern first
+//! splits the text into pieces, roughly words. A piece that is a token is never split. In any other piece, the adjacent
+//! pair whose concatenation has the lowest rank is merged first; of equal ranks, the leftmost. The pattern and the
+//! special tokens are not in the file but in Meta's code (`tokenizer.py` in llama-models).
 //!
-//! The `tokenizers` crate gives the ids. It wants a list of pairs of tokens, each with a place of its own in the order,
-//! where tiktoken merges whatever is a token together: [`merges`] makes the list. One pair for each token is enough,
-//! the last two that it is made of when it stands alone, for no other two that are it together ever meet. Where two
-//! neighbours stand in a text, no merge has reached over their ends; those that were made between follow from their
-//! order and their places alone, so they are the first of those that the two alone go through; and there is one
-//! moment at most at which the two alone are two. (`TikTokenConverter` in transformers takes every cut of a token
-//! into two others: the same ids, and for a token of n bytes up to n pairs.)
+//! The ids come from the `tokenizers` crate. The crate needs a list of token pairs, each with its own priority, but
+//! tiktoken merges any two parts whose concatenation is a token. [`merges`] builds the list. One pair for each token is
+//! enough: the last two parts that it is merged from when it is encoded alone. No other pair with the same
+//! concatenation ever becomes adjacent.
+//!
+//! The reason: consider two adjacent parts in a text whose concatenation is a token. No merge has crossed their outer
+//! ends. The merges between these ends depend only on their order and positions. They are therefore the first merges of
+//! the token encoded alone, and that encoding has two parts at most once. (`TikTokenConverter` in transformers uses
+//! every split of a token into two others: the same ids, but up to n pairs for a token of n bytes.)
 
 use std::cmp::Reverse;
 
@@ -27,12 +28,12 @@ use crate::files::{Beside, printable};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::threads::prelude::*;
 
-/// The longest token, and the most bytes that all have: what one is made of takes its length squared. Llama 3's have
-/// up to 128, and 0.8 MB.
+/// The maximum size of a token in bytes, and of all tokens. Finding the parts of a token takes its length squared.
+/// Llama 3's have up to 128, and 0.8 MB.
 const MAX_BYTES: (usize, usize) = (256, 16 << 20);
-/// Special tokens follow the ranks.
+/// The number of special tokens, which follow the ranks.
 const SPECIALS: u32 = 256;
-/// The special tokens with a meaning in Llama 3; the others are reserved, numbered in order.
+/// The special tokens with a meaning in Llama 3. The others are reserved and numbered in order.
 const LLAMA_3: &[(u32, &str)] = &[
     (0, "<|begin_of_text|>"),
     (1, "<|end_of_text|>"),
@@ -52,12 +53,12 @@ const LLAMA_3_1: &[(u32, &str)] = &[
     (9, "<|eot_id|>"),
     (10, "<|python_tag|>"),
 ];
-/// The token before a text.
+/// The token at the beginning of a text.
 const BEGIN: &str = "<|begin_of_text|>";
-/// Tokens that end a text: of the document, of the message, of the turn.
+/// Tokens that end a text: the end of the document, of the message, of the turn.
 const ENDS: [&str; 3] = ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"];
 
-/// Whether a file that begins with `bytes` seems to be one of ranks: base64, a blank and a number.
+/// Whether a file that begins with `bytes` is probably a file of ranks: base64, a space and a number.
 pub(super) fn recognise(bytes: &[u8]) -> bool {
     let beginning = &bytes[..bytes.len().min(1024)];
     beginning.split(|&byte| byte == b'\n').next().is_some_and(|line| parse_line(line).is_some())
@@ -72,20 +73,20 @@ fn parse_line(line: &[u8]) -> Option<(Vec<u8>, u32)> {
     Some((STANDARD.decode(&line[..blank]).ok().filter(|token| !token.is_empty())?, rank))
 }
 
-/// Reads a file of ranks found at `place`. The special tokens have the names of Llama 3 where `llama_3` is
-/// set, and else those of 3.1 and later.
+/// Reads a file of ranks found at `place`. If `llama_3` is set, the special tokens have Llama 3's names, otherwise
+/// those of 3.1 and later.
 ///
 /// # Errors
-/// [`Error::Model`] where a line is no token with its rank, a token is too long, a rank or a token is missing or there
-/// twice, or a byte has no token.
+/// Returns [`Error::Model`] if a line is not a token with its rank, or if a token is too long. The same if a rank or a
+/// token is missing or repeated, or if a byte has no token.
 pub(super) fn parse(bytes: &[u8], llama_3: bool, place: &str) -> Result<HfTokenizer> {
     parse_with(bytes, &names(if llama_3 { LLAMA_3 } else { LLAMA_3_1 }), place)
 }
 
-/// Reads a file of ranks found at `place`, whose special tokens are those that the files beside it name.
+/// Reads a file of ranks found at `place`, with the special tokens of the files beside it.
 ///
 /// # Errors
-/// As [`parse`].
+/// The errors of [`parse`].
 pub(super) fn parse_beside(bytes: &[u8], beside: &Beside, place: &str) -> Result<HfTokenizer> {
     let wrong = |found| cannot_be_read("tokens that are added to the ranks", found, place);
     hf::ranks(parse_with(bytes, &[], place)?, beside).map_err(wrong)
@@ -99,11 +100,11 @@ fn cannot_be_read(expected: &str, found: String, place: &str) -> Error {
         .next("fetch tokenizer.model again, or give another tokenizer with --tokenizer")
 }
 
-/// Reads a file of ranks, which these special tokens follow.
+/// Reads a file of ranks, followed by these special tokens.
 fn parse_with(bytes: &[u8], names: &[String], place: &str) -> Result<HfTokenizer> {
     let wrong = |expected: &str, found: String| cannot_be_read(expected, found, place);
     let mut lines = Vec::new();
-    // Counted before anything is kept: a line may have five bytes.
+    // Counted before lines are stored, because a line may have only five bytes.
     if bytes.iter().filter(|&&byte| byte == b'\n').count() > MAX_VOCAB {
         return Err(wrong(&format!("at most {MAX_VOCAB} tokens"), "more lines".into()));
     }
@@ -157,7 +158,7 @@ fn parse_with(bytes: &[u8], names: &[String], place: &str) -> Result<HfTokenizer
     parts.build(place)
 }
 
-/// For each token the last two that merging makes it of, where it does. They are spelt in GPT-2's alphabet.
+/// For each token, the last two parts that merging makes it from, if it does. They are spelt in GPT-2's alphabet.
 fn merges(tokens: &[String], ranks: &Vocab) -> Merges {
     let last = |token: &String| {
         let join = |left: Span, right: Span| {
@@ -174,10 +175,10 @@ fn merges(tokens: &[String], ranks: &Vocab) -> Merges {
     tokens.par_iter().filter_map(last).collect()
 }
 
-/// Bytes of a token's spelling: where they begin and end.
+/// The byte range of a part in a token's spelling.
 type Span = (usize, usize);
 
-/// The names of all special tokens: those with a meaning where they are, and reserved ones between.
+/// The names of all special tokens: those with a meaning at their positions, and reserved ones between.
 fn names(meaning: &[(u32, &str)]) -> Vec<String> {
     let mut reserved = 0..;
     let mut name = |at| match meaning.iter().find(|(place, _)| *place == at) {

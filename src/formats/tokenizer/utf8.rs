@@ -1,15 +1,15 @@
-//! Bytes to text, where a character may be cut in two by the end of a token.
+//! Incremental conversion of bytes to text. A token may end inside a character.
 
-/// Collects bytes and gives out the characters that are complete.
+/// Collects bytes and returns the characters that are complete.
 #[derive(Debug, Default)]
 pub(super) struct Utf8Stream {
-    /// The beginning of a character, at most three bytes.
+    /// The incomplete character at the end, at most three bytes.
     pending: Vec<u8>,
 }
 
 impl Utf8Stream {
-    /// The text that `bytes` completes. What can never become UTF-8 turns into the replacement character,
-    /// as in [`String::from_utf8_lossy`]; a beginning that still may waits.
+    /// The text that `bytes` completes. Bytes that can never become UTF-8 are replaced by the replacement character, as
+    /// in [`String::from_utf8_lossy`]. An incomplete character is kept.
     pub(super) fn push(&mut self, bytes: &[u8]) -> String {
         self.pending.extend_from_slice(bytes);
         let mut text = String::new();
@@ -25,14 +25,14 @@ impl Utf8Stream {
             }
         }
         if waiting > 0 {
-            // The last chunk's invalid part ends the bytes, and is only cut off so far.
+            // The last chunk's invalid part is at the end of the bytes and may only be incomplete.
             text.pop();
         }
         self.pending.drain(..self.pending.len() - waiting);
         text
     }
 
-    /// What is left at the end, with the replacement character for an incomplete one.
+    /// The rest at the end, with the replacement character for an incomplete character.
     pub(super) fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()
     }

@@ -15,11 +15,11 @@ const DISTANCE: f64 = 1e-5;
 /// The limit for `attn_heads` in bfloat16 on a device that rounds at other points: two roundings of a weight.
 pub(super) const FUSED: f64 = 1.0 / 128.0;
 
-/// The largest fraction of a stage's values that may round to another bfloat16. It is larger for a device that
-/// truncates its sums: the distance [`CUT_OFF`](llama_trace_engine::backend::CUT_OFF) moves more values past the middle
-/// between two.
-pub(super) fn unequal(cuts_off: bool) -> f64 {
-    if cuts_off { 0.05 } else { 0.01 }
+/// The largest share of a stage's values that may be rounded to another bfloat16: where a device cuts its sums off, so many
+/// more as a distance of [`TRUNCATION_TOLERANCE`](llama_trace_engine::backend::TRUNCATION_TOLERANCE) may carry past the
+/// middle between two.
+pub(super) fn unequal(truncates_sums: bool) -> f64 {
+    if truncates_sums { 0.05 } else { 0.01 }
 }
 
 /// The measure and limit of a stage's distance from its rule.
@@ -172,8 +172,8 @@ impl Verdict {
         Self {
             judge,
             check: Check::new(name, judge.bound()),
-            rounds_on_the_way: backend.keeps_order(Operation::Attention),
-            unequal: unequal(backend.cuts_off()),
+            rounds_on_the_way: backend.bit_exact(Operation::Attention),
+            unequal: unequal(backend.truncates_sums()),
             shares: BTreeMap::new(),
         }
     }

@@ -13,7 +13,9 @@ use llama_trace_core::error::Result;
 use llama_trace_core::explain::{Cell, Exact, Place, Rules};
 use llama_trace_core::ops;
 use llama_trace_core::trace::{Frame, PassDims, Site, Stage};
-use llama_trace_engine::backend::{AttentionShape, Backend, Nobody, ORDERS_APART, Operation, PassRows, Span};
+use llama_trace_engine::backend::{
+    AttentionShape, Backend, NoSink, Operation, PassRows, REORDER_TOLERANCE, Span,
+};
 use llama_trace_engine::model::Model;
 use llama_trace_runs::replay::derive::{derive, values};
 
@@ -92,7 +94,7 @@ impl<'m, B: Backend> Kernels<'m, B> {
                 let mut out = backend.buffer(dims.tokens * run.len())?;
                 backend.matmul(&prepared(backend, dims, x, inputs)?, &cut, None, &mut out)?;
                 let found = read(backend, &out, dims.tokens * run.len())?;
-                let keeps = backend.product_keeps_order(&cut, dims.tokens);
+                let keeps = backend.product_bit_exact(&cut, dims.tokens);
                 one.see(rules, site, outputs, &plain, &found, keeps);
             }
         }
@@ -145,7 +147,7 @@ impl<'m, B: Backend> Kernels<'m, B> {
         let window = site.layer.and_then(|layer| sizes.window_of(layer));
         let shape = AttentionShape { heads, kv_heads, head_dim, window };
         let (q, row) = (values(q), kv_heads * head_dim);
-        let keeps = |backend: &B| backend.keeps_order(Operation::Attention);
+        let keeps = |backend: &B| backend.bit_exact(Operation::Attention);
         self.each_in_order(rules, site, plain, keeps, |backend| {
             let all = pass(backend, PassDims { pass: 0, start: 0, tokens: dims.keys() })?;
             let cache = |x: &[f32]| {
@@ -156,7 +158,7 @@ impl<'m, B: Backend> Kernels<'m, B> {
             let (keys, cached) = (cache(values(keys))?, cache(values(cached))?);
             let mut out = backend.buffer(q.len())?;
             let (q_buffer, pass) = (written(backend, q)?, pass(backend, dims)?);
-            backend.attention(shape, &q_buffer, &pass, 0, &keys, &cached, &mut out, &mut Nobody)?;
+            backend.attention(shape, &q_buffer, &pass, 0, &keys, &cached, &mut out, &mut NoSink)?;
             read(backend, &out, q.len())
         })
     }
@@ -228,7 +230,8 @@ impl<'m, B: Backend> Kernels<'m, B> {
                 }
                 let (distance, at) = sums.distance();
                 let bf16 = one.backend.precision() == Precision::Bf16;
-                let (bound, allowed) = if bf16 { (Judge::Units.bound(), FUSED) } else { (ORDERS_APART, 1.0) };
+                let (bound, allowed) =
+                    if bf16 { (Judge::Units.bound(), FUSED) } else { (REORDER_TOLERANCE, 1.0) };
                 one.check.bound = bound;
                 one.check.see(distance / allowed, || rules.address(Cell { place: Place::Stage(site), at }));
                 continue;
@@ -257,7 +260,7 @@ impl<B: Backend> One<B> {
         outputs: usize,
         plain: &Products,
         found: &[f32],
-        keeps_order: bool,
+        bit_exact: bool,
     ) {
         let count = plain.rows.len();
         let tokens = found.len() / count;
@@ -267,7 +270,7 @@ impl<B: Backend> One<B> {
             (at, found[i], plain.values[of_plain], plain.largest[of_plain])
         });
         let address = |at| rules.address(Cell { place: Place::Stage(site), at });
-        if keeps_order {
+        if bit_exact {
             let different = cells.filter(|(_, found, plain, _)| found.to_bits() != plain.to_bits());
             let first = different.clone().next().map_or(0, |(at, ..)| at);
             return self.check.differ(different.count(), || address(first));
@@ -285,7 +288,7 @@ impl<B: Backend> One<B> {
             let first = Cell { place: Place::Stage(site), at: sums.different().1 };
             self.first = self.first.or((sums.different().0 > 0).then_some(first));
         } else {
-            self.check.bound = ORDERS_APART;
+            self.check.bound = REORDER_TOLERANCE;
             let (distance, at) = sums.distance();
             self.check.see(distance, || address(at));
         }
@@ -296,7 +299,7 @@ impl<B: Backend> One<B> {
     fn finish(mut self, rules: &Rules) -> Check {
         if let (Some(first), (count, others)) = (self.first, self.rounded) {
             let share = others as f64 / count as f64;
-            self.check.see(share / unequal(self.backend.cuts_off()), || rules.address(first));
+            self.check.see(share / unequal(self.backend.truncates_sums()), || rules.address(first));
         }
         self.check
     }

@@ -43,7 +43,7 @@ pub fn is_derived<B: Backend>(backend: &B, stage: Stage) -> bool {
         // The others copy values or build the mask; nothing is computed.
         _ => return true,
     };
-    backend.keeps_order(operation)
+    backend.bit_exact(operation)
 }
 
 /// Rows of a stage: a row is everything along the last axis, numbered over all other axes.

@@ -1,6 +1,5 @@
-//! Attention on the CPU: one thread for each (block of query rows, kv head). The query heads that share a kv
-//! head, and the rows of the block, read its keys and values block by block, so that each block comes from
-//! memory once.
+//! Attention on the CPU. Each work unit is one (block of query rows, kv head). Its rows, and the query heads that share
+//! the kv head, read the keys and values block by block. Each block therefore comes from memory once.
 
 use std::ops::Range;
 
@@ -14,19 +13,19 @@ use llama_trace_core::stop::Stop;
 use llama_trace_core::threads;
 use llama_trace_core::threads::prelude::*;
 
-/// Query rows in a block, where their scores do not take too much room.
+/// Query rows in a block, if their scores do not take too much memory.
 const ROWS: usize = 16;
 
-/// Blocks for each thread, where there are enough rows.
+/// Blocks for each thread, if there are enough rows.
 const PARTS: usize = 4;
 
-/// Scores of a block that fit into the second-level cache beside the keys.
+/// The number of scores of a block that fit into the L2 cache beside the keys.
 const SCORES: usize = 1 << 17;
 
-/// Keys or values that the rows and heads of a block read one after the other, before the next ones.
+/// Keys or values that all rows and heads of a block read before they continue with the next ones.
 const KEYS_AT_ONCE: usize = 128;
 
-/// The parts of one (row, head) that a sink asked for, K values each.
+/// The intermediate results of one (row, head) that a sink wants, K values each.
 #[derive(Default)]
 struct Parts {
     qk: Option<Vec<f32>>,
@@ -35,7 +34,7 @@ struct Parts {
     softmax: Option<Vec<f32>>,
 }
 
-/// What a sink asked for.
+/// The intermediate results that a sink wants.
 #[derive(Clone, Copy)]
 struct Wanted {
     qk: bool,
@@ -44,14 +43,14 @@ struct Wanted {
     softmax: bool,
 }
 
-/// Memory of one thread.
+/// Scratch memory of one thread.
 #[derive(Default)]
 struct Scratch {
     /// (rows, heads of the group, K)
     scores: Vec<f32>,
-    /// Some keys or values as float32.
+    /// A block of keys or values as float32.
     widened: Vec<f32>,
-    /// Some keys, packed.
+    /// A block of keys, packed.
     packed: Vec<Aligned>,
 }
 
@@ -91,7 +90,7 @@ pub(super) fn attention(
         let (first_row, kv_head) = (unit / kv_heads * block, unit % kv_heads);
         let head = Head { stride: kv_heads * head_dim, at: kv_head * head_dim, width: head_dim };
         let visible = |row: usize| visible(start + first_row + row, window);
-        // Keys past the causal edge or before the window are computed only where somebody looks at them.
+        // Keys after the causal edge or before the window are computed only if the sink wants them.
         let computed = |row| if wanted.qk || wanted.scores { 0..all_keys } else { visible(row) };
         let last_row = out.len() - 1;
         let Scratch { scores, widened, packed } = scratch;
@@ -111,7 +110,8 @@ pub(super) fn attention(
                 let first = ((first_row + row) * heads + kv_head * group) * head_dim;
                 let queries = &q[first..first + group * head_dim];
                 if pack {
-                    // The rows of scores of the group's heads, from the part's first key on; the last ends with its row.
+                    // The rows of scores of the group's heads, from the part's first key on. The last row ends with its
+                    // row of `scores`.
                     let of_block = part.start - keys_now.start..part.end - keys_now.start;
                     kernel.isa.qk_packed(
                         queries,
@@ -143,7 +143,7 @@ pub(super) fn attention(
             let masked_scores = keep(wanted.masked_scores, row);
             kernel.isa.softmax(&mut row[visible.clone()]);
             round(&mut row[visible.clone()]);
-            // Outside it, e^−∞ is 0; nobody else reads the rest of the row.
+            // Outside the visible range, e^−∞ is 0. Only the sink reads the rest of the row.
             if wanted.softmax {
                 row[..visible.start].fill(0.0);
                 row[visible.end..].fill(0.0);
@@ -206,13 +206,13 @@ fn blocks(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     range.clone().step_by(KEYS_AT_ONCE).map(move |first| first..(first + KEYS_AT_ONCE).min(range.end))
 }
 
-/// What is in both ranges: empty, but inside `b`, where nothing is.
+/// The intersection of two ranges. If it is empty, the result is an empty range inside `b`.
 fn overlap(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
     let start = a.start.clamp(b.start, b.end);
     start..a.end.clamp(start, b.end)
 }
 
-/// Gives the parts of one (row, head) to the sink, as row `row` of (H, T, K).
+/// Hands the intermediate results of one (row, head) to the sink, as row `row` of (H, T, K).
 fn hand_over(parts: Parts, row: usize, sink: &mut dyn AttentionSink) -> Result<()> {
     let parts = [
         (AttentionPart::Qk, parts.qk),
@@ -228,8 +228,8 @@ fn hand_over(parts: Parts, row: usize, sink: &mut dyn AttentionSink) -> Result<(
     Ok(())
 }
 
-/// Shows the cache (K, G, C) repeated for every query head (K, H, C), where the sink wants it. The
-/// computation itself reads the cache in place.
+/// Shows the cache (K, G, C) repeated for every query head (K, H, C), if the sink wants it. The computation itself
+/// reads the cache in place.
 fn repeat_kv(
     shape: AttentionShape,
     all_keys: usize,

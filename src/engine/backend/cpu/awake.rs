@@ -1,5 +1,5 @@
-//! Threads that stay awake during a pass. A pass of one token hands out some hundred parts, many of a few microseconds, and
-//! rayon's threads fall asleep soon after they find none: waking one takes longer than such a part.
+//! Keeps rayon's threads awake during a pass. A pass of one token has some hundred parallel parts, many of them a few
+//! microseconds long. Rayon's idle threads soon fall asleep, and waking one takes longer than such a part.
 
 use std::cell::Cell;
 use std::num::NonZero;
@@ -9,25 +9,26 @@ use std::time::{Duration, Instant};
 
 use rayon::Yield;
 
-/// How long a thread looks for work before it may sleep: longer than what one thread does alone between two parts.
+/// How long an idle thread looks for work before it may sleep. It is longer than the serial work between two parallel
+/// parts.
 const PATIENCE: Duration = Duration::from_micros(200);
 
 thread_local! {
     static AWAKE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Keeps the other threads of the pool looking for work, until there is none for [`PATIENCE`]. Where there are more of them
-/// than cores, they would take the cores from one another, and sleep as they like.
+/// Keeps the other threads of the pool awake until they find no work for [`PATIENCE`]. It does nothing if there are
+/// more threads than cores: they would then take the cores from one another.
 pub(super) fn keep_awake() {
     static CORES: OnceLock<usize> = OnceLock::new();
     let threads = rayon::current_num_threads();
     let Some(here) = rayon::current_thread_index().filter(|_| threads > 1) else { return };
-    // The system is asked once, and not for a thread that has no others.
+    // The system is asked only once, and never for a pool of one thread.
     if threads > *CORES.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get)) {
         return;
     }
     rayon::spawn_broadcast(move |context| {
-        // The thread of the pass is at work; and one that is awake meets this inside its own loop below.
+        // The calling thread is busy. A thread that is already awake may run this closure inside its own loop below.
         if context.index() == here || AWAKE.replace(true) {
             return;
         }
@@ -56,7 +57,7 @@ mod tests {
             let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             let done = AtomicUsize::new(0);
             let work = || _ = done.fetch_add(1, Ordering::Relaxed);
-            // So many that a loop inside the one before, and so on, would take more stack than there is.
+            // With this many passes, nested loops would overflow the stack.
             const PASSES: usize = 100_000;
             pool.install(|| {
                 for _ in 0..PASSES {

@@ -9,8 +9,8 @@ use super::{Kernel, memory};
 use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::Result;
 
-/// Values (capacity, G, C), as many as were written so far: the room for the others is reserved, and the system gives
-/// the memory when they are. What is written is rounded to the number type; what is read is float32 again.
+/// The values (capacity, G, C) written so far. The rest of the capacity is reserved only, and the system provides that
+/// memory at the first write. Written values are rounded to the number type; read values are float32.
 #[derive(Debug)]
 pub enum Cache {
     /// float32.
@@ -31,7 +31,7 @@ impl Cache {
         })
     }
 
-    /// Writes `x` from value `at` on, for which there is room.
+    /// Writes `x` from value `at` on. There must be room for it.
     pub(super) fn write(&mut self, at: usize, x: &[f32]) {
         let range = at..at + x.len();
         match self {
@@ -41,7 +41,7 @@ impl Cache {
         }
     }
 
-    /// The values in `range` as float32, in `scratch` where they are not that already.
+    /// The values in `range` as float32. They are converted into `scratch` unless they are float32 already.
     pub(super) fn read<'a>(&'a self, range: Range<usize>, scratch: &'a mut Vec<f32>) -> &'a [f32] {
         match self {
             Self::F32(values) => return &values[range],
@@ -57,7 +57,7 @@ impl Cache {
         scratch
     }
 
-    /// The values in `range`.
+    /// A copy of the values in `range`.
     pub(super) fn part(&self, range: Range<usize>) -> Result<Self> {
         fn copy<T: Copy>(values: &[T]) -> Result<Vec<T>> {
             let mut part = memory::reserved(values.len())?;
@@ -71,7 +71,7 @@ impl Cache {
         })
     }
 
-    /// Writes what `from` holds from value `at` on, for which there is room.
+    /// Writes the contents of `from` from value `at` on. There must be room for them.
     pub(super) fn put(&mut self, at: usize, from: &Self) {
         match (self, from) {
             (Self::F32(values), Self::F32(from)) => {
@@ -87,7 +87,7 @@ impl Cache {
         }
     }
 
-    /// Rows `rows` of `head`, (rows, C), and how far apart they begin: in place where they are float32 already.
+    /// The rows `rows` of `head`, (rows, C), and their stride. float32 rows are read in place.
     pub(super) fn rows<'a>(
         &'a self,
         kernel: Kernel,
@@ -112,7 +112,7 @@ impl Cache {
     }
 }
 
-/// The values in `range`, which may be new.
+/// The values in `range`. Extends `values` with `zero` if necessary.
 fn room<T: Copy>(values: &mut Vec<T>, range: Range<usize>, zero: T) -> &mut [T] {
     debug_assert!(range.end <= values.capacity(), "a cache is not written beyond its room");
     if values.len() < range.end {
@@ -121,12 +121,12 @@ fn room<T: Copy>(values: &mut Vec<T>, range: Range<usize>, zero: T) -> &mut [T] 
     &mut values[range]
 }
 
-/// Where the rows of one kv head are.
+/// The memory layout of the rows of one kv head.
 #[derive(Clone, Copy)]
 pub(super) struct Head {
-    /// G·C: from one position to the next.
+    /// G·C: the distance from one position to the next.
     pub(super) stride: usize,
-    /// Where the head begins in a position's row.
+    /// The offset of the head in a position's row.
     pub(super) at: usize,
     /// C.
     pub(super) width: usize,

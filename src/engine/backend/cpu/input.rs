@@ -1,4 +1,4 @@
-//! Activations as the matrix products read them.
+//! Activations in the form that the matrix products read.
 
 use super::Cpu;
 use super::kernel::gemm::Packed;
@@ -11,48 +11,49 @@ use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
 use llama_trace_core::stop::Stop;
 
-/// Activations, made ready once for all the products that share them.
+/// Activations, prepared once for all the products that share them.
 #[derive(Debug, Default)]
 pub struct Input {
     pub(super) rows: usize,
     pub(super) width: usize,
-    /// The rows that are summed in the plain order, and those that a unit sums in its own, where both are there;
-    /// otherwise the first has all of them.
+    /// The rows summed in the plain order, and the rows that a matrix unit sums in its own order. If there is only one
+    /// kind, the first group holds all rows.
     pub(super) groups: [Group; 2],
-    /// The group of each row, where there are two.
+    /// The group of each row, if there are two groups.
     group_of: Vec<usize>,
     /// All rows, in int8 precision.
     pub(super) quantized: Quantized,
-    /// Rows that were put side by side.
+    /// The rows of one group, copied next to each other.
     gathered: Vec<f32>,
 }
 
-/// Rows that are multiplied in one order.
+/// Rows that are multiplied in the same order.
 #[derive(Debug, Default)]
 pub(super) struct Group {
     pub(super) rows: usize,
-    /// A few rows, [`Spaced`].
+    /// A few rows, stored as [`Spaced`].
     pub(super) values: Vec<Aligned>,
-    /// Many rows, in the order in which a tile reads them.
+    /// Many rows, packed in the order in which a tile reads them.
     pub(super) packed: Packed,
-    /// The same in bfloat16, for the unit that multiplies it, where one does.
+    /// The same rows in bfloat16, if a unit multiplies that type.
     #[cfg(target_arch = "x86_64")]
     pub(super) bf16: bf16_packed::Packed,
     #[cfg(target_arch = "x86_64")]
     pub(super) unit: Option<bf16_unit::Unit>,
 }
 
-/// Rows of activations, and tokens of a span, from which packing them, and the weights, for tiles pays. Fewer rows
-/// are multiplied row by row while a weight is at hand.
+/// The minimum number of rows, and of tokens of a span, for which packing the activations and the weights into tiles is
+/// faster. With fewer rows, each loaded weight is multiplied with one row after the other.
 pub(super) const MIN_PACKED: usize = 16;
 
-/// The same in int8, where packing costs less.
+/// The same number for int8. Packing costs less there.
 const MIN_TILES_Q8: usize = 4;
 
 impl Input {
-    /// Takes `x` (rows, width), every row. `orders` says of how many tokens the order of how many rows is: a unit's
-    /// sums have an order of their own, so whether it multiplies a row depends on the row's own span, and neither on
-    /// the others of the pass nor on how many rows are multiplied (of the head those that somebody looks at).
+    /// Prepares `x` (rows, width), all rows. `orders` yields pairs: a number of rows, and the number of tokens that
+    /// selects their order. A unit has its own order of summation. Whether it multiplies a row depends only on the
+    /// row's own span. It does not depend on the other spans of the pass or on the number of rows (in the head, that
+    /// number depends on the probe).
     pub(super) fn prepare(
         &mut self,
         cpu: &Cpu,
@@ -94,18 +95,18 @@ impl Input {
         Ok(())
     }
 
-    /// The group that multiplies row `row`.
+    /// The group of row `row`.
     pub(super) fn group_of(&self, row: usize) -> usize {
         self.group_of.get(row).copied().unwrap_or(0)
     }
 
-    /// The int8 values (rows, width) and their scales (rows, groups); empty in other precisions.
+    /// The int8 values (rows, width) and their scales (rows, groups). Empty in other precisions.
     pub(super) fn quantized(&self) -> (&[i8], &[f32]) {
         self.quantized.all()
     }
 }
 
-/// Whether many rows of `width` values are multiplied by a unit with an order of its own.
+/// Whether a unit with its own order of summation multiplies many rows of `width` values.
 fn has_unit(kernel: Kernel, precision: Precision, width: usize) -> bool {
     #[cfg(target_arch = "x86_64")]
     return kernel.bf16_unit(precision, width).is_some();
@@ -117,7 +118,7 @@ fn has_unit(kernel: Kernel, precision: Precision, width: usize) -> bool {
 }
 
 impl Group {
-    /// Takes the rows of `x`, for a unit where one is to multiply them.
+    /// Stores the rows of `x`, in the unit's format if `by_unit`.
     fn fill(&mut self, cpu: &Cpu, x: &[f32], width: usize, by_unit: bool, stop: &Stop) -> Result<()> {
         let Cpu { kernel, precision, .. } = *cpu;
         #[cfg(target_arch = "x86_64")]
@@ -128,7 +129,7 @@ impl Group {
                 if precision == Precision::Bf16 {
                     return Ok(());
                 }
-                // In float32 it is for each matrix to say: others than bfloat16's are multiplied in float32.
+                // In float32 each matrix decides: a matrix in another type than bfloat16 is multiplied in float32.
             }
         }
         #[cfg(not(target_arch = "x86_64"))]

@@ -1,4 +1,4 @@
-//! What this machine can do at most: bytes read and numbers multiplied in a second, on all threads.
+//! The limits of this machine: bytes read and numbers multiplied per second, with all threads.
 
 use std::hint::black_box;
 
@@ -12,28 +12,29 @@ use llama_trace_core::threads;
 use llama_trace_core::threads::prelude::*;
 use llama_trace_core::time::Instant;
 
-/// Bytes that are read to measure the bandwidth, at least: several times the last-level cache of common machines.
+/// The minimum number of bytes read for the bandwidth measurement: several times the last-level cache of common
+/// machines.
 const READ_BYTES: usize = 512 << 20;
 
-/// Bytes that are read for each byte of the last-level cache, at least, so that little of them is found there again.
+/// The minimum number of bytes read for each byte of the last-level cache, so that few reads hit the cache.
 const READ_FOR_CACHED: usize = 4;
 
-/// Times that each loop runs; the best counts, since a limit is what can be reached.
+/// The number of runs of each loop. The best run counts, because it shows the limit.
 const TRIES: usize = 3;
 
-/// Rounds of the multiply loop of one thread and try.
+/// Rounds of the multiply loop per thread and run.
 const ROUNDS: usize = 4 << 20;
 
-/// Rounds, and bytes that are read, between two looks at the request to stop.
+/// Rounds, and bytes read, between two checks of the stop request.
 const FEW_ROUNDS: usize = 1 << 16;
 const PIECE: usize = 16 << 20;
 
-/// Measures with the loops of `kernel`, for products made of `multiplied`. Reads `mapped`, the weights where they
-/// lie in a mapped file, if there are enough of them, and otherwise ordinary memory, of which it takes `most` bytes at
-/// most.
+/// Measures with the loops of `kernel`, for products of the type `multiplied`. It reads `mapped`, the weights in a
+/// mapped file, if there are enough of them. Otherwise it reads ordinary memory and allocates at most `most` bytes.
 ///
 /// # Errors
-/// [`llama_trace_core::error::Error::Interrupted`] where the process was asked to stop, and where there is no memory.
+/// Returns [`llama_trace_core::error::Error::Interrupted`] if the process was asked to stop, and an error if there is
+/// not enough memory.
 pub(super) fn measure(
     kernel: Kernel,
     multiplied: Multiplied,
@@ -46,7 +47,7 @@ pub(super) fn measure(
     let (memory, name): (&[&[u8]], _) = if mapped.iter().map(|part| part.len()).sum::<usize>() >= enough {
         (mapped, "the mapped file")
     } else {
-        // The system finds its memory page by page, which takes longer than to read it.
+        // The system provides fresh memory page by page, which takes longer than reading it.
         let taken = enough.min(most);
         grow(&mut ordinary, taken).map_err(|error| {
             error
@@ -69,8 +70,8 @@ pub(super) fn measure(
         }
         Result::Ok(best)
     };
-    // Long runs for each thread let the prefetcher work; short parts let a fast thread help a slow one. Which
-    // width and which help to the prefetcher read fastest is the machine's to say.
+    // Long runs for each thread help the prefetcher. Short parts let a fast thread help a slow one. The best width and
+    // prefetch hint depend on the machine, so all are tried.
     let mut read_time = f64::INFINITY;
     let mut all = Kernel::available();
     all.dedup_by_key(|kernel| kernel.read_width());

@@ -1,4 +1,4 @@
-//! Weight matrices in the number type of their file, and the product with them.
+//! Weight matrices in the number type of their file, and their products.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -21,24 +21,24 @@ use llama_trace_core::tensor::{Dtype, Scales, Tensor};
 use llama_trace_core::threads;
 use llama_trace_core::threads::prelude::*;
 
-/// A matrix (outputs, inputs) where it lies in the file, or quantised from there.
+/// A matrix (outputs, inputs): the file's bytes in place, or a quantised copy.
 #[derive(Clone, Debug)]
 pub struct Matrix {
     tensor: Tensor,
     precision: Precision,
-    /// Those of the tensor's rows that are its own.
+    /// The range of the tensor's rows that belong to this matrix.
     own: (usize, usize),
 }
 
 impl Matrix {
-    /// Over a tensor of two axes. It is copied only where `precision` multiplies in int8 and it is stored as neither
-    /// int8 nor blocks.
+    /// Creates a matrix from a tensor of two axes. It is copied only if `precision` multiplies in int8 and the tensor
+    /// is stored neither as int8 nor in blocks.
     pub(super) fn new(tensor: Tensor, precision: Precision, stop: &Stop) -> Result<Self> {
         assert_eq!(tensor.shape().len(), 2, "a matrix has two axes");
         let own = (0, tensor.shape()[0]);
         let stored = Self { tensor, precision, own };
         match precision {
-            // Blocks are multiplied as they lie there, with groups of activations that divide every block.
+            // Blocks are multiplied as they are stored. The groups of activations divide every block.
             Precision::Q8 { group: GROUP } if stored.tensor.dtype().is_blocks() => Ok(stored),
             Precision::Q8 { group } if stored.tensor.scales().is_none() => stored.quantize(group, stop),
             _ => Ok(stored),
@@ -47,7 +47,7 @@ impl Matrix {
 
     /// The same matrix in int8, quantised on all threads.
     fn quantize(&self, group: usize, stop: &Stop) -> Result<Self> {
-        /// Groups that a thread takes at once.
+        /// The number of groups that a thread quantises at once.
         const GROUPS: usize = 256;
         let (inputs, count) = (self.inputs(), self.tensor.count());
         let mut values = memory::filled(0_i8, count)?;
@@ -74,7 +74,7 @@ impl Matrix {
         Ok(Self { tensor: tensor.unwrap_or_else(|| unreachable!("made for this shape")), ..self.clone() })
     }
 
-    /// What its products multiply, where all rows are its own.
+    /// The tensor that its products multiply. The matrix must not be cut from a larger one.
     pub fn tensor(&self) -> &Tensor {
         &self.tensor
     }
@@ -84,13 +84,13 @@ impl Matrix {
         self.own.1 - self.own.0
     }
 
-    /// The matrix of these of its rows.
+    /// The matrix of some of its rows.
     pub(super) fn cut(&self, rows: Range<usize>) -> Self {
         let first = self.own.0;
         Self { own: (first + rows.start, first + rows.end), ..self.clone() }
     }
 
-    /// Whether a unit of `kernel` multiplies it, in an order of its own, with inputs of many tokens.
+    /// Whether a unit of `kernel` multiplies this matrix, in its own order, with inputs of many tokens.
     pub(super) fn is_for_a_unit(&self, kernel: Kernel) -> bool {
         #[cfg(target_arch = "x86_64")]
         return (kernel.bf16_unit(self.precision, self.inputs()))
@@ -107,7 +107,7 @@ impl Matrix {
         self.tensor.shape()[1]
     }
 
-    /// Some rows, as they are stored.
+    /// Some rows in their stored form.
     fn rows(&self, rows: Range<usize>) -> Rows<'_> {
         let bytes = self.tensor.bytes();
         let length = bytes.len() / self.tensor.shape()[0];
@@ -118,11 +118,11 @@ impl Matrix {
             group: scales.group,
             first_row: rows.start,
         });
-        // In q8 the rest is float32: a row of the embedding table is what its int8 values stand for.
+        // In q8 the rest is float32: a row of the embedding table has the values that its int8 numbers represent.
         Rows { bytes, dtype: self.tensor.dtype(), inputs: self.inputs(), scales, precision: self.precision }
     }
 
-    /// Some rows as whole numbers with their scales, one after the other, where products run in int8.
+    /// Some consecutive rows as integers with their scales, if products run in int8.
     pub(super) fn int8_rows(&self, rows: Range<usize>) -> Option<WholeRows<'_>> {
         let Rows { bytes, inputs, scales, dtype, .. } = self.rows(rows);
         if dtype.is_blocks() && self.precision.group().is_some() {
@@ -140,45 +140,46 @@ impl Matrix {
     }
 }
 
-/// [`blocks::dot`] of a number type that is stored in blocks.
+/// The [`blocks::dot`] function of a block format.
 pub fn dot_of(dtype: Dtype) -> Option<Dot> {
     dtype.is_blocks().then(|| with_format!(dtype, F => blocks::dot::<F> as Dot))
 }
 
-/// The product of a row of blocks with quantised activations and their scales.
+/// The dot product of a row of blocks with quantised activations and their scales.
 type Dot = fn(&[i8], &[f32], &[u8]) -> f32;
 
 thread_local! {
-    /// What a thread multiplies tiles with, kept from one product to the next: memory fresh from the system
-    /// costs a page fault for every 4 KB.
+    /// The tile buffers of a thread, kept between products. Memory fresh from the system costs a page fault for every 4
+    /// KB.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
     #[cfg(target_arch = "x86_64")]
     static BF16: RefCell<bf16_gemm::Scratch> = RefCell::default();
-    /// A row of weights that must be widened.
+    /// A row of weights, widened to float32.
     static ROW: RefCell<Vec<f32>> = RefCell::default();
 }
 
-/// Weight rows that a thread multiplies between two looks at the request to stop, and at once with few tokens: a multiple of
-/// every tile's, but for those of a unit.
+/// The number of weight rows that a thread multiplies between two checks of the stop request, and in one part with few
+/// tokens. It is a multiple of every tile's height, except for those of a unit.
 const ROWS_AT_ONCE: usize = 48;
 
-/// Multiply-adds under which a thread takes all of its share at once.
+/// With fewer multiply-adds than this, a thread takes its whole share at once.
 const MIN_PARTS: usize = 1 << 20;
 
-/// Multiply-adds of one token that a thread does at once where there are more: so few that no thread waits long enough for
-/// another to fall asleep, and so many that handing them out takes no time.
+/// Multiply-adds per token of one parallel part of a larger product. It is small enough that no waiting thread falls
+/// asleep, and large enough that scheduling costs nothing.
 const MIN_LEAF: usize = 1 << 18;
 
-/// Parts for each thread, so that none waits long for another; the first of these where the threads then have alike to do.
+/// Candidates for the number of parts per thread. Several parts avoid long waits. The first candidate that balances the
+/// threads best is used.
 const PARTS: [usize; 7] = [4, 3, 2, 5, 6, 7, 8];
 
-/// How many of `outputs` columns a part has, a multiple of `together`, so that the one of `threads` that has most to do has
-/// least.
+/// The number of columns in a part, a multiple of `together`. It minimises the work of the busiest of `threads` threads
+/// for `outputs` columns.
 fn columns_of_part(outputs: usize, threads: usize, together: usize) -> usize {
     let columns = PARTS.map(|parts| outputs.div_ceil(parts * threads).next_multiple_of(together));
     let most = |columns: &usize| {
         let parts = outputs.div_ceil(*columns);
-        // The last part may be short: where it has a round to itself, no thread has a whole one then.
+        // The last part may be short. If it has a round to itself, no thread has a full part in that round.
         match parts % threads == 1 && threads > 1 {
             true => outputs - (parts - 1) * columns + (parts - 1) / threads * columns,
             false => parts.div_ceil(threads) * columns,
@@ -187,8 +188,8 @@ fn columns_of_part(outputs: usize, threads: usize, together: usize) -> usize {
     columns.into_iter().min_by_key(most).unwrap_or(outputs)
 }
 
-/// out (rows, O) = x (rows, I) · wᵀ + bias. A thread computes some columns of the output for every row, so
-/// that a weight is read once.
+/// out (rows, O) = x (rows, I) · wᵀ + bias. A thread computes some columns of the output for every row, so each weight
+/// is read once.
 pub(super) fn product(
     kernel: Kernel,
     x: &Input,
@@ -218,14 +219,14 @@ pub(super) fn product(
         ..MIN_PARTS => outputs.div_ceil(threads).next_multiple_of(ROWS_AT_ONCE),
         _ => ROWS_AT_ONCE,
     };
-    // Of some columns of a row, once they are summed.
+    // Adds the bias to some summed columns of a row and rounds them.
     let finish = |columns: Range<usize>, out: &mut [f32]| {
         if let Some(bias) = bias {
             ops::elementwise::add_to(&bias[columns], out);
         }
         kernel.isa.round(w.precision, out);
     };
-    // `columns` of every row of a group.
+    // Computes `columns` of every row of a group.
     let multiply = |group: &Group, columns: Range<usize>, out: &mut [&mut [f32]]| {
         let weights = w.rows(columns.clone());
         match w.precision {
@@ -276,7 +277,7 @@ pub(super) fn product(
             out.chunks_mut(columns).enumerate().try_for_each(part)
         };
     }
-    // What each part writes: its columns of every row, group by group.
+    // The output of each part: its columns of every row, group by group.
     let rows_of = || [0, 1].map(|group: usize| Vec::with_capacity(x.groups[group].rows));
     let mut parts: Vec<[Vec<&mut [f32]>; 2]> = (0..outputs.div_ceil(columns)).map(|_| rows_of()).collect();
     for (row, values) in out.chunks_exact_mut(outputs).take(rows).enumerate() {
@@ -310,7 +311,7 @@ mod tests {
             for outputs in [1, 15, 48, 512, 768, 1000, 2048, 4096, 8192, 11_008, 14_336] {
                 let columns = columns_of_part(outputs, threads, together);
                 assert!(columns > 0 && columns.is_multiple_of(together), "{columns}");
-                // Each part goes to the thread that has least to do.
+                // Each part goes to the thread with the least work.
                 let mut work = vec![0; threads];
                 for first in (0..outputs).step_by(columns) {
                     let least = work.iter_mut().min().unwrap();

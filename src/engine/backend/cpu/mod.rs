@@ -1,10 +1,10 @@
-//! The CPU backend: the plain operations of [`llama_trace_core::ops`], spread over threads by rayon and compiled for
-//! the vector instructions that the machine has.
+//! The CPU backend: the plain operations of [`llama_trace_core::ops`], run on many threads by rayon and compiled for
+//! the vector instructions of the machine.
 //!
-//! An output is always computed by one thread with the arithmetic of `ops/`, in its order, so results
-//! depend neither on the number of threads, nor on the instruction set, nor on how many tokens there are. Only
-//! where the processor multiplies bfloat16 do wide products of many tokens of one sequence have an order of their
-//! own (`kernel/bf16_gemm.rs`); other sequences in the same pass change nothing (`input.rs`).
+//! Each output is computed by one thread, with the arithmetic of `ops/` and in its order. Results therefore do not
+//! depend on the number of threads, the instruction set or the number of tokens. There is one exception: if the
+//! processor multiplies bfloat16, wide products of many tokens of one sequence have their own order
+//! (`kernel/bf16_gemm.rs`). Other sequences in the same pass change nothing (`input.rs`).
 
 mod attention;
 #[cfg_attr(not(feature = "native"), path = "asleep.rs")]
@@ -15,7 +15,7 @@ mod kernel;
 mod limits;
 mod matrix;
 #[cfg(test)]
-mod stopping;
+mod stop_latency;
 #[cfg_attr(not(feature = "native"), path = "no_system.rs")]
 mod system;
 #[cfg(any(test, feature = "testing"))]
@@ -42,7 +42,7 @@ pub use matrix::Matrix;
 pub use matrix::dot_of;
 pub use system::free as free_memory;
 
-/// The CPU, with the threads of rayon's global pool.
+/// The CPU with the threads of rayon's global pool.
 #[derive(Clone, Debug)]
 pub struct Cpu {
     kernel: Kernel,
@@ -52,43 +52,43 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// The CPU with the inner loops of `kernel`, in float32.
+    /// Creates a CPU with the inner loops of `kernel`, in float32.
     pub fn with_kernel(kernel: Kernel) -> Self {
         Self { kernel, precision: Precision::F32, cache_dtype: CacheDtype::F32, stop: Stop::default() }
     }
 
-    /// The same in another arithmetic.
+    /// The same CPU with another precision.
     #[must_use]
     pub fn with_precision(self, precision: Precision) -> Self {
         Self { precision, cache_dtype: precision.cache_dtype(), ..self }
     }
 
-    /// The same with keys and values cached in another number type than the precision's own.
+    /// The same CPU with another number type for cached keys and values than the default of the precision.
     #[must_use]
     pub fn with_cache_dtype(self, cache_dtype: CacheDtype) -> Self {
         Self { cache_dtype, ..self }
     }
 
-    /// The same, stopped by `stop` instead of a request of its own.
+    /// The same CPU, stopped by `stop` instead of its own request.
     #[must_use]
     pub fn with_stop(self, stop: Stop) -> Self {
         Self { stop, ..self }
     }
 
-    /// Rounds results to what the precision keeps.
+    /// Rounds results to the precision.
     fn round(&self, values: &mut [f32]) {
         self.kernel.isa.round(self.precision, values);
     }
 }
 
 impl Default for Cpu {
-    /// The CPU with the fastest inner loops that it can run.
+    /// Creates a CPU with the fastest inner loops that this machine can run.
     fn default() -> Self {
         Self::with_kernel(Kernel::default())
     }
 }
 
-/// What a pass reads.
+/// The input of a pass.
 #[derive(Clone, Debug, Default)]
 pub struct Pass {
     ids: Vec<u32>,
@@ -96,21 +96,21 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// The rows of span number `span` in a buffer with rows of `width` values.
+    /// The range of span number `span` in a buffer with rows of `width` values.
     fn values_of(&self, span: usize, width: usize) -> Range<usize> {
         let first: usize = self.spans[..span].iter().map(|span| span.tokens).sum();
         first * width..(first + self.spans[span].tokens) * width
     }
 }
 
-/// Multiply-adds under which handing work to another thread costs more than the work.
+/// With fewer multiply-adds than this, using another thread costs more than the work itself.
 const MIN_PARALLEL: usize = 3 << 14;
 
-/// Elements that a thread takes at once where they do not depend on one another.
+/// The number of independent elements that a thread takes at once.
 const ELEMENTS: usize = 1 << 12;
 
-/// Calls `apply` for each row of `x` and `out`, the last of which may be short: with its number, and on all
-/// threads where that pays.
+/// Calls `apply` for each row of `x` and `out`, with the row's number. The last row may be short. All threads are used
+/// if that is faster.
 fn each_row(
     stop: &Stop,
     x: &[f32],
@@ -160,15 +160,15 @@ impl Backend for Cpu {
         self.precision
     }
 
-    fn keeps_order(&self, _: Operation) -> bool {
+    fn bit_exact(&self, _: Operation) -> bool {
         true
     }
 
-    fn product_keeps_order(&self, matrix: &Matrix, tokens: usize) -> bool {
+    fn product_bit_exact(&self, matrix: &Matrix, tokens: usize) -> bool {
         tokens < MIN_PACKED || !matrix.is_for_a_unit(self.kernel)
     }
 
-    fn cuts_off(&self) -> bool {
+    fn truncates_sums(&self) -> bool {
         false
     }
 

@@ -9,7 +9,7 @@ pub fn free() -> Option<usize> {
         let number =
             |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse().ok();
         let (most, used): (usize, usize) = (number("memory.max")?, number("memory.current")?);
-        // Pages of files are given back where they stand in the way.
+        // The system drops cached file pages when memory is short.
         let files = field("/sys/fs/cgroup/memory.stat", "file ").unwrap_or(0);
         Some(most.saturating_sub(used.saturating_sub(files)))
     };

@@ -1,9 +1,9 @@
-//! Values that tests of kernels, here and of other devices, multiply.
+//! Test values for kernels, here and of other devices.
 
 use half::f16;
 use llama_trace_core::tensor::Dtype;
 
-/// Values without a pattern that rounding could hide behind.
+/// Noise without a pattern that could hide rounding errors.
 pub fn noise(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
@@ -13,7 +13,7 @@ pub fn noise(count: usize, seed: u32) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Blocks with the bits of `values`, but scales that keep what they stand for small.
+/// Blocks with the bits of `values`, with scales that keep the represented values small.
 pub fn random_blocks(values: &[f32], dtype: Dtype) -> Vec<u8> {
     let count = values.len() / dtype.block() * dtype.block_bytes();
     let mut bytes: Vec<u8> =

@@ -1,6 +1,6 @@
-//! Rendering what somebody else wrote: a template can loop for ever, or make a text that no memory holds.
-//! Its steps and its output are bounded here. A single step can still be long, deep or large without end: what
-//! may come from anywhere is rendered in a process of its own (`llama-trace chat` does so).
+//! Bounded rendering of templates of unknown origin. A template can loop forever, or produce more text than fits into
+//! memory, so its steps and its output are limited. A single step can still take unlimited time, stack or memory.
+//! Templates of unknown origin are therefore rendered in a separate process (`llama-trace chat` does so).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,17 +8,17 @@ use std::io;
 use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind};
 
-/// The most bytes that a rendered conversation may have. The longest contexts hold less text.
+/// The maximum size in bytes of a rendered conversation. The longest contexts hold less text.
 const OUTPUT: usize = 8 << 20;
-/// Steps of the template's program that are allowed, and more for every message.
+/// The number of steps that a template's program may take, and the number added for every message.
 const STEPS: u64 = 200_000;
 const STEPS_PER_MESSAGE: u64 = 20_000;
 
-/// Why there is no text.
+/// Why rendering failed.
 pub(super) enum Failure {
-    /// The template failed by itself.
+    /// The template itself failed.
     Template(Error),
-    /// It went past a bound, this one.
+    /// The template exceeded a limit, which is named here.
     Endless(String),
 }
 
@@ -37,9 +37,9 @@ pub(super) fn render(
     match result {
         Ok(()) => Ok(out.0),
         Err(error) if error.kind() == ErrorKind::OutOfFuel => {
-            Err(Failure::Endless("more steps than that".into()))
+            Err(Failure::Endless("more steps than the limit".into()))
         }
-        // Writing fails only past its bound.
+        // Writing fails only past the output limit.
         Err(error) if error.kind() == ErrorKind::WriteFailure => {
             Err(Failure::Endless(format!("more than {} MiB of text", OUTPUT >> 20)))
         }
@@ -47,7 +47,7 @@ pub(super) fn render(
     }
 }
 
-/// A buffer that refuses to grow past [`OUTPUT`].
+/// A buffer that does not grow past [`OUTPUT`].
 struct Bounded(Vec<u8>);
 
 impl io::Write for Bounded {

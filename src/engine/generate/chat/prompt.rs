@@ -1,18 +1,17 @@
-//! From a conversation to the ids that the model reads.
+//! Converts a conversation to the ids that the model reads.
 
 use super::Message;
 use llama_trace_core::error::Result;
 use llama_trace_formats::tokenizer::{Quoted, Tokenizer, check_length};
 
-/// The ids of the text that `render` makes of `messages`, up to where the answer of a model with a context of so
-/// many tokens begins. `render` is [`super::Template::render`], or that in a process of its own.
+/// The ids of the text that `render` produces from `messages`, up to the beginning of the model's answer. `context` is
+/// the model's context in tokens. `render` is [`super::Template::render`], or the same in a separate process.
 ///
-/// The special tokens that the template writes are tokens; their names in what somebody said are text. This
-/// is the one difference from `apply_chat_template` in transformers, with which a user ends a turn by
-/// typing `<|eot_id|>`.
+/// Special tokens that the template writes become tokens. Their names inside a message stay text. This is the only
+/// difference from `apply_chat_template` in transformers, where a user can end a turn by typing `<|eot_id|>`.
 ///
 /// # Errors
-/// As `render`, [`check_length`] and [`Tokenizer::encode`].
+/// The errors of `render`, [`check_length`] and [`Tokenizer::encode`].
 pub fn prompt(
     render: impl Fn(&[Message]) -> Result<String>,
     tokenizer: &dyn Tokenizer,
@@ -20,7 +19,7 @@ pub fn prompt(
     context: usize,
 ) -> Result<Vec<u32>> {
     let said: Vec<&str> = messages.iter().map(|message| &*message.content).collect();
-    // Before anything is made of them.
+    // Checked before any other work.
     check_length(tokenizer, said.iter().map(|text| text.len()).sum(), Some(context))?;
     let render = |messages: &[Message]| {
         let text = render(messages)?;

@@ -1,4 +1,4 @@
-//! What Python and transformers have and minijinja has not, or writes in another way.
+//! Features of Python and transformers that minijinja lacks or formats differently.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::strings;
 
-/// The template itself said no.
+/// An exception that the template itself raised.
 #[derive(Debug)]
 pub(super) struct Raised(pub(super) String);
 
@@ -20,16 +20,16 @@ impl fmt::Display for Raised {
 
 impl std::error::Error for Raised {}
 
-/// The function `raise_exception`, by which templates refuse a conversation.
+/// The function `raise_exception`, which templates call to reject a conversation.
 pub(super) fn raise_exception(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Raised(message)))
 }
 
-/// Names that Jinja gives the arguments of a macro that it has no names for.
+/// The names that Jinja gives to a macro's unnamed arguments.
 pub(super) const UNKNOWN: [&str; 2] = ["varargs", "kwargs"];
 
-/// Gives `environment` what templates know from Python and Jinja and minijinja has not or does in another way, and
-/// takes from it what does another thing.
+/// Adds to `environment` the features of Python and Jinja that minijinja lacks or implements differently. Removes those
+/// with another meaning.
 pub(super) fn extend(environment: &mut Environment<'_>) {
     environment.set_formatter(print);
     environment.set_unknown_method_callback(strings::method);
@@ -63,16 +63,16 @@ pub(super) fn print(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Val
     }
 }
 
-/// The number where it is none of the whole ones.
+/// The number, if it is not an integer.
 fn fraction(value: &Value) -> Option<f64> {
     let number = (value.is_number() && !value.is_integer()).then(|| f64::try_from(value.clone()).ok());
     number.flatten()
 }
 
-/// A value as Python's `str` gives it.
+/// A value in the format of Python's `str`.
 ///
 /// # Errors
-/// Where it has a number in it that minijinja would write in another way.
+/// Returns an error if the value contains a number that minijinja would format differently.
 pub(super) fn text(value: &Value) -> Result<String, Error> {
     if let Some(number) = fraction(value) {
         return Ok(float(number));
@@ -83,7 +83,7 @@ pub(super) fn text(value: &Value) -> Result<String, Error> {
     Ok(value.to_string())
 }
 
-/// Checks that no number in `value` is written with an exponent by Python.
+/// Checks that Python would format no number in `value` with an exponent.
 fn check_numbers(value: &Value, depth: usize) -> Result<(), Error> {
     let wrong = |what: String| Err(Error::new(ErrorKind::InvalidOperation, what));
     if let Some(number) = fraction(value) {
@@ -91,11 +91,11 @@ fn check_numbers(value: &Value, depth: usize) -> Result<(), Error> {
         return if python == value.to_string() {
             Ok(())
         } else {
-            wrong(format!("the number {python} inside a value"))
+            wrong(format!("the number {python} inside a list or mapping"))
         };
     }
     match value.kind() {
-        // What lies deeper is refused where it is printed.
+        // Deeper values are rejected when they are printed.
         _ if depth > 64 => Ok(()),
         ValueKind::Seq => value.try_iter()?.try_for_each(|item| check_numbers(&item, depth + 1)),
         ValueKind::Map => {
@@ -105,10 +105,10 @@ fn check_numbers(value: &Value, depth: usize) -> Result<(), Error> {
     }
 }
 
-/// What Python's `float` reads; none where it refuses.
+/// The number that Python's `float` parses. `None` if Python rejects the text.
 ///
 /// # Errors
-/// Where it may read what Rust does not.
+/// Returns an error if Python may accept a text that Rust does not.
 fn number(value: &Value) -> Result<Option<f64>, Error> {
     Ok(match value.as_str() {
         Some(text) => digits(text)?.parse().ok(),
@@ -117,11 +117,13 @@ fn number(value: &Value) -> Result<Option<f64>, Error> {
     })
 }
 
-/// A text that Python and Rust read the same number from.
+/// The text, if Python and Rust parse the same number from it.
 fn digits(text: &str) -> Result<&str, Error> {
     match text.is_ascii() && !text.contains('_') {
         true => Ok(strings::strip(text, None, true, true)),
-        false => Err(Error::new(ErrorKind::InvalidOperation, format!("the number of {text:?}"))),
+        false => {
+            Err(Error::new(ErrorKind::InvalidOperation, format!("the conversion of {text:?} to a number")))
+        }
     }
 }
 
@@ -130,7 +132,7 @@ fn float_of(value: &Value, default: Option<f64>) -> Result<f64, Error> {
     Ok(number(value)?.or(default).unwrap_or(0.0))
 }
 
-/// The filter `int`: a whole number, or what is left of another one without its fraction, or else the default.
+/// The filter `int`: an integer, or another number without its fraction, or else the default.
 fn int(value: &Value, default: Option<i64>) -> Result<i64, Error> {
     let whole = match value.as_str() {
         Some(text) => digits(text)?.parse().ok(),
@@ -146,8 +148,8 @@ fn int(value: &Value, default: Option<i64>) -> Result<i64, Error> {
     }
 }
 
-/// A number as Python's `repr` gives it: as few digits as tell it apart, with an exponent where that is below -4 or
-/// above 15.
+/// A number in the format of Python's `repr`: the fewest digits that identify it, with an exponent if that is below -4
+/// or above 15.
 fn float(number: f64) -> String {
     if number.is_nan() {
         return "nan".into();
@@ -166,7 +168,7 @@ fn float(number: f64) -> String {
     }
 }
 
-/// The filter `join`: items as `str` gives them.
+/// The filter `join`, with the items in the format of `str`.
 #[expect(clippy::needless_pass_by_value, reason = "a filter takes its options so")]
 fn join(value: &Value, separator: Option<&str>, options: Kwargs) -> Result<String, Error> {
     let attribute: Option<String> = options.get("attribute")?;
@@ -190,7 +192,7 @@ fn join(value: &Value, separator: Option<&str>, options: Kwargs) -> Result<Strin
     Ok(joined)
 }
 
-/// The filter `title`, by which a word begins after white space, a hyphen or an opening bracket.
+/// The filter `title`. A word begins after white space, a hyphen or an opening bracket.
 fn title(text: &str) -> Result<String, Error> {
     let begins = |c: char| strings::is_space(c) || matches!(c, '-' | '(' | '{' | '[' | '<');
     let mut first = true;
@@ -202,8 +204,8 @@ fn title(text: &str) -> Result<String, Error> {
     letters.collect()
 }
 
-/// The filter `tojson` of chat templates: `json.dumps` with its `indent`, `separators`, `ensure_ascii` and
-/// `sort_keys`, and no escapes for HTML.
+/// The filter `tojson` of chat templates: `json.dumps` with its `indent`, `separators`, `ensure_ascii` and `sort_keys`,
+/// and without HTML escapes.
 #[expect(clippy::needless_pass_by_value, reason = "a filter takes its options so")]
 pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let wrong = |what: &str| Error::new(ErrorKind::InvalidOperation, what.to_owned());
@@ -214,7 +216,7 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let separators = match options.get::<Option<Vec<String>>>("separators")?.as_deref() {
         None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
         Some([item, key]) => (item.clone(), key.clone()),
-        Some(_) => return Err(wrong("tojson with separators that are not two")),
+        Some(_) => return Err(wrong("tojson without exactly two separators")),
     };
     let ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     let sorted = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
@@ -225,10 +227,10 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
     Ok(Value::from(dump.text))
 }
 
-/// `json.dumps` under way.
+/// The state of a `json.dumps` call.
 struct Dump {
     indent: Option<usize>,
-    /// Between items, and between a key and its value.
+    /// The separators between items, and between a key and its value.
     separators: (String, String),
     ascii: bool,
     sorted: bool,

@@ -1,10 +1,10 @@
-//! The text of a template as Jinja reads it, written so that minijinja reads the same: one kind of newline, strings
-//! with Python's escapes, no marks for training.
+//! Rewrites a template so that minijinja reads it like Jinja: one kind of newline, strings with Python's escapes, no
+//! marks for training.
 
 /// Rewrites `text`.
 ///
 /// # Errors
-/// What stands in it that is not read here.
+/// Returns the unsupported part of the template.
 pub(super) fn rewrite(text: &str) -> Result<String, String> {
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(text.len());
@@ -32,20 +32,20 @@ pub(super) fn rewrite(text: &str) -> Result<String, String> {
         rest = &rest[length..];
     }
     match exponent.filter(|_| joined) {
-        Some(number) => {
-            Err(format!("the number {number}, and `~`, which writes it in another way than Python"))
-        }
+        Some(number) => Err(format!(
+            "the number {number} and the operator `~`, which would format it differently from Python"
+        )),
         None => Ok(out + rest),
     }
 }
 
-/// The one word of a statement.
+/// The only word of a statement.
 fn word(tag: &str) -> Option<&str> {
     let inside = tag.strip_prefix("{%")?.strip_suffix("%}")?;
     Some(inside.trim_matches(|c: char| c.is_whitespace() || matches!(c, '-' | '+')))
 }
 
-/// Where the statement begins that ends raw text; the end of `text` where there is none.
+/// The start of the statement that ends raw text, or the end of `text` if there is none.
 fn raw_end(text: &str) -> usize {
     let starts = text.match_indices("{%").map(|(at, _)| at);
     let mut ends = starts.filter(|&at| {
@@ -55,7 +55,7 @@ fn raw_end(text: &str) -> usize {
     ends.next().unwrap_or(text.len())
 }
 
-/// The number with an exponent that `text` begins with.
+/// The number with an exponent at the beginning of `text`.
 fn number(text: &str) -> Option<&str> {
     let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_');
     let mut end = text.find(|c| !inside(c)).unwrap_or(text.len());
@@ -67,7 +67,7 @@ fn number(text: &str) -> Option<&str> {
     is.then_some(number)
 }
 
-/// The tag that `text` begins with, rewritten, and its length. Notes a number with an exponent, and a `~`.
+/// The rewritten tag at the beginning of `text`, and the tag's length. Records a number with an exponent, and a `~`.
 fn tag<'t>(
     text: &'t str,
     exponent: &mut Option<&'t str>,
@@ -100,7 +100,7 @@ fn tag<'t>(
         out.push(character);
         at += character.len_utf8();
     }
-    // transformers reads these for training masks, and prints what is between them.
+    // transformers uses these for training masks and prints what is between them.
     let marked = match word(&out) {
         Some("generation") => out.replacen("generation", "if true", 1),
         Some("endgeneration") => out.replacen("endgeneration", "endif", 1),
@@ -109,7 +109,8 @@ fn tag<'t>(
     Ok((marked, at))
 }
 
-/// The length of the string that `text` begins with, its quotes included; all of `text` where it does not end.
+/// The length of the string at the beginning of `text`, with its quotes. If the string does not end, the length of
+/// `text`.
 fn string_length(text: &str, quote: char) -> usize {
     let mut characters = text.char_indices().skip(1);
     while let Some((at, character)) = characters.next() {
@@ -140,7 +141,7 @@ fn string(literal: &str, quote: char) -> Result<String, String> {
     Ok(out)
 }
 
-/// The text of a Python literal (`unicode_escape`).
+/// Decodes a Python literal (`unicode_escape`).
 fn unescaped(text: &str) -> Result<String, String> {
     let mut out = String::new();
     let mut rest = text.chars();

@@ -1,4 +1,4 @@
-//! Methods of Python's strings and lists, where minijinja-contrib has none or another one.
+//! Methods of Python's strings and lists that minijinja-contrib lacks or implements differently.
 
 use minijinja::value::{Kwargs, Rest, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
@@ -7,7 +7,7 @@ use minijinja_contrib::pycompat;
 /// Calls the method `name` of `value`.
 ///
 /// # Errors
-/// Where there is no such method here, or its arguments are wrong.
+/// Returns an error if there is no such method or its arguments are wrong.
 pub(super) fn method(
     state: &mut State<'_, '_>,
     value: &Value,
@@ -30,7 +30,7 @@ fn wrong(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, what.into())
 }
 
-/// The arguments of a method with these parameters, by place or by name.
+/// The arguments of a method with these parameters, by position or by name.
 fn arguments<const N: usize>(
     method: &str,
     names: [&str; N],
@@ -63,7 +63,7 @@ fn number(method: &str, value: Option<&Value>, default: i64) -> Result<i64, Erro
     value.as_i64().ok_or_else(|| wrong(format!("{method}() without a whole number")))
 }
 
-/// White space, as Python's strings know it.
+/// Whether Python's strings treat the character as white space.
 pub(super) fn is_space(character: char) -> bool {
     character.is_whitespace() || matches!(character, '\x1c'..='\x1f')
 }
@@ -79,10 +79,10 @@ fn is_cased(character: char) -> bool {
     character.is_lowercase() || character.is_uppercase()
 }
 
-/// The letter that a word begins with.
+/// The titlecase form of the first letter of a word.
 ///
 /// # Errors
-/// Where Unicode's is none that follows from upper and lower case.
+/// Returns an error if Unicode's titlecase form does not follow from upper and lower case.
 pub(super) fn titlecase(letter: char) -> Result<String, Error> {
     let upper = letter.to_uppercase().to_string();
     Ok(match letter {
@@ -90,12 +90,12 @@ pub(super) fn titlecase(letter: char) -> Result<String, Error> {
         'Ǉ' | 'ǈ' | 'ǉ' => "ǈ".into(),
         'Ǌ' | 'ǋ' | 'ǌ' => "ǋ".into(),
         'Ǳ' | 'ǲ' | 'ǳ' => "ǲ".into(),
-        // Georgian has no capitals at the beginning of a word.
+        // Georgian has no capital letters at the beginning of a word.
         '\u{10d0}'..='\u{10ff}' => letter.into(),
         '\u{1f80}'..='\u{1fff}' if upper.chars().count() > 1 => {
-            return Err(wrong(format!("the capital of {letter:?}")));
+            return Err(wrong(format!("the titlecase form of {letter:?}")));
         }
-        // The first letter of a ligature.
+        // Only the first letter of a ligature is a capital.
         _ => upper.chars().take(1).chain(upper.chars().skip(1).flat_map(char::to_lowercase)).collect(),
     })
 }
@@ -107,7 +107,7 @@ pub(super) fn capitalized(text: &str) -> Result<String, Error> {
     Ok(first + &rest.as_str().to_lowercase())
 }
 
-/// The part of `text` that Python's `[start:end]` takes.
+/// The part of `text` selected by Python's `[start:end]`.
 fn slice<'t>(
     method: &str,
     text: &'t str,
@@ -183,7 +183,7 @@ fn lines(text: &str, keep: bool) -> Vec<String> {
     lines
 }
 
-/// `text` with `fill` around it, where a share of it is left of the text.
+/// `text` padded with `fill`; the method determines how much of it is on the left.
 fn padded(method: &str, text: &str, args: &[Value]) -> Result<String, Error> {
     let [width, fill] = arguments(method, ["width", "fillchar"], args)?;
     let width = usize::try_from(number(method, width.as_ref(), 0)?).unwrap_or(0);
@@ -200,7 +200,7 @@ fn padded(method: &str, text: &str, args: &[Value]) -> Result<String, Error> {
     Ok(fill.repeat(left) + text + &fill.repeat(pad - left))
 }
 
-/// A method of `text`; none where minijinja-contrib's does what Python's does.
+/// A method of `text`. `None` if minijinja-contrib's method behaves like Python's.
 fn string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     let none = || arguments(name, [], args).map(|_: [Option<Value>; 0]| ());
     let pair = |place: Option<usize>, length: usize, otherwise: [&str; 3]| match place {
@@ -217,7 +217,7 @@ fn string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error
             let [separator, most] = arguments(name, ["sep", "maxsplit"], args)?;
             let separator = separator.map(|set| text_argument(name, Some(&set))).transpose()?;
             if separator.as_deref() == Some("") {
-                return Err(wrong(format!("{name}() by an empty string")));
+                return Err(wrong(format!("{name}() with an empty separator")));
             }
             split(text, separator.as_deref(), number(name, most.as_ref(), -1)?, name == "rsplit").into()
         }
@@ -229,7 +229,7 @@ fn string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error
             let [separator] = arguments(name, ["sep"], args)?;
             let separator = text_argument(name, separator.as_ref())?;
             if separator.is_empty() {
-                return Err(wrong(format!("{name}() by an empty string")));
+                return Err(wrong(format!("{name}() with an empty separator")));
             }
             let parts = match name {
                 "partition" => pair(text.find(&separator), separator.len(), [text, "", ""]),
@@ -305,10 +305,10 @@ fn string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error
                 "isalnum" => c.is_ascii_alphanumeric(),
                 _ => c.is_ascii_digit(),
             };
-            // Python's classes beyond ASCII are other ones than Rust's: letters are sure, and nothing else is.
+            // Beyond ASCII, Python's character classes differ from Rust's. Only letters are certain.
             let sure = |c: char| c.is_ascii() || (c.is_alphabetic() && c.is_lowercase() | c.is_uppercase());
             if !text.chars().all(sure) {
-                return Err(wrong(format!("{name}() of a text with characters beyond ASCII")));
+                return Err(wrong(format!("{name}() on a text with non-ASCII characters")));
             }
             let letters = matches!(name, "isalpha" | "isalnum");
             (!text.is_empty() && text.chars().all(|c| if c.is_ascii() { is(c) } else { letters })).into()
@@ -322,13 +322,13 @@ fn string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error
             let parts = parts.ok_or_else(|| wrong("join() of nothing"))?;
             let parts: Vec<Value> = parts.try_iter()?.collect();
             let texts: Option<Vec<&str>> = parts.iter().map(Value::as_str).collect();
-            texts.ok_or_else(|| wrong("join() of values that are no strings"))?.join(text).into()
+            texts.ok_or_else(|| wrong("join() on values that are not strings"))?.join(text).into()
         }
         _ => return Ok(None),
     }))
 }
 
-/// A method of a list; none where minijinja-contrib's does what Python's does.
+/// A method of a list. `None` if minijinja-contrib's method behaves like Python's.
 fn list(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     Ok(Some(match name {
         "index" => {

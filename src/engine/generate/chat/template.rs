@@ -1,4 +1,4 @@
-//! A checkpoint's chat template: Jinja, read with the settings that transformers reads it with.
+//! A checkpoint's chat template: Jinja, with the settings of transformers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,14 +12,14 @@ use super::bounded::{self, Failure};
 use super::{Message, now, python, source};
 use llama_trace_core::error::{Error, Result, printable};
 
-/// Llama 3's format, for a checkpoint with its special tokens and no template: a header with the role
-/// before each message, `<|eot_id|>` after it.
+/// Llama 3's format, for a checkpoint with its special tokens but without a template: a header with the role before
+/// each message, `<|eot_id|>` after it.
 pub const LLAMA3: &str = "{{ '<|begin_of_text|>' }}{% for message in messages %}\
 {{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}\
 {% endfor %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}";
 
-/// Llama 2's format: questions in `[INST] … [/INST]`, the system message inside the first of them, each
-/// question and answer a text of its own.
+/// Llama 2's format: questions in `[INST] … [/INST]`, with the system message inside the first one. Each question and
+/// answer is a separate text.
 pub const LLAMA2: &str = "{% set rest = messages %}{% set system = '' %}\
 {% if messages[0]['role'] == 'system' %}\
 {% set system = '<<SYS>>\n' + messages[0]['content'] | trim + '\n<</SYS>>\n\n' %}{% set rest = messages[1:] %}\
@@ -27,29 +27,29 @@ pub const LLAMA2: &str = "{% set rest = messages %}{% set system = '' %}\
 {{ '<s>[INST] ' + (system if loop.first else '') + message['content'] | trim + ' [/INST]' }}\
 {% else %}{{ ' ' + message['content'] | trim + ' </s>' }}{% endif %}{% endfor %}";
 
-/// The most characters of a template's own words that a message has.
+/// The maximum number of characters of a template that a message quotes.
 const SHOWN: usize = 300;
 
 /// The template's name in its environment.
 const NAME: &str = "chat_template";
 
-/// A template that was read. Its steps and its output are bounded; how deep its steps lie inside one another, and how
-/// much a single one takes, is not: a template of unknown origin is read and rendered in a process of its own.
+/// A parsed template. Its steps and its output are limited. The nesting depth of its steps, and the cost of a single
+/// step, are not. A template of unknown origin is therefore parsed and rendered in a separate process.
 #[derive(Clone, Debug)]
 pub struct Template {
     environment: Environment<'static>,
     /// `bos_token` and the like, as the template sees them.
     tokens: BTreeMap<String, String>,
-    /// What it is called in messages.
+    /// The template's name in messages.
     place: String,
 }
 
 impl Template {
-    /// Reads a template's text found at `place`. `tokens` are the special tokens by the names that a
-    /// template knows them by: `bos_token`, `eos_token`.
+    /// Parses the template text that was found at `place`. `tokens` are the special tokens, by their names in
+    /// templates: `bos_token`, `eos_token`.
     ///
     /// # Errors
-    /// [`Error::Model`] where it is no template.
+    /// Returns [`Error::Model`] if the text is not a valid template.
     pub fn new(text: &str, place: &str, tokens: BTreeMap<String, String>) -> Result<Self> {
         let mut environment = Environment::new();
         let settings = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
@@ -82,11 +82,11 @@ impl Template {
         self
     }
 
-    /// The text of `messages`, up to where the model's next answer begins.
+    /// Renders `messages` up to the beginning of the model's next answer.
     ///
     /// # Errors
-    /// [`Error::Prompt`] where the template refuses the conversation, [`Error::Model`] where it fails or
-    /// does not end.
+    /// Returns [`Error::Prompt`] if the template rejects the conversation, and [`Error::Model`] if it fails or does not
+    /// end.
     pub fn render(&self, messages: &[Message]) -> Result<String> {
         let mut context: BTreeMap<String, Value> =
             self.tokens.iter().map(|(name, token)| (name.clone(), Value::from(token))).collect();
@@ -98,12 +98,12 @@ impl Template {
         let endless = |found: &str| {
             Error::model("the chat template does not end")
                 .at(&self.place)
-                .expected("a text of a reasonable length after a reasonable number of steps")
+                .expected("a text of limited length after a limited number of steps")
                 .found(shown(found))
                 .next("fetch the file again, or put a working chat_template.jinja beside the model")
         };
         match bounded::render(self.environment.clone(), NAME, context, messages.len()) {
-            Ok(bytes) => String::from_utf8(bytes).map_err(|_| endless("a character cut in two")),
+            Ok(bytes) => String::from_utf8(bytes).map_err(|_| endless("an incomplete UTF-8 character")),
             Err(Failure::Endless(found)) => Err(endless(&found)),
             Err(Failure::Template(error)) => Err(self.failure(&error)),
         }
@@ -119,20 +119,20 @@ impl Template {
     }
 }
 
-/// That a template uses what is not computed here.
+/// The error for a template that uses an unsupported feature.
 fn refused(place: &str, found: &str) -> Error {
-    Error::model("the chat template uses what is not computed here")
+    Error::model("the chat template uses an unsupported feature")
         .at(place)
-        .expected("what the templates of published models use of Jinja and Python")
+        .expected("the features of Jinja and Python that published templates use")
         .found(shown(found))
-        .next("write the template without it, as chat_template.jinja beside the model")
+        .next("put a template without it beside the model, as chat_template.jinja")
 }
 
 fn value(message: &Message) -> Value {
     Value::from_pairs([("role", message.role.name()), ("content", &message.content)])
 }
 
-/// What lies behind an error, if it is a `T`.
+/// The cause of an error, if it is a `T`.
 fn cause<T: std::error::Error + 'static>(error: &minijinja::Error) -> Option<&T> {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = next {
@@ -144,7 +144,7 @@ fn cause<T: std::error::Error + 'static>(error: &minijinja::Error) -> Option<&T>
     None
 }
 
-/// What a template says, harmless and short: errors quote it at any length.
+/// The text of a template, made printable and short, because errors may quote it at any length.
 fn shown(text: &str) -> String {
     let text = printable(text);
     let mut characters = text.chars();

@@ -1,4 +1,4 @@
-//! What a draw would be, looked at before it is made: the sampler itself on the same logits, watched.
+//! Previews of a draw: runs the sampler itself on the same logits with a probe.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use llama_trace_core::error::Result;
 use llama_trace_core::trace::draw::{Draw, Kept, Sampling, Weighed};
 use llama_trace_core::trace::{Probe, Site, Stage, Values};
 
-/// What the sampler shows of a draw.
+/// The values that the sampler offers the probe for a draw.
 #[derive(Default)]
 struct Seen {
     probs: Vec<f32>,
@@ -31,10 +31,10 @@ impl Probe for Seen {
 }
 
 impl Sampler {
-    /// A sampler of `sampling` and of this one's stream, before draw number `draw`.
+    /// A sampler with the options `sampling` and this sampler's stream, before draw number `draw`.
     ///
     /// # Errors
-    /// As [`Sampler::new`]'s.
+    /// The errors of [`Sampler::new`].
     pub fn before(&self, draw: u64, sampling: Sampling) -> Result<Self> {
         let mut sampler = Self::new(sampling)?.with_stream(self.random.get_stream());
         sampler.earlier = self.earlier;
@@ -42,10 +42,11 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// What draw number `draw` is from `logits` (V): in this sampler's setting, or in another one from the same stream.
+    /// Previews draw number `draw` from `logits` (V), with this sampler's options or with other options and the same
+    /// stream.
     ///
     /// # Errors
-    /// As [`Sampler::new`]'s.
+    /// The errors of [`Sampler::new`].
     pub fn look(&self, logits: &[f32], draw: u64, setting: Option<Sampling>) -> Result<Draw> {
         let sampling = setting.unwrap_or(self.sampling);
         let watched = |sampling| -> Result<_> {
@@ -54,7 +55,7 @@ impl Sampler {
             Ok((drawn, seen))
         };
         let (drawn, Seen { probs, nucleus }) = watched(sampling)?;
-        // What top-k alone leaves.
+        // The tokens that top-k alone keeps.
         let left = watched(Sampling { top_p: 1.0, ..sampling })?.1.nucleus;
         let kept = |shares: &[f32]| {
             let stay = probs.iter().zip(shares).filter(|(_, share)| **share > 0.0);
@@ -69,7 +70,7 @@ impl Sampler {
             share: nucleus[id],
         };
         let mut tokens: Vec<Weighed> = (0..logits.len()).map(weighed).collect();
-        // The order in which the cuts are made, so that each is one line.
+        // The order in which the cuts are made, so each cut is a boundary in the list.
         let cut = |token: &Weighed| (token.share > 0.0, token.in_k);
         let order = |a: &Weighed, b: &Weighed| {
             let by_size =
@@ -95,5 +96,5 @@ impl Sampler {
     }
 }
 
-/// 32-bit words that a draw takes of the random numbers.
+/// The number of 32-bit random words that a draw takes.
 pub(super) const WORDS: u128 = 2;

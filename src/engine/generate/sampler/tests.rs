@@ -20,7 +20,7 @@ fn drawn(sampling: Sampling, logits: &[f32]) -> [usize; 4] {
 
 #[test]
 fn a_sum_is_reached_where_it_is_among_the_sorted_candidates() {
-    // Many equals among them, and many with the same leading bits.
+    // Many equal candidates, and many with the same leading bits.
     let prob = |i: u32| (1 + (i.wrapping_mul(2_654_435_761) >> 22)) as f32 / 1024.0;
     let probs: Vec<f32> = (0..5000).map(prob).collect();
     let mut sorted: Vec<u32> = (0..5000).collect();
@@ -61,7 +61,7 @@ fn each_stream_of_a_seed_draws_something_else_and_the_first_is_the_seed_itself()
     assert_eq!(draws(seed()), draws(seed().with_stream(0)));
     assert_ne!(draws(seed()), draws(seed().with_stream(1)));
     assert_eq!(draws(seed().with_stream(5)), draws(seed().with_stream(3).after(2)));
-    // The bits that were drawn before there were streams.
+    // The draws from before streams were introduced.
     let mut random = ChaCha8Rng::seed_from_u64(7);
     let numbers: Vec<f64> = (0..50).map(|_| random.random()).collect();
     let expected = numbers.iter().map(|number| (number * 8.0).min(7.0) as usize);
@@ -126,7 +126,7 @@ fn logits_without_numbers_are_survived() {
     assert_eq!(sampler.sample(&[f32::NAN; 4], 0, 0, &mut NoProbe), 0);
 }
 
-/// Keeps the nucleus that it is shown.
+/// A probe that stores the nucleus.
 #[derive(Default)]
 struct Nucleus(Vec<f32>);
 
@@ -195,7 +195,7 @@ fn the_random_number_of_each_draw_is_known_before_and_after() {
     let sampling = Sampling { temperature: 1.0, seed: 11, ..Sampling::default() };
     for stream in [0, 3] {
         let mut sampler = Sampler::new(sampling).unwrap().with_stream(stream);
-        // Of a thousand equal shares the random number says which is drawn.
+        // With a thousand equal shares, the random number determines the drawn token.
         let logits = [0.0; 1000];
         for draw in 0..50 {
             let expected = (sampler.random(draw) * 1000.0) as u32;
@@ -206,7 +206,7 @@ fn the_random_number_of_each_draw_is_known_before_and_after() {
     }
 }
 
-/// What follows a text that was drawn draws its last token again, and then what would have come, in any setting.
+/// A sampler before the last draw repeats that draw and then continues with the same random numbers, with any options.
 #[test]
 fn before_the_last_draw_a_sampler_draws_that_once_more() {
     let logits = [0.0; 1000];
@@ -214,8 +214,8 @@ fn before_the_last_draw_a_sampler_draws_that_once_more() {
         let sampling = Sampling { temperature: 1.0, seed: 11, ..Sampling::default() };
         let mut sampler = Sampler::new(sampling).unwrap().with_stream(stream);
         let drawn: Vec<u32> = (0..9).map(|pass| sampler.sample(&logits, 0, pass, &mut NoProbe)).collect();
-        let (mut again, coming) = (sampler.before_the_last(), sampler.random(9));
-        assert_eq!((again.random(0), again.random(1)), (sampler.random(8), coming));
+        let (mut again, upcoming) = (sampler.before_the_last(), sampler.random(9));
+        assert_eq!((again.random(0), again.random(1)), (sampler.random(8), upcoming));
         assert_eq!(again.look(&logits, 0, None).unwrap().drawn, drawn[8]);
         let parted = again.before(1, sampling).unwrap().sample(&logits, 0, 1, &mut NoProbe);
         assert_eq!(again.sample(&logits, 0, 0, &mut NoProbe), drawn[8]);
@@ -226,8 +226,8 @@ fn before_the_last_draw_a_sampler_draws_that_once_more() {
     assert_eq!(fresh.before_the_last().random(0), fresh.random(0));
 }
 
-/// Looking at a draw is the draw: token, probabilities and cuts are those that the sampler itself shows, draw after
-/// draw, and looking takes no random number.
+/// Looking at a draw gives the same result as the draw itself: token, probabilities and cuts, draw after draw. Looking
+/// uses no random number.
 #[test]
 fn a_draw_that_is_looked_at_is_the_one_that_is_made() {
     let logits =

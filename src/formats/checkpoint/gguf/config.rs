@@ -1,4 +1,4 @@
-//! The hyperparameters of a GGUF file: keys under the name of its architecture, and what its tensors show.
+//! The hyperparameters of a GGUF file, from the keys of its architecture and from its tensors.
 
 use crate::checkpoint::contents::Contents;
 use crate::checkpoint::fields::Source;
@@ -11,13 +11,13 @@ use llama_trace_core::config::{ModelConfig, Pairing, RopeScaling};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::tensor::{Dtype, Tensor};
 
-/// An architecture that is computed here.
+/// A supported architecture.
 struct Architecture {
     /// `general.architecture`.
     name: &'static str,
-    /// The pairing of its files' query and key rows.
+    /// The RoPE pairing of the query and key rows in its files.
     pairing: Pairing,
-    /// Whether each head's queries and keys have norms of their own.
+    /// Whether each query and key head has its own norm.
     qk_norm: bool,
 }
 
@@ -27,15 +27,16 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { name: "qwen3", pairing: Pairing::Halves, qk_norm: true },
 ];
 
-/// Divisors of the RoPE frequencies: no weight, though it is stored as one.
+/// Divisors of the RoPE frequencies. They are stored as a tensor but are not a weight.
 pub(super) const ROPE_FREQS: &str = "rope_freqs.weight";
 
-/// The hyperparameters of a model with these tensors, and what was not taken as the file has it; `rope_freqs.weight`,
-/// which is a hyperparameter, is taken out of the tensors, and the keys `ignore` out of the metadata.
+/// The hyperparameters of a model with these tensors, and the notes about deviations from the file.
+/// `rope_freqs.weight`, which is a hyperparameter, is removed from the tensors. The keys `ignore` are removed from the
+/// metadata.
 ///
 /// # Errors
-/// [`Error::Model`] where a key is missing or wrong, or the model has a part that is not computed here;
-/// [`Error::Usage`] where there is no use in ignoring a key.
+/// Returns [`Error::Model`] if a key is missing or wrong, or the model has an unsupported part, and [`Error::Usage`] if
+/// ignoring a key has no effect.
 pub(super) fn model_config(
     metadata: &mut Metadata<'_>,
     contents: &mut Contents,
@@ -54,7 +55,7 @@ pub(super) fn model_config(
     let key = |name: &str| format!("{architecture}.{name}");
     let layers = metadata.required_size(&key("block_count"))?;
     if layers > contents.tensors.len() + contents.unreadable.len() {
-        return Err(metadata.wrong(&key("block_count"), "not more layers than tensors", layers));
+        return Err(metadata.wrong(&key("block_count"), "at most as many layers as tensors", layers));
     }
     refuse_what_is_not_computed(contents, layers, qk_norm, place)?;
 
@@ -66,7 +67,7 @@ pub(super) fn model_config(
     let heads = required_of_layers("attention.head_count")?;
     let head_dim = head_dim(metadata, architecture, dim, heads)?;
     let table = contents.tensors.get(&Naming::Gguf.name(Weight::Embedding));
-    // In any layer, so that one that lacks it is an error later, and not a layer computed without.
+    // Any layer counts. A layer that lacks the weight then gives an error later, instead of being computed without it.
     let any = |weights: [LayerWeight; 3]| {
         (0..layers).any(|layer| weights.iter().any(|&weight| has(contents, Weight::Layer(layer, weight))))
     };
@@ -95,7 +96,7 @@ pub(super) fn model_config(
         rope_scaling: rope_scaling(metadata, architecture, contents, head_dim, place)?,
         pairing,
         qk_norm,
-        // None of them has one in llama.cpp, whatever the file says.
+        // In llama.cpp none of these architectures has one, whatever the file contains.
         window: None,
         window_from: 0,
         qkv_bias: any([LayerWeight::Bq, LayerWeight::Bk, LayerWeight::Bv]),
@@ -108,8 +109,8 @@ pub(super) fn model_config(
     Ok((config, notes))
 }
 
-/// Takes the keys `ignore` out of the metadata, and looks up those that begin with `prefix`, the architecture's: no
-/// others say what the model computes.
+/// Removes the keys `ignore` from the metadata, and checks those with the architecture's `prefix`. No other keys affect
+/// the computation.
 fn screen(metadata: &mut Metadata<'_>, prefix: &str, place: &str, ignore: &[String]) -> Result<Notes> {
     let mut screen = Screen::new(place, ignore);
     for name in ignore {
@@ -125,20 +126,20 @@ fn screen(metadata: &mut Metadata<'_>, prefix: &str, place: &str, ignore: &[Stri
     Ok(screen.notes)
 }
 
-/// Whether the file has a tensor for `weight`, of whatever dtype.
+/// Whether the file has a tensor for `weight`, of any dtype.
 fn has(contents: &Contents, weight: Weight) -> bool {
     let name = Naming::Gguf.name(weight);
     contents.tensors.contains_key(&name) || contents.unreadable.contains_key(&name)
 }
 
-/// The architecture that the file names.
+/// The architecture named in the file.
 fn architecture(metadata: &Metadata<'_>, place: &str) -> Result<&'static Architecture> {
     let name = metadata.text("general.architecture")?.unwrap_or_default();
     let kind = metadata.text("general.type")?.unwrap_or("model");
     let known = ARCHITECTURES.iter().find(|known| known.name == name && kind == "model");
     known.ok_or_else(|| {
         let names: Vec<_> = ARCHITECTURES.iter().map(|known| known.name).collect();
-        Error::model("the GGUF file holds a model that is not computed here")
+        Error::model("the GGUF file holds a model that is not supported")
             .at(place)
             .expected(format!("a model of architecture {}", names.join(", ")))
             .found(format!("a {} of architecture `{}`", printable(kind), printable(name)))
@@ -146,7 +147,7 @@ fn architecture(metadata: &Metadata<'_>, place: &str) -> Result<&'static Archite
     })
 }
 
-/// Tensors without a role in the forward pass would make it another model's.
+/// Rejects tensors without a role in the forward pass: the model would be a different one.
 fn refuse_what_is_not_computed(contents: &Contents, layers: usize, qk_norm: bool, place: &str) -> Result<()> {
     let known = |name: &str| match Naming::Gguf.weight(name) {
         Some(Weight::Layer(_, LayerWeight::QNorm | LayerWeight::KNorm)) if !qk_norm => false,
@@ -158,16 +159,16 @@ fn refuse_what_is_not_computed(contents: &Contents, layers: usize, qk_norm: bool
         return Ok(());
     };
     Err(Error::model(format!(
-        "the GGUF file has a tensor that its architecture has not: `{}`",
+        "the GGUF file has a tensor that its architecture does not have: `{}`",
         printable(name)
     ))
     .at(place)
     .expected(format!("the weights of {layers} layers, an embedding table, a norm and a head"))
     .found("a tensor of a part that this program does not know, or of a layer past the last")
-    .next("use a version of the model without it; what it adds is not computed here"))
+    .next("use a version of the model without it; this tensor is not supported"))
 }
 
-/// C, which the file may leave out.
+/// C, which the file may omit.
 fn head_dim(metadata: &Metadata<'_>, architecture: &str, dim: usize, heads: usize) -> Result<usize> {
     let key = |name: &str| format!("{architecture}.{name}");
     let keys = key("attention.key_length");
@@ -178,22 +179,22 @@ fn head_dim(metadata: &Metadata<'_>, architecture: &str, dim: usize, heads: usiz
             let found = format!("no such key, with a width of {dim} and {heads} heads");
             return Err(metadata.wrong(
                 &keys,
-                "the width of a head, where the model's is no multiple of it",
+                "the width of a head, which is required if the model's width is not divisible by the heads",
                 found,
             ));
         }
     };
-    // Both have to be as wide as the keys are.
+    // Both must equal the width of the keys.
     for name in ["attention.value_length", "rope.dimension_count"] {
         if let Some(other) = metadata.size(&key(name))?.filter(|&other| other != head_dim) {
-            let expected = format!("{head_dim}, the width of a head; anything else is not computed here");
+            let expected = format!("{head_dim}, the width of a head; other values are not supported");
             return Err(metadata.wrong(&key(name), &expected, other));
         }
     }
     Ok(head_dim)
 }
 
-/// How the RoPE frequencies are scaled: by one factor, by one for each pair, or by both.
+/// The scaling of the RoPE frequencies: by one factor, by one factor per pair, or by both.
 fn rope_scaling(
     metadata: &Metadata<'_>,
     architecture: &str,
@@ -204,14 +205,14 @@ fn rope_scaling(
     let key = |name: &str| format!("{architecture}.{name}");
     let kind = metadata.text(&key("rope.scaling.type"))?.unwrap_or("linear");
     if !["none", "linear"].contains(&kind) {
-        let expected = "none or linear; other kinds of RoPE scaling are not computed here";
+        let expected = "none or linear; other kinds of RoPE scaling are not supported";
         return Err(metadata.wrong(&key("rope.scaling.type"), expected, printable(kind)));
     }
     let factor = match metadata.number(&key("rope.scaling.factor"))? {
         None => metadata.number(&key("rope.scale_linear"))?,
         factor => factor,
     };
-    // As in llama.cpp, where 0 stands for none.
+    // As in llama.cpp, 0 means no factor.
     let factor = factor.filter(|&factor| kind == "linear" && factor != 0.0).unwrap_or(1.0);
     let unreadable = contents.unreadable.get(ROPE_FREQS).cloned();
     let Some(tensor) = contents.tensors.get(ROPE_FREQS) else {

@@ -1,7 +1,7 @@
-//! GGUF, the file format of llama.cpp: a header with key-value pairs (the configuration and the
-//! vocabulary), a table of tensors, and the tensors, many of them in ggml's block formats.
+//! GGUF, the file format of llama.cpp: a header with key-value pairs (the configuration and the vocabulary), a table of
+//! tensors, and the tensors. Many tensors are in ggml's block formats.
 //!
-//! Everything stays where it lies in the mapped file. The specification is `docs/gguf.md` of ggml.
+//! All data stay in the mapped file. The specification is `docs/gguf.md` of ggml.
 
 mod config;
 mod split;
@@ -16,17 +16,18 @@ use crate::files::gguf::{Header, header};
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::{Dtypes, Tensor};
 
-/// Where the values lie that are read when the file that begins with `bytes` is opened; none where these are not the
-/// whole of what comes before the values, or are damaged.
+/// The byte ranges of the tensor values that are read when a file beginning with `bytes` is opened. `None` if `bytes`
+/// does not hold the complete header and table, or if they are damaged.
 pub fn values_to_open(bytes: &[u8]) -> Option<Vec<Range<u64>>> {
     let header = header(bytes, "").ok()?;
     tensors::places(&header, config::ROPE_FREQS).ok()
 }
 
-/// Opens the checkpoint at `path` without the keys `ignore` of its configuration, and where it was split into several files, all of them.
+/// Opens the checkpoint at `path` without the keys `ignore` of its configuration. If it was split into several files,
+/// all of them are opened.
 ///
 /// # Errors
-/// [`Error::Model`] where a file is damaged or missing, or the model is of a kind not computed here.
+/// Returns [`Error::Model`] if a file is damaged or missing, or the model is of an unsupported kind.
 pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     let paths = {
         let file = crate::files::map(path)?;
@@ -43,7 +44,7 @@ pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
         split::join(&mut contents, tensors::read(file, &header, place)?, place)?;
         headers.push(header);
     }
-    // The first part has the configuration; the others only say that they are parts.
+    // The first part has the configuration. The others only mark themselves as parts.
     let (header, place) = (&mut headers[0], &places[0]);
     split::check_total(&header.metadata, &contents)?;
     let name = paths[0].file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
@@ -51,7 +52,7 @@ pub(super) fn open(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     Ok(Checkpoint { path: Some(paths[0].clone()), ..checkpoint })
 }
 
-/// Puts together what the files say. The path is left empty.
+/// Assembles the checkpoint from its parts, without the path.
 fn assemble(
     name: String,
     header: &mut Header<'_>,
@@ -61,7 +62,7 @@ fn assemble(
     ignore: &[String],
 ) -> Result<Checkpoint> {
     let (config, notes) = config::model_config(&mut header.metadata, &mut contents, place, ignore)?;
-    // Norms are float32 in every file; what tells files apart is how the matrices are stored.
+    // Norms are float32 in every file. Files differ in the types of their matrices.
     let matrices = contents.tensors.values().filter(|tensor| tensor.shape().len() > 1);
     let dtypes: Dtypes = matrices.map(Tensor::dtype).collect();
     Ok(Checkpoint {

@@ -1,5 +1,5 @@
-//! A model split into several GGUF files: `name-00001-of-00003.gguf`, as llama.cpp's `gguf-split` names
-//! and marks them.
+//! A model split into several GGUF files, `name-00001-of-00003.gguf`, with the names and keys of llama.cpp's
+//! `gguf-split`.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,10 @@ use crate::files::gguf::Metadata;
 use crate::files::{exists, printable};
 use llama_trace_core::error::{Error, Result};
 
-/// The files of the model that `path`, a file with this metadata, belongs to, in order.
+/// The files of the model to which `path`, a file with this metadata, belongs, in order.
 ///
 /// # Errors
-/// [`Error::Model`] where the file is a part and the others cannot be found.
+/// Returns [`Error::Model`] if the file is a part and the others cannot be found.
 pub(super) fn parts(path: &Path, metadata: &Metadata<'_>) -> Result<Vec<PathBuf>> {
     let count = metadata.size("split.count")?.unwrap_or(1);
     if count <= 1 {
@@ -32,7 +32,8 @@ pub(super) fn parts(path: &Path, metadata: &Metadata<'_>) -> Result<Vec<PathBuf>
     let file_name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let ending = format!("-{:05}-of-{count:05}.gguf", number + 1);
     let Some(stem) = file_name.strip_suffix(&ending) else {
-        let what = format!("the file is part {} of {count} of a model, but is not named so", number + 1);
+        let what =
+            format!("the file is part {} of {count} of a model, but its name does not say so", number + 1);
         return Err(wrong(what, format!("`{}`", printable(&file_name))));
     };
     let mut paths = Vec::new();
@@ -53,7 +54,7 @@ pub(super) fn parts(path: &Path, metadata: &Metadata<'_>) -> Result<Vec<PathBuf>
 /// Checks that a file with this metadata is part `part` (from 0) of `count`.
 ///
 /// # Errors
-/// [`Error::Model`] where it says otherwise.
+/// Returns [`Error::Model`] if the metadata disagrees.
 pub(super) fn check(metadata: &Metadata<'_>, part: usize, count: usize) -> Result<()> {
     if count == 1 {
         return Ok(());
@@ -70,7 +71,7 @@ pub(super) fn check(metadata: &Metadata<'_>, part: usize, count: usize) -> Resul
 /// Adds the tensors of a part, found at `place`, to `all`.
 ///
 /// # Errors
-/// [`Error::Model`] where an earlier part has one of them.
+/// Returns [`Error::Model`] if an earlier part has one of them.
 pub(super) fn join(all: &mut Contents, part: Contents, place: &str) -> Result<()> {
     let known = |name: &String| all.tensors.contains_key(name) || all.unreadable.contains_key(name);
     if let Some(name) = part.tensors.keys().chain(part.unreadable.keys()).find(|name| known(name)) {
@@ -84,10 +85,10 @@ pub(super) fn join(all: &mut Contents, part: Contents, place: &str) -> Result<()
     Ok(())
 }
 
-/// Checks that all parts together have as many tensors as the first one says.
+/// Checks that all parts together have the number of tensors given in the first one.
 ///
 /// # Errors
-/// [`Error::Model`] where they have not.
+/// Returns [`Error::Model`] if they do not.
 pub(super) fn check_total(metadata: &Metadata<'_>, all: &Contents) -> Result<()> {
     let found = all.tensors.len() + all.unreadable.len();
     match metadata.size("split.tensors.count")? {

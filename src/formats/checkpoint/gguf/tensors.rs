@@ -1,4 +1,4 @@
-//! The table of tensors of a GGUF file, and where each lies.
+//! The tensor table of a GGUF file, and the location of each tensor.
 
 use std::ops::Range;
 
@@ -9,15 +9,15 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::tensor::Bytes;
 use llama_trace_core::tensor::{Dtype, Tensor};
 
-/// The most tensors that are read from one file, so that a table of tiny ones cannot take many times the
-/// file's size in memory. Llama 3.1 405B has 1138.
+/// The maximum number of tensors in a file, so that a table of tiny tensors cannot take many times the file's size in
+/// memory. Llama 3.1 405B has 1138.
 const MAX_TENSORS: u64 = 1 << 16;
-/// The most axes that ggml has.
+/// The maximum number of axes in ggml.
 const MAX_AXES: u32 = 4;
-/// Where `general.alignment` is absent.
+/// The alignment if `general.alignment` is absent.
 const DEFAULT_ALIGNMENT: usize = 32;
 
-/// The number types by ggml's numbers for them; the second is none for one that is not read here.
+/// The number types by ggml's numbers. The dtype is `None` for unsupported types.
 const TYPES: &[(u32, &str, Option<Dtype>)] = &[
     (0, "F32", Some(Dtype::F32)),
     (1, "F16", Some(Dtype::F16)),
@@ -60,22 +60,22 @@ struct Row<'a> {
     /// Outermost first.
     shape: Vec<usize>,
     kind: u32,
-    /// From the first byte after the header and its padding.
+    /// Relative to the first byte after the header and its padding.
     offset: u64,
 }
 
-/// All rows, and where the tensors begin.
+/// All rows, and the offset of the first tensor.
 struct Table<'a> {
     rows: Vec<Row<'a>>,
     alignment: usize,
     start: usize,
 }
 
-/// Cuts the file with this header into its tensors, without copying.
+/// Splits the file with this header into its tensors, without copying.
 ///
 /// # Errors
-/// [`Error::Model`] where the table or a tensor passes the end of the file, or two tensors overlap or
-/// have one name.
+/// Returns [`Error::Model`] if the table or a tensor reaches past the end of the file, or if two tensors overlap or
+/// have the same name.
 pub(super) fn read(file: &Bytes, header: &Header<'_>, place: &str) -> Result<Contents> {
     let Table { rows, alignment, start } = table(header)?;
     let mut contents = Contents::default();
@@ -100,18 +100,18 @@ pub(super) fn read(file: &Bytes, header: &Header<'_>, place: &str) -> Result<Con
         };
         if !row.offset.is_multiple_of(alignment as u64) {
             let found = format!("offset {}", row.offset);
-            return Err(wrong("does not begin where it should", format!("a multiple of {alignment}"), found));
+            return Err(wrong("has a misaligned offset", format!("a multiple of {alignment}"), found));
         }
         let Some(range) = range(&row, dtype, start) else {
             let found = format!("{:?}", row.shape);
             let expected =
                 format!("rows of a multiple of {} values, and a size below 2^64 bytes", dtype.block());
-            return Err(wrong(&format!("({dtype}) has a shape that cannot be"), expected, found));
+            return Err(wrong(&format!("({dtype}) has an invalid shape"), expected, found));
         };
         let Some(bytes) = file.slice(range.clone()) else {
             let (expected, found) =
                 (format!("a file of at least {} bytes", range.end), format!("{} bytes", file.len()));
-            return Err(wrong("passes the end of the file", expected, found));
+            return Err(wrong("reaches past the end of the file", expected, found));
         };
         let Some(tensor) = Tensor::new(dtype, row.shape.clone(), bytes) else {
             let found = format!("{} bytes", range.len());
@@ -136,10 +136,11 @@ pub(super) fn read(file: &Bytes, header: &Header<'_>, place: &str) -> Result<Con
     Ok(contents)
 }
 
-/// Where the tensors called `name` lie in the file with this header, of which nothing else need be there.
+/// The byte ranges of the tensors called `name` in the file with this header. The file need not have anything after the
+/// table.
 ///
 /// # Errors
-/// [`Error::Model`] where the table is damaged or not all there.
+/// Returns [`Error::Model`] if the table is damaged or incomplete.
 pub(super) fn places(header: &Header<'_>, name: &str) -> Result<Vec<Range<u64>>> {
     let table = table(header)?;
     let named = table.rows.iter().filter(|row| row.name == name);
@@ -158,11 +159,11 @@ fn table<'a>(header: &Header<'a>) -> Result<Table<'a>> {
     if !alignment.is_power_of_two() {
         return Err(header.metadata.wrong("general.alignment", "a power of two", alignment));
     }
-    // Neither is above 2^63: no overflow.
+    // Neither is above 2^63, so the sum does not overflow.
     Ok(Table { rows, alignment, start: reader.at().next_multiple_of(alignment) })
 }
 
-/// The number type with ggml's number `kind`; none for one that is not read here.
+/// The number type with ggml's number `kind`. `None` for unsupported types.
 fn dtype(kind: u32) -> Option<Dtype> {
     TYPES.iter().find(|(number, ..)| *number == kind)?.2
 }
@@ -170,7 +171,7 @@ fn dtype(kind: u32) -> Option<Dtype> {
 fn read_row<'a>(reader: &mut Reader<'a>) -> Result<Row<'a>> {
     let name = reader.name("a tensor's name")?;
     let axes = reader.u32("a tensor's number of axes")?;
-    let what = || format!("tensor `{}` has a shape that cannot be", printable(name));
+    let what = || format!("tensor `{}` has an invalid shape", printable(name));
     if axes > MAX_AXES {
         return Err(reader.wrong(what(), &format!("at most {MAX_AXES} axes"), axes));
     }
@@ -182,14 +183,14 @@ fn read_row<'a>(reader: &mut Reader<'a>) -> Result<Row<'a>> {
         };
         shape.push(size);
     }
-    // ggml counts the axes from the innermost.
+    // ggml stores the innermost axis first.
     shape.reverse();
     let kind = reader.u32("a tensor's type")?;
     let offset = reader.u64("a tensor's offset")?;
     Ok(Row { name, shape, kind, offset })
 }
 
-/// The bytes of the file that hold the tensor; none where the numbers cannot be.
+/// The byte range of the tensor in the file. `None` if its numbers overflow.
 fn range(row: &Row<'_>, dtype: Dtype, start: usize) -> Option<Range<usize>> {
     let (inner, outer) = row.shape.split_last().unwrap_or((&1, &[]));
     let size = outer.iter().try_fold(dtype.bytes(*inner)?, |product, &size| product.checked_mul(size))?;

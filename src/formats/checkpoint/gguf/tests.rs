@@ -8,7 +8,7 @@ use llama_trace_core::config::{Pairing, RopeScaling};
 use llama_trace_core::tensor::Bytes;
 use llama_trace_core::tensor::Tensor;
 
-/// The keys of a model of width 4 with two heads, one of them for keys, and one layer.
+/// The keys of a model with one layer, width 4, two query heads and one kv head.
 fn keys() -> Build {
     Build::new()
         .text("general.architecture", "llama")
@@ -21,7 +21,7 @@ fn keys() -> Build {
         .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
 }
 
-/// Its tensors, with a vocabulary of three.
+/// The tensors of this model, with a vocabulary of three tokens.
 fn tensors(keys: Build) -> Build {
     keys.tensor("token_embd.weight", &[3, 4], 1.0)
         .tensor("blk.0.attn_norm.weight", &[4], 2.0)
@@ -37,7 +37,7 @@ fn tensors(keys: Build) -> Build {
 }
 
 fn parse_bytes(bytes: &[u8]) -> Result<Checkpoint> {
-    // Leaked, since `Bytes` borrows for ever; a few kilobytes in a test.
+    // Leaked, because `Bytes` needs a static lifetime; a few kilobytes in a test.
     parse(&Bytes::Static(Box::leak(bytes.to_vec().into_boxed_slice())), "test.gguf")
 }
 
@@ -45,7 +45,7 @@ fn model(build: &Build) -> Checkpoint {
     parse_bytes(&build.bytes()).unwrap()
 }
 
-/// The message for a file that cannot be opened, which must have `part` in it.
+/// Checks that the file is rejected with a message that contains `part`.
 fn refused(build: &Build, part: &str) {
     let text = parse_bytes(&build.bytes()).unwrap_err().to_string();
     assert!(text.contains(part), "`{part}` is not in\n{text}");
@@ -135,7 +135,7 @@ fn what_is_not_computed_is_refused_by_name() {
     assert!(text.contains("found: IQ2_XXS") && text.contains("Q4_K") && text.contains("MXFP4"), "{text}");
 }
 
-/// [`keys`] of another architecture.
+/// [`keys`] for another architecture.
 fn keys_of(architecture: &str) -> Build {
     let mut build = Build::new().text("general.architecture", architecture);
     for (name, value) in [
@@ -165,7 +165,7 @@ fn a_qwen3_has_norms_on_queries_and_keys() {
     let qwen3 = model(&whole);
     assert_eq!((qwen3.config.pairing, qwen3.config.qk_norm), (Pairing::Halves, true));
     assert_eq!(qwen3.tensor(Weight::Layer(0, L::KNorm), &[2]).unwrap().count(), 2);
-    // The architecture decides, not the tensors: one that is missing is missed.
+    // The architecture decides, not the tensors: a missing tensor is an error.
     let half = model(&with(tensors(keys_of("qwen3")), "attn_q_norm"));
     let text = half.tensor(Weight::Layer(0, L::KNorm), &[2]).unwrap_err().to_string();
     assert!(half.config.qk_norm && text.contains("`blk.0.attn_k_norm.weight`"), "{text}");
@@ -185,9 +185,9 @@ fn every_truncation_is_an_error() {
 fn absurd_metadata_is_an_error() {
     let all = |build: Build, part: &str| refused(&tensors(build), part);
     for count in [u64::MAX, 1 << 63, 1 << 61, 1 << 40, 1 << 20] {
-        all(keys().list("x", U32, count, &[0; 8]), "passes the end");
-        all(keys().list("x", TEXT, count, &[0; 8]), "passes the end");
-        all(keys().list("x", 7, count, &[0; 8]), "passes the end");
+        all(keys().list("x", U32, count, &[0; 8]), "past the end");
+        all(keys().list("x", TEXT, count, &[0; 8]), "past the end");
+        all(keys().list("x", 7, count, &[0; 8]), "past the end");
         all(keys().raw("x", TEXT, &count.to_le_bytes()), "cut off");
         refused(&Build { claimed_keys: Some(count), ..tensors(keys()) }, "at most 65536 keys");
         refused(&Build { claimed_tensors: Some(count), ..tensors(keys()) }, "at most 65536 tensors");
@@ -202,7 +202,7 @@ fn absurd_metadata_is_an_error() {
     for alignment in [0, 3, 33] {
         all(keys().u32("general.alignment", alignment), "a power of two");
     }
-    all(keys().u32("general.alignment", 1 << 30), "passes the end");
+    all(keys().u32("general.alignment", 1 << 30), "past the end");
     all(keys().u32("general.alignment", 1 << 31), "below 2147483648");
     for (key, value) in
         [("llama.vocab_size", u32::MAX), ("llama.vocab_size", 1 << 30), ("llama.rope.freq_base", 0)]
@@ -227,7 +227,7 @@ fn absurd_tensors_are_errors() {
     with(head, &[1, 1, 1, 1, 1], 0, 0, "at most 4 axes");
     with(head, &[4, 3], 0, u64::MAX - 31, "");
     with(head, &[4, 3], 0, 1 << 63, "");
-    with(head, &[4, 3], 0, 1 << 40, "passes the end");
+    with(head, &[4, 3], 0, 1 << 40, "past the end");
     with(head, &[4, 3], 0, 16, "a multiple of 32");
     with(head, &[4, 3], 0, 0, "overlap");
     with(head, &[40, 3], 2, 0, "a multiple of 32 values");
@@ -236,7 +236,7 @@ fn absurd_tensors_are_errors() {
     with("output_norm.weight", &[4], 16, 0, "is there twice");
 }
 
-/// Everything that a model and a tokenizer ask of a file.
+/// Reads everything that a model and a tokenizer read from a file.
 fn use_up(bytes: &[u8]) {
     let Ok(model) = parse_bytes(bytes) else { return };
     let (dim, vocab) = (model.config.dim, model.config.vocab);

@@ -1,4 +1,4 @@
-//! Which family a config.json is of, and the window that some of them have.
+//! The family of a config.json, and the sliding window of some families.
 
 use serde_json::Value;
 
@@ -8,22 +8,22 @@ use super::super::screen::Screen;
 use crate::files::brief;
 use llama_trace_core::error::Result;
 
-/// What transformers calls a `model_type`, where it is computed here.
+/// The supported values of transformers' `model_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
-    /// Llama 1 to 3.3; TinyLlama, SmolLM and SmolLM2 are Llamas too.
+    /// Llama 1 to 3.3. TinyLlama, SmolLM and SmolLM2 are also Llamas.
     Llama,
     /// Llama with a sliding window (Jiang et al., 2023).
     Mistral,
-    /// Llama with biases on queries, keys and values, and a window in the upper layers where
-    /// `use_sliding_window` says so (Qwen2 report, Yang et al., 2024).
+    /// Llama with biases on queries, keys and values. With `use_sliding_window`, its upper layers have a window (Qwen2
+    /// report, Yang et al., 2024).
     Qwen2,
     /// Llama with norms on queries and keys, and Qwen2's window (Qwen3 report, Yang et al., 2025).
     Qwen3,
 }
 
 impl Family {
-    /// The family that `model_type` names, or where that is absent the class in `architectures`.
+    /// The family named by `model_type`, or if that is absent, by the class in `architectures`.
     pub(super) fn of(fields: &Fields<'_>, screen: &Screen<'_>) -> Result<Self> {
         const FAMILIES: [(&str, &str, Family); 4] = [
             ("llama", "LlamaForCausalLM", Family::Llama),
@@ -32,7 +32,7 @@ impl Family {
             ("qwen3", "Qwen3ForCausalLM", Family::Qwen3),
         ];
         let expected = "\"llama\" (Llama 1 to 3.3, TinyLlama, SmolLM, SmolLM2), \"mistral\", \"qwen2\" \
-            (Qwen2, Qwen2.5) or \"qwen3\"; no other architecture is computed here";
+            (Qwen2, Qwen2.5) or \"qwen3\"; no other architecture is supported";
         if let Some(value @ Value::Null) = fields.object.get("model_type") {
             return Err(screen.refused("model_type", expected, value));
         }
@@ -48,7 +48,7 @@ impl Family {
         })
     }
 
-    /// The rows of the table that are for it alone.
+    /// The rows of the table for this family only.
     pub(super) fn source(self) -> Source {
         match self {
             Self::Llama => Source::Llama,
@@ -59,8 +59,8 @@ impl Family {
     }
 }
 
-/// The sliding window and the first layer that has it. In Mistral every layer has it; in Qwen the layers from
-/// `max_window_layers` on, and none unless `use_sliding_window` is true.
+/// The sliding window and the first layer with it. In Mistral every layer has it. In Qwen the layers from
+/// `max_window_layers` on have it, but only if `use_sliding_window` is true.
 pub(super) fn window(fields: &Fields<'_>, family: Family, layers: usize) -> Result<(Option<usize>, usize)> {
     let used = match family {
         Family::Llama => return Ok((None, 0)),
@@ -69,7 +69,7 @@ pub(super) fn window(fields: &Fields<'_>, family: Family, layers: usize) -> Resu
     };
     let window = match fields.size("sliding_window")? {
         _ if !used => None,
-        // transformers has a window where the field is absent, and none where it is null.
+        // In transformers an absent field means the default window, and null means no window.
         None if !fields.object.contains_key("sliding_window") => Some(4096),
         window => window,
     };
@@ -93,11 +93,11 @@ pub(super) fn window(fields: &Fields<'_>, family: Family, layers: usize) -> Resu
     Ok(if window.is_some() && from < layers { (window, from) } else { (None, 0) })
 }
 
-/// The first layer with a window that the list `layer_types` names, where there is such a list.
+/// The first layer with a window in the list `layer_types`, if there is one.
 fn layer_types(fields: &Fields<'_>, layers: usize) -> Result<Option<usize>> {
     let Some(value) = fields.get("layer_types") else { return Ok(None) };
     let expected = "a list with \"full_attention\" for the first layers and \"sliding_attention\" for the \
-        others; no other pattern is computed here";
+        others; no other pattern is supported";
     let kinds = value.as_array().filter(|kinds| kinds.len() == layers);
     let kinds = kinds.ok_or_else(|| fields.wrong("layer_types", expected, brief(value)))?;
     let from = kinds.iter().take_while(|kind| *kind == "full_attention").count();

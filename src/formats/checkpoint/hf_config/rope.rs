@@ -1,4 +1,4 @@
-//! RoPE's θ and scaling, from `rope_scaling`, `rope_parameters` and what stands beside them.
+//! RoPE's θ and scaling, from `rope_scaling`, `rope_parameters` and the fields beside them.
 
 use serde_json::Value;
 
@@ -9,16 +9,16 @@ use crate::files::printable;
 use llama_trace_core::config::RopeScaling;
 use llama_trace_core::error::Result;
 
-/// θ where config.json has none.
+/// θ if config.json has none.
 const DEFAULT_THETA: f32 = 10000.0;
 
-/// What a scaling may ask for.
+/// The fields that a scaling may need.
 const SCALING: [&str; 4] =
     ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"];
 
-/// θ and the scaling, as transformers 5 has them from fields new and old; `context` is `max_position_embeddings`.
+/// θ and the scaling, read from new and old fields as in transformers 5. `context` is `max_position_embeddings`.
 ///
-/// `rope_scaling`, where it is there and not empty, stands for all of `rope_parameters`.
+/// If `rope_scaling` is present and not empty, it replaces `rope_parameters`.
 pub(super) fn rope(
     fields: &Fields<'_>,
     screen: &mut Screen<'_>,
@@ -47,7 +47,7 @@ pub(super) fn rope(
         "llama3" => &SCALING,
         other => {
             let expected =
-                "\"default\", \"linear\" or \"llama3\"; other kinds of RoPE scaling are not computed here";
+                "\"default\", \"linear\" or \"llama3\"; other kinds of RoPE scaling are not supported";
             let next = format!(
                 "use a model with one of these, or to compute with frequencies that are not scaled: \
                  --ignore-config {name}{kind_field}"
@@ -62,7 +62,7 @@ pub(super) fn rope(
     };
     if let Some(value @ Value::Null) = inner.get("partial_rotary_factor").filter(|_| !asked.is_empty()) {
         let full = format!("{name}partial_rotary_factor");
-        return Err(screen.refused(&full, "1: every component of a head is turned", value));
+        return Err(screen.refused(&full, "1: RoPE rotates every component of a head", value));
     }
     let idle = SCALING.iter().filter(|field| rope.get(field).is_some() && !asked.contains(field));
     screen.notes.unknown.extend(idle.map(|field| format!("{name}{field}")));
@@ -72,7 +72,7 @@ pub(super) fn rope(
             factor: rope.required_number("factor")?,
             low_freq_factor: rope.required_number("low_freq_factor")?,
             high_freq_factor: rope.required_number("high_freq_factor")?,
-            // The one beside the object goes before the one in it.
+            // The field beside the object takes precedence over the one inside.
             original_context: match &fields.object {
                 outer if outer.contains_key("original_max_position_embeddings") => {
                     fields.required_size("original_max_position_embeddings")?
@@ -88,10 +88,10 @@ pub(super) fn rope(
     Ok((theta, scaling))
 }
 
-/// θ from beside the objects.
+/// θ from the field beside the objects.
 fn outer_theta(fields: &Fields<'_>, screen: &Screen<'_>) -> Result<f32> {
     if let Some(value @ Value::Null) = fields.object.get("rope_theta") {
-        let expected = "a number: null is none, and stands for no default";
+        let expected = "a number; null does not stand for the default";
         return Err(screen.refused("rope_theta", expected, value));
     }
     Ok(fields.number("rope_theta")?.unwrap_or(DEFAULT_THETA))

@@ -38,7 +38,7 @@ fn null_counts_as_absent_where_transformers_takes_it_so() {
         "eos_token_id": null, "something_else": null, "quantization_config": null,
     });
     assert_eq!(with(&nulls).unwrap(), with(&json!({})).unwrap());
-    // transformers fails, or takes null for something else than the default.
+    // transformers fails on null here, or does not use the default.
     for name in [
         "model_type",
         "vocab_size",
@@ -110,7 +110,7 @@ fn a_family_is_its_switches() {
     assert!(model_config(&named.to_string(), "config.json", &[]).unwrap().0.qk_norm);
     assert!(message(&json!({"model_type": "qwen2"})).contains("num_key_value_heads"));
     assert_eq!(of("qwen2", &json!({"num_key_value_heads": null})).unwrap().kv_heads, 4);
-    // Its masks have none, but transformers' cache forgets what has left it.
+    // The masks have no window here, but transformers' cache drops the keys outside it.
     assert!(message(&json!({"sliding_window": 7})).contains("`sliding_window`"));
 }
 

@@ -1,5 +1,5 @@
-//! The files of weights, and the index of shards that says which they are. It must not make this program read, or
-//! fetch, files elsewhere.
+//! The weight files, and the index of shards that lists them. An index must not make this program read or fetch files
+//! elsewhere.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Component, Path};
@@ -13,17 +13,17 @@ use super::super::{pth, safetensors};
 use crate::files::{exists, full, printable, read_json, read_text};
 use llama_trace_core::error::{Error, Result};
 
-/// The largest index that is read; Llama 3.1 405B's has 97 KB.
+/// The maximum size of an index in bytes. That of Llama 3.1 405B has 97 KB.
 const MAX_INDEX: u64 = 8 << 20;
 
-/// The part of model.safetensors.index.json that says where a tensor lies.
+/// The part of model.safetensors.index.json with the file of each tensor.
 #[derive(Deserialize)]
 struct Index {
-    /// Tensor to file name.
+    /// Tensor name to file name.
     weight_map: BTreeMap<String, String>,
 }
 
-/// What an index says.
+/// The contents of an index.
 struct Shards {
     /// The files below its folder, in the order in which transformers reads them.
     files: Vec<String>,
@@ -54,14 +54,14 @@ fn read_index(index_path: &Path) -> Result<Shards> {
             let found = format!("`{}`", printable(name));
             wrong(index_path, "the index names a shard outside the directory", expected, &found)
         })?;
-        // Under its last name: the shard that is read last counts.
+        // Kept at its last position, because the shard that is read last wins.
         files.retain(|other| *other != file);
         files.push(file);
     }
     Ok(Shards { files, tensors: index.weight_map.into_keys().collect() })
 }
 
-/// The path of a shard below the index's folder, without its `.`; none where it leads out of there.
+/// The path of a shard below the index's folder, without `.`. `None` if it leads outside.
 fn inside(name: &str) -> Option<String> {
     let part = |part| match part {
         Component::Normal(part) => Some(Some(part.to_str()?)),
@@ -73,8 +73,8 @@ fn inside(name: &str) -> Option<String> {
     (!parts.is_empty() && !name.contains('\\')).then(|| parts.join("/"))
 }
 
-/// Whether no link leads from the shard at `path` out of `folder`. The hub's cache is made of links, from snapshots to
-/// blobs.
+/// Whether the shard at `path` is inside `folder` after its links are resolved. Links into the hub's cache, from
+/// snapshots to blobs, are allowed.
 fn stays_inside(folder: &Path, path: &Path) -> bool {
     let (Ok(folder), Ok(path)) = (full(folder), full(path)) else { return true };
     let mut folders = path.ancestors().skip(1).filter_map(|folder| folder.file_name()?.to_str());
@@ -91,15 +91,15 @@ fn wrong(index_path: &Path, what: &str, expected: &str, found: &str) -> Error {
         .next("fetch the index and every shard that it names again")
 }
 
-/// The files that the index names, each once, as paths below its directory.
+/// The files in the index, each once, as paths below its directory.
 ///
 /// # Errors
-/// [`Error::Model`] where the index is damaged, or names a file outside its directory.
+/// Returns [`Error::Model`] if the index is damaged or names a file outside its directory.
 pub fn shard_names(index_path: &Path) -> Result<Vec<String>> {
     Ok(read_index(index_path)?.files)
 }
 
-/// What one file of weights holds. As in transformers its name says what kind it is of.
+/// Reads one weight file. As in transformers, its name determines its kind.
 pub(super) fn read_file(path: &Path) -> Result<Contents> {
     let (bytes, place) = (crate::files::map(path)?, path.display().to_string());
     match path.extension().is_some_and(|extension| extension == "safetensors") {
@@ -108,8 +108,8 @@ pub(super) fn read_file(path: &Path) -> Result<Contents> {
     }
 }
 
-/// Opens every shard that the index names, once, and puts together what they hold, as transformers does: which tensor
-/// is in which shard, the shards say, and where two have one, the last.
+/// Opens every shard in the index once and merges their contents, as in transformers. The shards themselves determine
+/// which tensors they hold, and the last shard with a tensor wins.
 pub(super) fn read_shards(folder: &Path, index_path: &Path, notes: &mut Notes) -> Result<(Contents, usize)> {
     let Shards { files, tensors } = read_index(index_path)?;
     let mut all = Contents::default();

@@ -1,4 +1,4 @@
-//! Small directories in Hugging Face's layout, and what is wrong with them.
+//! Tests with small directories in Hugging Face's layout, valid and invalid.
 
 use super::super::safetensors::tests::file;
 use super::super::{Weight, open as open_any};
@@ -110,8 +110,8 @@ fn shards_are_found_through_their_index() {
     assert!(text.contains("`b.safetensors` is missing"), "{text}");
 }
 
-/// As in transformers: every tensor of every shard, the last where two have it; what the index says of tensors is
-/// only told.
+/// As in transformers: every tensor of every shard is read, and the last one wins. The tensor names in the index are
+/// only used for notes.
 #[test]
 fn shards_hold_what_they_hold_whatever_their_index_says() {
     let [first, second] = [1.0, 2.0].map(|value| table("model.embed_tokens.weight", value));
@@ -126,7 +126,7 @@ fn shards_hold_what_they_hold_whatever_their_index_says() {
     let model = open(folder.path(), &[]).unwrap();
     assert_eq!(model.format, Format::HuggingFace { files: 3, pickled: false });
     let embedding = model.tensor(Weight::Embedding, &[3, 4]).unwrap();
-    // In the order of their names as text, `a.safetensors` comes after `./c`.
+    // Sorted as text, `a.safetensors` comes after `./c`.
     assert_eq!(embedding.bytes()[..4], 2.0_f32.to_le_bytes());
     assert_eq!(model.notes.absent, ["mtp.weight", "x", "y"]);
     assert_eq!(model.notes.twice, ["model.embed_tokens.weight"]);
@@ -145,7 +145,7 @@ fn an_index_reads_only_its_own_directory() {
     }
 }
 
-/// A link that leads out of the directory is followed to the hub's blobs only.
+/// A link that leads out of the directory is followed only to the hub's blobs.
 #[cfg(unix)]
 #[test]
 fn links_lead_out_of_the_directory_to_a_cache_alone() {

@@ -9,33 +9,33 @@ use crate::files::brief;
 use llama_trace_core::config::{ModelConfig, Pairing, RopeScaling};
 use llama_trace_core::error::{Error, Result};
 
-/// What params.json says, before the weights have said the rest.
+/// The contents of params.json, before the weights supply the rest.
 #[derive(Debug)]
 pub(super) struct Params {
-    /// Width of the model, which tells how the embedding table was cut.
+    /// The model width, which shows how the embedding table was split.
     pub(super) dim: usize,
     layers: usize,
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
     ffn_dim: usize,
-    /// None for the −1 of Llama 1 and 2: as many as the tokenizer has.
+    /// `None` for the −1 of Llama 1 and 2: the size of the tokenizer's vocabulary.
     vocab: Option<usize>,
     context: usize,
     norm_eps: f32,
     rope_theta: f32,
     rope_scaling: RopeScaling,
-    /// What was not taken as the file has it.
+    /// Deviations from the file.
     pub(super) notes: Notes,
 }
 
 impl Params {
-    /// The hyperparameters in the text of a params.json without the fields `ignore`; `place` names the file in
-    /// messages. Defaults are those of `ModelArgs` in Meta's code.
+    /// Reads the hyperparameters from the text of a params.json without the fields `ignore`. `place` names the file in
+    /// messages. The defaults are those of `ModelArgs` in Meta's code.
     ///
     /// # Errors
-    /// [`Error::Model`] where the text is no JSON object, a field has the wrong type, or the model has a
-    /// part that is not computed here; [`Error::Usage`] where there is no use in ignoring a field.
+    /// Returns [`Error::Model`] if the text is not a JSON object, a field has the wrong type, or the model has an
+    /// unsupported part. Returns [`Error::Usage`] if ignoring a field has no effect.
     pub(super) fn read(text: &str, place: &str, ignore: &[String]) -> Result<Self> {
         let mut object = parse_object(text, place)?;
         let mut screen = Screen::new(place, ignore);
@@ -60,8 +60,8 @@ impl Params {
         };
         let scaled = fields.flag("use_scaled_rope")?;
         let (factor, high) = (fields.number("rope_scaling_factor")?, fields.number("rope_high_freq_factor")?);
-        // The constants of `apply_scaling` in Meta's llama-models: of Llama 4's code, which reads these fields, where
-        // the file has one of them, else of Llama 3's.
+        // The constants of `apply_scaling` in Meta's llama-models. If the file has one of these fields, they are from
+        // Llama 4's code, which reads them; otherwise from Llama 3's.
         let (factor, high_freq_factor) = match (factor, high) {
             (None, None) => (8.0, 4.0),
             (factor, high) => (factor.unwrap_or(16.0), high.unwrap_or(1.0)),
@@ -101,7 +101,7 @@ impl Params {
     /// The configuration of a model whose embedding table has `rows` rows.
     ///
     /// # Errors
-    /// [`Error::Model`] where the vocabulary's size is nowhere, or a size cannot be right.
+    /// Returns [`Error::Model`] if the size of the vocabulary is unknown or a size is invalid.
     pub(super) fn config(&self, rows: Option<usize>, tied: bool) -> Result<ModelConfig> {
         let vocab = self.vocab.or(rows).ok_or_else(|| {
             Error::model("the size of the vocabulary is not known")
@@ -137,8 +137,8 @@ impl Params {
     }
 }
 
-/// The feed-forward width by the rule in `FeedForward` of Meta's code: two thirds of 4·dim, times the
-/// multiplier, rounded up.
+/// The feed-forward width by the rule of `FeedForward` in Meta's code: two thirds of 4·dim, times the multiplier,
+/// rounded up.
 fn ffn_dim(fields: &Fields<'_>, dim: usize) -> Result<usize> {
     let multiple = fields.size("multiple_of")?.unwrap_or(256);
     if multiple == 0 {
@@ -148,7 +148,7 @@ fn ffn_dim(fields: &Fields<'_>, dim: usize) -> Result<usize> {
     if let Some(value) = fields.get("ffn_dim_multiplier") {
         let wrong = || fields.wrong("ffn_dim_multiplier", "a number above 0 and up to 1000", brief(value));
         let multiplier = value.as_f64().filter(|&number| number > 0.0 && number <= 1000.0);
-        // In double precision, as Python computes it.
+        // In float64, as in Python.
         hidden = (multiplier.ok_or_else(wrong)? * hidden as f64) as usize;
     }
     hidden.checked_next_multiple_of(multiple).ok_or_else(|| {
@@ -156,9 +156,9 @@ fn ffn_dim(fields: &Fields<'_>, dim: usize) -> Result<usize> {
     })
 }
 
-/// The context that a model was trained for, which params.json does not say. Told from what sets the
-/// generations apart: Llama 3.1 to 3.3 scale RoPE, Llama 3 has θ = 500,000, Code Llama θ = 1,000,000; Llama 2
-/// has ε = 1e-5 and Llama 1 ε = 1e-6.
+/// The context that a model was trained with, which params.json does not contain. It is inferred from the differences
+/// between the generations: Llama 3.1 to 3.3 scale RoPE, Llama 3 has θ = 500,000, Code Llama θ = 1,000,000, Llama 2 ε =
+/// 1e-5 and Llama 1 ε = 1e-6.
 fn context(scaled: bool, rope_theta: f32, norm_eps: f32) -> usize {
     match () {
         () if scaled => 131_072,
@@ -175,7 +175,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    /// Llama 3.2 1B's.
+    /// The params.json of Llama 3.2 1B.
     fn small() -> Value {
         json!({"dim": 2048, "n_layers": 16, "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256,
             "ffn_dim_multiplier": 1.5, "multiple_of": 256, "norm_eps": 1e-05, "rope_theta": 500000.0,

@@ -1,4 +1,4 @@
-//! Small models in Meta's form: one file, two, and what is wrong with them.
+//! Tests with small models in Meta's format: one file, two files, and invalid ones.
 
 use super::super::pth::tests::pth;
 use super::super::{LayerWeight, open as open_any};
@@ -60,7 +60,7 @@ fn a_single_file_is_read_in_place() {
 
 #[test]
 fn slices_are_joined_along_their_own_axes() {
-    // By dimension, as in Llama 1 and 2: the embedding's columns, and the rows of wq.
+    // Split by dimension, as in Llama 1 and 2: the columns of the embedding and the rows of wq.
     let name = |weight| Naming::Meta.name(Weight::Layer(0, weight));
     let (wq, wo) = (name(LayerWeight::Wq), name(LayerWeight::Wo));
     let slice = |letters: [&str; 4]| {
@@ -123,7 +123,7 @@ fn missing_files_are_named() {
 
 #[test]
 fn slices_under_many_names_do_not_fill_the_memory() {
-    // One megabyte that is slice of a thousand matrices.
+    // One megabyte that serves as the slice of a thousand matrices.
     let values = "a".repeat(1 << 20);
     let names: Vec<String> =
         (0..1000).map(|layer| Naming::Meta.name(Weight::Layer(layer, LayerWeight::Wq))).collect();
@@ -134,10 +134,10 @@ fn slices_under_many_names_do_not_fill_the_memory() {
     let slice = pth(&entries, &[("0", values.as_bytes())]);
     let params = r#"{"dim": 1024, "n_layers": 1000, "n_heads": 2, "vocab_size": 6}"#;
     let text = message(&folder(params, &[slice.clone(), slice]));
-    assert!(text.contains("more than the files hold"), "{text}");
+    assert!(text.contains("larger than the files"), "{text}");
 }
 
-/// A real file of PyTorch's, under Meta's names.
+/// A real file written by PyTorch, with Meta's names.
 #[test]
 fn a_model_that_pytorch_wrote() {
     let folder = std::env::var_os("LLAMA_TRACE_DATA")

@@ -1,5 +1,5 @@
-//! The zip archive around a PyTorch checkpoint, read in place: `rawzip` finds the entries, here stands
-//! what PyTorch makes of them.
+//! The zip archive around a PyTorch checkpoint, read in place. `rawzip` finds the entries; this module interprets them
+//! as PyTorch does.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,23 +9,23 @@ use rawzip::{CompressionMethod, ZipArchive, ZipSliceArchive};
 use super::pickle::Wrong;
 use crate::files::printable;
 
-/// The largest pickle that is read. Llama 3.1 405B's has less than one megabyte, and an unpickled byte
-/// takes up to a hundred in memory.
+/// The maximum size of a pickle in bytes. That of Llama 3.1 405B has less than one megabyte, and an unpickled byte
+/// takes up to a hundred bytes in memory.
 const MAX_PICKLE: usize = 2 << 20;
-/// The most entries that are read: there is one for each tensor, and a few more.
+/// The maximum number of entries. There is one for each tensor, and a few more.
 const MAX_ENTRIES: usize = 1 << 16;
 
-/// An archive whose entries are all stored as they are.
+/// An archive whose entries are all stored uncompressed.
 pub(super) struct Archive<'a> {
-    /// Where each entry's bytes lie in the file, by name.
+    /// The byte range of each entry in the file, by name.
     entries: HashMap<Vec<u8>, Range<usize>>,
-    /// The folder that everything lies in, with its slash.
+    /// The folder of all entries, with its slash.
     folder: Vec<u8>,
     pickle: &'a [u8],
 }
 
 impl<'a> Archive<'a> {
-    /// Reads the archive's directory and finds the pickle in it.
+    /// Reads the archive's directory and finds the pickle.
     pub(super) fn open(file: &'a [u8]) -> Result<Self, Wrong> {
         let zip = ZipArchive::from_slice(file).map_err(|error| damaged(&error))?;
         let entries = entries(&zip)?;
@@ -57,7 +57,7 @@ impl<'a> Archive<'a> {
         })?;
         if range.len() > MAX_PICKLE {
             return Err(Wrong {
-                what: "the checkpoint's pickle is larger than any of its kind should be".into(),
+                what: "the checkpoint's pickle is too large".into(),
                 expected: format!("at most {MAX_PICKLE} bytes"),
                 found: format!("{} bytes", range.len()),
             });
@@ -71,12 +71,12 @@ impl<'a> Archive<'a> {
         self.pickle
     }
 
-    /// Where the storage `key` lies in the file. An error is what was expected and what was found.
+    /// The byte range of the storage `key` in the file. An error holds what was expected and what was found.
     pub(super) fn storage(&self, key: &str) -> Result<Range<usize>, (String, String)> {
         self.find(&format!("data/{key}"))
     }
 
-    /// Names are only compared: whatever an archive calls its entries, no other file is ever opened.
+    /// Names are only compared. No other file is ever opened, whatever the names of the entries are.
     fn find(&self, name: &str) -> Result<Range<usize>, (String, String)> {
         let full = [&self.folder, name.as_bytes()].concat();
         let found = self.entries.get(&full).cloned();
@@ -93,7 +93,7 @@ fn damaged(error: &rawzip::Error) -> Wrong {
     }
 }
 
-/// Where each entry lies; of two with one name the last one counts, as in Python.
+/// The byte range of each entry. If two have the same name, the last one counts, as in Python.
 fn entries(zip: &ZipSliceArchive<&[u8]>) -> Result<HashMap<Vec<u8>, Range<usize>>, Wrong> {
     let (mut ranges, mut places) = (HashMap::new(), Vec::new());
     let mut entries = zip.entries();
@@ -108,13 +108,14 @@ fn entries(zip: &ZipSliceArchive<&[u8]>) -> Result<HashMap<Vec<u8>, Range<usize>
         let (way, name) = (entry.wayfinder(), entry.file_path());
         let method = entry.compression_method();
         let sizes = (way.compressed_size_hint(), way.uncompressed_size_hint());
-        // PyTorch compresses nothing, and what is compressed cannot be read in place.
+        // PyTorch does not compress, and compressed entries cannot be read in place.
         if method != CompressionMethod::STORE || entry.flags().is_encrypted() || sizes.0 != sizes.1 {
             let name = printable(&String::from_utf8_lossy(name.as_bytes()));
             return Err(Wrong {
                 what: format!("the zip entry `{name}` is compressed or encrypted"),
-                expected: "entries stored as they are, as torch.save writes them; what may be a zip bomb is not unpacked"
-                    .into(),
+                expected:
+                    "uncompressed entries, as torch.save writes them; compressed ones may be a zip bomb"
+                        .into(),
                 found: format!("{method:?}, {} bytes for {}", sizes.0, sizes.1),
             });
         }
@@ -140,7 +141,7 @@ fn entries(zip: &ZipSliceArchive<&[u8]>) -> Result<HashMap<Vec<u8>, Range<usize>
 pub(in crate::checkpoint) mod tests {
     use super::*;
 
-    /// A zip archive of stored entries, as torch.save writes: name and contents.
+    /// A zip archive of stored entries, as torch.save writes it: name and contents.
     pub(in crate::checkpoint) fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
         zip_with(entries, CompressionMethod::STORE)
     }
@@ -170,7 +171,7 @@ pub(in crate::checkpoint) mod tests {
         assert!(archive.storage("../data.pkl").is_err());
     }
 
-    /// An archive of one entry whose sizes and offset are written in 64 bits, as for more than 4 GB.
+    /// An archive of one entry with sizes and offset in 64 bits, as for more than 4 GB.
     fn zip64(name: &str, bytes: &[u8], size: u64) -> Vec<u8> {
         let (short, ends) = (name.len() as u16, [0xff; 4]);
         let fixed = [&[45, 0][..], &[0; 12]].concat();
@@ -227,7 +228,7 @@ pub(in crate::checkpoint) mod tests {
 
     #[test]
     fn entries_that_share_bytes_are_refused() {
-        // Both of the directory's rows lead to the first entry.
+        // Both rows of the directory point to the first entry.
         let mut file = zip(&[("m/data.pkl", b"pickle"), ("m/data/0", b"values")]);
         Archive::open(&file).unwrap();
         let rows: Vec<usize> = (0..file.len()).filter(|&at| file[at..].starts_with(b"PK\x01\x02")).collect();

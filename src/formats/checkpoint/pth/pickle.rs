@@ -1,11 +1,11 @@
-//! An interpreter for the pickles of PyTorch checkpoints that can build tensors, dictionaries, lists and tuples,
-//! and nothing else.
+//! An interpreter for the pickles of PyTorch checkpoints. It can build tensors, dictionaries, lists and tuples, and
+//! nothing else.
 //!
-//! A pickle is a program for a stack machine that may name any function of Python and call it, which is
-//! why it must not be run. Here a name is looked up in a list of what `torch.save` needs for a dictionary
-//! of tensors; every other is refused, whatever would have been done with it. Values live in tables and
-//! refer to each other by number, so that a pickle that contains itself, or is nested a million deep,
-//! is no danger. The operations are those of Python's `pickletools`, protocols 2 to 5.
+//! A pickle is a program for a stack machine. It may call any Python function by name, so it must not be run. Here a
+//! name is looked up in a list of those that `torch.save` needs for a dictionary of tensors. Every other name is
+//! rejected, whatever its use. Values are stored in tables and refer to each other by index. A pickle that contains
+//! itself, or is nested a million levels deep, is therefore harmless. The operations are those of Python's
+//! `pickletools`, protocols 2 to 5.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,7 +13,7 @@ use super::super::gather::Strided;
 use crate::files::printable;
 use llama_trace_core::tensor::Dtype;
 
-/// What is wrong with a checkpoint: the parts of an error's text.
+/// The parts of the error text for an invalid checkpoint.
 #[derive(Debug)]
 pub(super) struct Wrong {
     pub what: String,
@@ -32,29 +32,29 @@ pub(super) struct StoredTensor<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Storage<'a> {
     pub kind: &'static Kind,
-    /// Name of the entry below `data/`.
+    /// The name of the entry below `data/`.
     pub key: &'a str,
-    /// Number of values.
+    /// The number of values.
     pub count: usize,
 }
 
-/// A class of storages in `torch`.
+/// A storage class in `torch`.
 #[derive(Debug)]
 pub(super) struct Kind {
-    /// The class without its ending `Storage`.
+    /// The class name without the suffix `Storage`.
     pub name: &'static str,
-    /// Bytes of one value.
+    /// The size of a value in bytes.
     pub size: usize,
-    /// How its values are read as weights, where they can be.
+    /// How its values are read as weights, if that is possible.
     pub read: Option<Read>,
 }
 
-/// How stored values become those of a tensor.
+/// The conversion of stored values to those of a tensor.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Read {
-    /// As they are stored.
+    /// Unchanged.
     As(Dtype),
-    /// Float64, rounded to float32.
+    /// From float64, rounded to float32.
     Rounded,
 }
 
@@ -73,33 +73,33 @@ const KINDS: &[Kind] = &[
     Kind { name: "ComplexDouble", size: 16, read: None },
 ];
 
-/// The names of Python that a pickle may use.
+/// The Python names that a pickle may use.
 #[derive(Clone, Copy, Debug)]
 enum Global {
     OrderedDict,
     Size,
     RebuildTensor,
     RebuildParameter,
-    /// A name that no tensor depends on: a number type, a device, a counter. What it makes is dropped.
+    /// A name that no tensor depends on: a number type, a device, a counter. Its value is dropped.
     Unused,
     Storage(&'static Kind),
 }
 
-/// Names of torch that stand beside tensors in checkpoints of training runs, and change none of them.
+/// Names of torch that appear beside tensors in training checkpoints and change no tensor.
 const UNUSED_OF_TORCH: &[&str] = &[
     "device", "float32", "float", "float64", "double", "float16", "half", "bfloat16", "int64", "long",
     "int32", "int", "int16", "short", "int8", "uint8", "bool",
 ];
 
-/// Keys of the dictionary that training programs put the model's own into, beside the optimizer's and others.
+/// Keys under which training programs store the model's dictionary, beside the optimizer's and others.
 const INNER: [&str; 4] = ["model", "state_dict", "model_state_dict", "module"];
 
-/// A value on the stack; numbers count in the tables of [`Machine`].
+/// A value on the stack. Numbers are indices into the tables of [`Machine`].
 #[derive(Clone, Copy, Debug)]
 enum Value<'a> {
-    /// None, a float, or a set of attributes: something that no tensor depends on.
+    /// None, a float, or a set of attributes: a value that no tensor depends on.
     Inert,
-    /// A list or a set. No tensor depends on its items either.
+    /// A list or a set. No tensor depends on its items.
     List,
     Bool,
     Int(i64),
@@ -128,18 +128,18 @@ impl Value<'_> {
     }
 }
 
-/// The most values that may wait on the stack. Python writes a dictionary a thousand entries at a time.
+/// The maximum height of the stack. Python writes a dictionary in batches of a thousand entries.
 const MAX_STACK: usize = 1 << 16;
-/// The most axes of a tensor.
+/// The maximum number of axes of a tensor.
 const MAX_AXES: usize = 8;
-/// The most tensors.
+/// The maximum number of tensors.
 const MAX_TENSORS: usize = 1 << 16;
 
-/// The named tensors in the dictionary that `pickle` builds, or in the one of [`INNER`] inside it; of two with one
-/// name the last one counts.
+/// The named tensors in the dictionary that `pickle` builds, or in an [`INNER`] dictionary inside it. If two have the
+/// same name, the last one counts.
 ///
 /// # Errors
-/// What is wrong, where the pickle is damaged or wants anything but tensors, dictionaries and tuples.
+/// Returns a description if the pickle is damaged or contains anything but tensors, dictionaries and tuples.
 pub(super) fn read(pickle: &[u8]) -> Result<Vec<(&str, StoredTensor<'_>)>, Wrong> {
     let mut machine = Machine { rest: pickle, length: pickle.len(), ..Machine::default() };
     let top = machine.run()?;
@@ -159,7 +159,7 @@ pub(super) fn read(pickle: &[u8]) -> Result<Vec<(&str, StoredTensor<'_>)>, Wrong
             tensors.insert(*name, machine.tensors[*tensor].clone());
         }
     }
-    // A shard may hold nothing.
+    // A shard may be empty.
     if tensors.is_empty() && !machine.dicts[dict].is_empty() {
         let keys = machine.dicts[dict].iter().filter_map(|(key, _)| match key {
             Value::Text(name) => Some(format!("`{}`", printable(name))),
@@ -174,15 +174,15 @@ pub(super) fn read(pickle: &[u8]) -> Result<Vec<(&str, StoredTensor<'_>)>, Wrong
 /// The stack machine.
 #[derive(Debug, Default)]
 struct Machine<'a> {
-    /// What was not read yet.
+    /// The unread rest.
     rest: &'a [u8],
-    /// Length of the whole pickle.
+    /// The length of the whole pickle.
     length: usize,
     stack: Vec<Value<'a>>,
-    /// Heights of the stack that were marked.
+    /// The marked heights of the stack.
     marks: Vec<usize>,
     memo: HashMap<u32, Value<'a>>,
-    /// Elements of all tuples, and where each tuple's begin and end.
+    /// The elements of all tuples, and the range of each tuple's elements.
     elements: Vec<Value<'a>>,
     tuples: Vec<(usize, usize)>,
     dicts: Vec<Vec<(Value<'a>, Value<'a>)>>,
@@ -227,7 +227,7 @@ impl<'a> Machine<'a> {
                     self.push(Value::Int(number.into()))?;
                 }
                 0x8a => self.long()?,
-                // BINUNICODE, SHORT_BINUNICODE, BINUNICODE8, and what Python 2 wrote
+                // BINUNICODE, SHORT_BINUNICODE, BINUNICODE8, and the strings of Python 2
                 b'X' | b'T' => {
                     let length = u32::from_le_bytes(self.take()?);
                     self.text(length.into())?;
@@ -330,7 +330,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Pops a value that lies above the last mark.
+    /// Pops a value above the last mark.
     fn pop(&mut self) -> Result<Value<'a>, Wrong> {
         if self.marks.last().is_some_and(|&mark| mark >= self.stack.len()) {
             return Err(self.empty());
@@ -350,7 +350,7 @@ impl<'a> Machine<'a> {
         self.marks.pop().ok_or_else(|| self.wrong("a mark on the stack", "none"))
     }
 
-    /// A whole number of up to eight bytes, two's complement.
+    /// An integer of up to eight bytes, two's complement.
     fn long(&mut self) -> Result<(), Wrong> {
         let [length] = self.take()?;
         if length > 8 {
@@ -382,7 +382,7 @@ impl<'a> Machine<'a> {
     }
 
     fn tuple(&mut self, from: usize) -> Result<(), Wrong> {
-        // No pickle of Python reaches below a mark.
+        // No valid pickle reaches below a mark.
         if self.marks.last().is_some_and(|&mark| from < mark) || from > self.stack.len() {
             return Err(self.empty());
         }
@@ -424,7 +424,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Attributes of a dictionary, which `state_dict` has for version numbers. They are dropped.
+    /// Drops the attributes of a dictionary; `state_dict` stores version numbers in them.
     fn build(&mut self) -> Result<(), Wrong> {
         self.pop()?;
         match self.stack.last() {
@@ -546,7 +546,7 @@ impl<'a> Machine<'a> {
         elements.iter().map(|&element| self.size(element)).collect()
     }
 
-    /// A storage: ("storage", its class, its key, where it was, its number of values).
+    /// A storage: ("storage", its class, its key, its device, its number of values).
     fn persistent(&mut self) -> Result<(), Wrong> {
         let id = self.pop()?;
         let elements = match id {

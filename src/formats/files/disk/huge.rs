@@ -1,5 +1,5 @@
-//! Copies in huge pages: the processor finds the address of a value by tables of pages, and of 2 MiB at a time it looks up
-//! less than of 4 KiB.
+//! Copies in huge pages. The processor translates addresses with page tables, and pages of 2 MiB need fewer entries
+//! than pages of 4 KiB.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -10,36 +10,37 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 use llama_trace_core::tensor::Held;
 
-/// Bytes of a page, and their logarithm.
+/// The size of a page in bytes, and its logarithm.
 const PAGE: usize = 1 << PAGE_BITS;
 const PAGE_BITS: u8 = 21;
 
-/// A part begins where a line of the cache does.
+/// Every part is aligned to a cache line.
 const LINE: usize = 64;
 
-/// Bytes that are copied between two looks at the request to stop.
+/// The number of bytes copied between two checks of the stop request.
 const PIECE: usize = 16 << 20;
 
-/// Memory in huge pages, as far as the system gave them.
+/// Memory in huge pages, as far as the system provided them.
 #[derive(Debug)]
 pub struct Huge(Mmap);
 
-/// What the system gave.
+/// The kind of memory that the system provided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Given {
-    /// Bytes that were copied.
+    /// The number of bytes copied.
     bytes: usize,
-    /// How many of them lie in huge pages, where none were reserved for them; nobody knows where the system does not say.
+    /// If no huge pages were reserved: the number of bytes in transparent huge pages. The inner `None` means that the
+    /// system does not report it.
     transparent: Option<Option<usize>>,
 }
 
 impl Huge {
-    /// Copies `parts` into huge pages: those that the system's administrator has reserved, where there are enough, or else
-    /// those that the system makes by itself. The copy, where each part lies in it, and what was given.
+    /// Copies `parts` into huge pages: into pages that the administrator has reserved, if there are enough, or else
+    /// into transparent huge pages. Returns the copy, the range of each part in it, and the kind of memory.
     ///
     /// # Errors
-    /// Where there is not enough memory; [`Error::Interrupted`] where the process was asked to stop;
-    /// [`Error::Usage`] where the system is not Linux.
+    /// Returns an error if there is not enough memory, [`Error::Interrupted`] if the process was asked to stop, and
+    /// [`Error::Usage`] if the system is not Linux.
     pub(crate) fn copy(parts: &[&[u8]]) -> Result<(Self, Vec<Range<usize>>, Given)> {
         let mut bytes = 0;
         let place = |part: &&[u8]| {
@@ -56,7 +57,7 @@ impl Huge {
             (all, rest) = rest.split_at_mut(range.len().next_multiple_of(LINE));
             copies.extend(part.chunks(PIECE).zip(all.chunks_mut(PIECE)));
         }
-        // On one thread: those that compute are started later, as many as were asked for.
+        // On one thread: the compute threads are started later, in the number that was asked for.
         for (part, out) in copies {
             stop::check()?;
             out[..part.len()].copy_from_slice(part);
@@ -68,7 +69,7 @@ impl Huge {
 }
 
 impl Held for Huge {
-    /// A copy is in no file.
+    /// A copy does not belong to a file, so there is nothing to give back.
     fn give_back(&self, _: Range<usize>) {}
 }
 
@@ -80,21 +81,21 @@ impl Deref for Huge {
     }
 }
 
-/// Memory of `length` bytes, whole pages, and whether its pages were reserved.
+/// Allocates `length` bytes in whole pages. Returns the memory, and whether its pages were reserved.
 #[cfg(target_os = "linux")]
 fn map(length: usize) -> Result<(MmapMut, bool)> {
     if let Ok(map) = MmapOptions::new().len(length).huge(Some(PAGE_BITS)).map_anon() {
         return Ok((map, true));
     }
     let map = MmapMut::map_anon(length).map_err(|error| no_memory(length, error))?;
-    // Advice that is not taken is no error: what came of it is said.
+    // A failure of the advice is not an error; the result is reported.
     let _ = map.advise(memmap2::Advice::HugePage);
     Ok((map, false))
 }
 
 #[cfg(not(target_os = "linux"))]
 fn map(_: usize) -> Result<(MmapMut, bool)> {
-    Err(Error::usage("huge pages cannot be asked for here")
+    Err(Error::usage("huge pages are not available on this system")
         .expected("Linux")
         .found(std::env::consts::OS)
         .next("leave --huge-pages out"))
@@ -104,10 +105,10 @@ fn no_memory(bytes: usize, error: impl fmt::Display) -> Error {
     Error::prompt("there is not enough memory for a copy of the weights")
         .expected(format!("room for {bytes} bytes more"))
         .found(error)
-        .next("leave --huge-pages out: the weights are read where they lie")
+        .next("leave --huge-pages out; the weights are then read from the mapped file")
 }
 
-/// Bytes at `range` that lie in huge pages, where the system says so.
+/// The number of bytes at `range` in transparent huge pages, if the system reports it.
 fn transparent(range: Range<*const u8>) -> Option<usize> {
     let text = std::fs::read_to_string("/proc/self/smaps").ok()?;
     let (mut inside, mut bytes) = (false, None);
@@ -115,7 +116,7 @@ fn transparent(range: Range<*const u8>) -> Option<usize> {
         let first = line.split(' ').next().unwrap_or_default();
         if let Some((start, end)) = first.split_once('-') {
             let address = |text| usize::from_str_radix(text, 16).ok();
-            // Memory of one kind that follows may be told together with it.
+            // The system may list adjacent memory of the same kind together with this range.
             inside = address(start)? < range.end.addr() && address(end)? > range.start.addr();
         } else if let Some(size) = line.strip_prefix("AnonHugePages:").filter(|_| inside) {
             let kibibytes: usize = size.trim().strip_suffix(" kB")?.parse().ok()?;
@@ -131,11 +132,11 @@ impl fmt::Display for Given {
         let (all, pages) = (mebibytes(self.bytes), self.bytes.div_ceil(PAGE));
         write!(f, "{all} MiB of weights were copied into ")?;
         match self.transparent {
-            None => return write!(f, "{pages} huge pages of 2 MiB that were reserved"),
-            Some(Some(bytes)) => write!(f, "memory of which the system made {} MiB huge pages", bytes >> 20)?,
-            Some(None) => write!(f, "memory that the system was asked to make huge pages of")?,
+            None => return write!(f, "{pages} reserved huge pages of 2 MiB"),
+            Some(Some(bytes)) => write!(f, "memory with {} MiB in transparent huge pages", bytes >> 20)?,
+            Some(None) => write!(f, "memory for which transparent huge pages were requested")?,
         }
-        write!(f, "; it has not the {pages} reserved that they need (/proc/sys/vm/nr_hugepages)")
+        write!(f, "; the {pages} huge pages needed are not reserved (/proc/sys/vm/nr_hugepages)")
     }
 }
 
@@ -162,9 +163,12 @@ mod tests {
     #[test]
     fn what_was_given_is_said() {
         let given = |transparent| Given { bytes: 5 << 20, transparent }.to_string();
-        assert_eq!(given(None), "5 MiB of weights were copied into 3 huge pages of 2 MiB that were reserved");
+        assert_eq!(given(None), "5 MiB of weights were copied into 3 reserved huge pages of 2 MiB");
         let text = given(Some(Some(4 << 20)));
-        assert!(text.contains("made 4 MiB huge pages; it has not the 3 reserved"), "{text}");
+        assert!(
+            text.contains("4 MiB in transparent huge pages; the 3 huge pages needed are not reserved"),
+            "{text}"
+        );
         assert!(given(Some(None)).contains("nr_hugepages"));
     }
 }

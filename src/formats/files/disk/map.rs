@@ -1,4 +1,4 @@
-//! Memory-mapping a file, and giving memory back: the one place where reading files needs `unsafe`.
+//! Memory-mapping of files and release of memory: the only unsafe code for reading files.
 #![allow(unsafe_code)]
 
 use std::ops::{Deref, Range};
@@ -12,7 +12,7 @@ use llama_trace_core::tensor::{Bytes, Held};
 #[cfg(unix)]
 use llama_trace_ending::lost;
 
-/// A file that is mapped. Reading a part that is lost ends the process with a message that names it.
+/// A mapped file. Access to a part that no longer exists ends the process with a message that names the file.
 #[derive(Debug)]
 pub struct File {
     #[cfg(unix)]
@@ -21,16 +21,16 @@ pub struct File {
 }
 
 impl File {
-    /// Maps the whole file at `path`, read-only. Its pages are read when they are first touched, so that a
-    /// file of many gigabytes opens at once.
+    /// Maps the whole file at `path`, read-only. Its pages are read at the first access, so a file of many gigabytes
+    /// opens at once.
     ///
-    /// What a mapping cannot promise: when another process shortens the file while it is mapped, touching
-    /// the lost pages ends this process (in order, see [`lost`]), and when one writes to it, values change under
-    /// the reader. No program can rule that out short of copying the file; a model must lie still while it runs.
+    /// A mapping depends on other processes. If another process shortens the file while it is mapped, access to the
+    /// lost pages ends this process (cleanly, see [`lost`]). If another process writes to it, the values change during
+    /// use. Only a copy of the file could prevent this, so a model file must not be changed while it runs.
     ///
     /// # Errors
-    /// [`Error::Model`] where the file cannot be opened, is not a regular one, is empty, or cannot be mapped;
-    /// [`Error::Prompt`] where there is no memory for it.
+    /// Returns [`Error::Model`] if the file cannot be opened, is not a regular file, is empty, or cannot be mapped.
+    /// Returns [`Error::Prompt`] if there is not enough memory for it.
     fn open(path: &Path) -> Result<Self> {
         let (file, size) = open_regular(path)?;
         if size == 0 {
@@ -40,9 +40,9 @@ impl File {
                 .found("0 bytes")
                 .next("fetch or make the file again"));
         }
-        // SAFETY: the map is read-only and only shared slices of it are handed out, so nothing in this process
-        // changes the bytes. That no other process does is the condition stated above, which the caller of a
-        // program that maps its model accepts.
+        // SAFETY: the map is read-only and only shared slices of it are handed out, so nothing in this process changes
+        // the bytes. That no other process changes them is the condition stated above. The caller of a program that
+        // maps its model accepts it.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| {
             let failed = match error.kind() {
                 std::io::ErrorKind::OutOfMemory => Error::prompt("there is not enough memory for the file"),
@@ -88,8 +88,8 @@ impl Held for File {
         #[cfg(unix)]
         {
             let advice = memmap2::UncheckedAdvice::DontNeed;
-            // SAFETY: nobody writes to the map, so that a page that is read again has the file's bytes as before.
-            // That the advice is not taken is no error.
+            // SAFETY: no code writes to the map, so a page that is read again has the same bytes of the file. A failure
+            // of the advice is not an error.
             let _ = unsafe { self.map.unchecked_advise_range(advice, range.start, range.len()) };
         }
         #[cfg(not(unix))]
@@ -97,11 +97,11 @@ impl Held for File {
     }
 }
 
-/// The bytes of the whole file at `path`, mapped read-only: a model must lie still while it runs.
+/// Maps the file at `path` read-only and returns its bytes. The file must not be changed while it is in use.
 ///
 /// # Errors
-/// [`Error::Model`] where the file cannot be opened, is not a regular one, is empty, or cannot be mapped;
-/// [`Error::Prompt`] where there is no memory for it.
+/// Returns [`Error::Model`] if the file cannot be opened, is not a regular file, is empty, or cannot be mapped. Returns
+/// [`Error::Prompt`] if there is not enough memory for it.
 pub fn map(path: &Path) -> Result<Bytes> {
     File::open(path).map(Bytes::held)
 }

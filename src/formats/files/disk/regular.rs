@@ -1,4 +1,4 @@
-//! Opening files that somebody else wrote: only regular ones, and small ones only up to a limit.
+//! Opening of untrusted files: only regular files, and text files only up to a size limit.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -6,12 +6,12 @@ use std::path::Path;
 
 use llama_trace_core::error::{Error, Result};
 
-/// Opens the regular file at `path` and returns it with its size in bytes. Anything else is refused
-/// before it is opened: a FIFO would block, a device could have no end. Where it is exchanged for one in between,
-/// opening does not wait, and it is refused then.
+/// Opens the regular file at `path` and returns it with its size in bytes. Other kinds of file are rejected before they
+/// are opened: a FIFO would block, and a device could be endless. If the file is replaced by one of these in between,
+/// opening does not block, and the file is rejected afterwards.
 ///
 /// # Errors
-/// [`Error::Model`] where there is no such file, or it is of another kind or cannot be opened.
+/// Returns [`Error::Model`] if there is no such file, if it is of another kind, or if it cannot be opened.
 pub fn open_regular(path: &Path) -> Result<(File, u64)> {
     let failed = |error: std::io::Error| {
         Error::model("the file cannot be opened")
@@ -37,7 +37,7 @@ pub fn open_regular(path: &Path) -> Result<(File, u64)> {
     Ok((file, size))
 }
 
-/// Options with which opening waits for nobody.
+/// Sets the options for opening without blocking.
 pub fn at_once(options: &mut OpenOptions) -> &mut OpenOptions {
     #[cfg(unix)]
     {
@@ -47,7 +47,7 @@ pub fn at_once(options: &mut OpenOptions) -> &mut OpenOptions {
     options
 }
 
-/// Options with which opening waits for nobody and follows no link: for files that are written.
+/// Sets the options for opening without blocking and without following links, for files that are written.
 pub fn itself(options: &mut OpenOptions) -> &mut OpenOptions {
     #[cfg(unix)]
     {
@@ -61,12 +61,12 @@ pub fn itself(options: &mut OpenOptions) -> &mut OpenOptions {
 /// Reads a text file of at most `limit` bytes.
 ///
 /// # Errors
-/// [`Error::Model`] where it cannot be read, is larger, or is no UTF-8.
+/// Returns [`Error::Model`] if the file cannot be read, is larger, or is not UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     let (file, size) = open_regular(path)?;
     let mut text = String::new();
     if size <= limit {
-        // One byte more than allowed, so that a file which grows in the meantime is noticed.
+        // Reads one byte more than allowed, to notice a file that has grown in the meantime.
         file.take(limit + 1).read_to_string(&mut text).map_err(|error| {
             Error::model("the file cannot be read as text")
                 .in_file(path)
@@ -76,7 +76,7 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
         })?;
     }
     if size > limit || text.len() as u64 > limit {
-        return Err(Error::model("the file is larger than any of its kind should be")
+        return Err(Error::model("the file is too large for its kind")
             .in_file(path)
             .expected(format!("at most {limit} bytes"))
             .found(format!("{} bytes", size.max(text.len() as u64)))

@@ -1,8 +1,8 @@
-//! Writing GGUF files, right and wrong ones, for tests.
+//! A builder of GGUF files, valid and invalid, for tests.
 
-/// The type of a whole number of 32 bits.
+/// The type of a 32-bit integer.
 pub const U32: u32 = 4;
-/// The type of a text.
+/// The type of a string.
 pub const TEXT: u32 = 8;
 /// The type of an array.
 pub const LIST: u32 = 9;
@@ -12,25 +12,25 @@ pub const LIST: u32 = 9;
 pub struct Build {
     /// The version of the format.
     pub version: u32,
-    /// How many there are, where the file says something else than the truth.
+    /// The number of keys in the header, if it should be wrong.
     pub claimed_keys: Option<u64>,
-    /// The same of tensors.
+    /// The number of tensors in the header, if it should be wrong.
     pub claimed_tensors: Option<u64>,
-    /// The keys with their values, as they lie in the file.
+    /// The keys with their values, encoded.
     pub keys: Vec<Vec<u8>>,
-    /// The rows of the table of tensors.
+    /// The rows of the tensor table.
     pub table: Vec<Vec<u8>>,
-    /// What lies behind the table.
+    /// The bytes after the table.
     pub data: Vec<u8>,
 }
 
-/// A string with its length before it.
+/// A string, preceded by its length.
 pub fn string(text: &[u8]) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text].concat()
 }
 
 impl Build {
-    /// A file with nothing in it.
+    /// An empty file.
     #[allow(clippy::new_without_default, reason = "an empty file is begun, not taken for granted")]
     pub fn new() -> Self {
         Self {
@@ -43,56 +43,56 @@ impl Build {
         }
     }
 
-    /// A key with a value of any bytes.
+    /// Adds a key with an arbitrary value.
     pub fn raw(mut self, key: &str, kind: u32, value: &[u8]) -> Self {
         self.keys.push([&string(key.as_bytes()), &kind.to_le_bytes()[..], value].concat());
         self
     }
 
-    /// A key with a whole number.
+    /// Adds a key with an integer.
     pub fn u32(self, key: &str, value: u32) -> Self {
         self.raw(key, U32, &value.to_le_bytes())
     }
 
-    /// A key with a float.
+    /// Adds a key with a float.
     pub fn f32(self, key: &str, value: f32) -> Self {
         self.raw(key, 6, &value.to_le_bytes())
     }
 
-    /// A key with a truth value.
+    /// Adds a key with a boolean.
     pub fn flag(self, key: &str, value: bool) -> Self {
         self.raw(key, 7, &[u8::from(value)])
     }
 
-    /// A key with a text.
+    /// Adds a key with a string.
     pub fn text(self, key: &str, value: &str) -> Self {
         self.raw(key, TEXT, &string(value.as_bytes()))
     }
 
-    /// An array of `count` elements of type `kind`.
+    /// Adds a key with an array of `count` elements of type `kind`.
     pub fn list(self, key: &str, kind: u32, count: u64, elements: &[u8]) -> Self {
         self.raw(key, LIST, &[&kind.to_le_bytes()[..], &count.to_le_bytes(), elements].concat())
     }
 
-    /// A key with an array of texts.
+    /// Adds a key with an array of strings.
     pub fn texts<T: AsRef<[u8]>>(self, key: &str, texts: &[T]) -> Self {
         let elements: Vec<u8> = texts.iter().flat_map(|text| string(text.as_ref())).collect();
         self.list(key, TEXT, texts.len() as u64, &elements)
     }
 
-    /// A key with an array of floats.
+    /// Adds a key with an array of floats.
     pub fn floats(self, key: &str, values: &[f32]) -> Self {
         let elements: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.list(key, 6, values.len() as u64, &elements)
     }
 
-    /// A key with an array of whole numbers.
+    /// Adds a key with an array of integers.
     pub fn wholes(self, key: &str, values: &[i32]) -> Self {
         let elements: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.list(key, 5, values.len() as u64, &elements)
     }
 
-    /// A row of the table of tensors as it is; `shape` as in the file, innermost first.
+    /// Adds an unchecked row to the tensor table. `shape` is in the order of the file, innermost first.
     pub fn row(mut self, name: &str, shape: &[u64], kind: u32, offset: u64) -> Self {
         let sizes: Vec<u8> = shape.iter().flat_map(|size| size.to_le_bytes()).collect();
         let axes = (shape.len() as u32).to_le_bytes();
@@ -103,7 +103,7 @@ impl Build {
         self
     }
 
-    /// A tensor of float32 values, of this shape, outermost first, each of them `value`.
+    /// Adds a tensor of this shape, outermost first, whose float32 values are all `value`.
     pub fn tensor(mut self, name: &str, shape: &[u64], value: f32) -> Self {
         self.data.resize(self.data.len().next_multiple_of(32), 0);
         let offset = self.data.len() as u64;

@@ -1,11 +1,11 @@
-//! Which tokens of a GGUF file's vocabulary end a text, and which are no text, as llama.cpp takes them: by their keys,
-//! and where there is none by how they are spelt.
+//! The end-of-generation and control tokens of a GGUF file's vocabulary, determined as in llama.cpp: by their keys, or
+//! without a key by their spelling.
 
 use super::Metadata;
 use llama_trace_core::error::Result;
 
-/// Tokens that end a text or a turn, by their text. llama.cpp's list of `special_eog_ids`; chats of other formats end
-/// at those of them that their template writes.
+/// Tokens that end a text or a turn, by their text. This is llama.cpp's list of `special_eog_ids`. A chat in another
+/// format ends at those of them that its template writes.
 pub const ENDS: [&str; 22] = [
     "<|eot_id|>",
     "<|im_end|>",
@@ -31,8 +31,7 @@ pub const ENDS: [&str; 22] = [
     "[e~[",
 ];
 
-/// Tokens for text that is filled in: the name in their key, whether a text ends there, and how they are spelt where no
-/// key names them.
+/// Fill-in-the-middle tokens: the name in their key, whether a text ends there, and their spellings if there is no key.
 const FILL: [(&str, bool, &[&str]); 6] = [
     (
         "fim_pre",
@@ -80,28 +79,28 @@ const FILL: [(&str, bool, &[&str]); 6] = [
     ("fim_rep", true, &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"]),
     ("fim_sep", true, &["<|file_sep|>"]),
 ];
-/// Tokens that are text, whatever their type.
+/// Tokens that are shown as text, whatever their type.
 const SHOWN: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
-/// What llama.cpp takes tokens for, whatever the file says of their types.
+/// The token types in llama.cpp, which may override the types in the file.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
-    /// Tokens that end a text: those of keys first, then by id.
+    /// End-of-generation tokens: first those from keys, then the others by id.
     pub(crate) ids: Vec<u32>,
-    /// Tokens that are no text.
+    /// Control tokens, which are not text.
     pub(crate) control: Vec<u32>,
-    /// Tokens that are found as they stand, and are text.
+    /// User-defined tokens: found verbatim in a text, and shown as text.
     pub(crate) user: Vec<u32>,
-    /// Tokens like any other.
+    /// Normal tokens.
     pub(crate) normal: Vec<u32>,
 }
 
 impl Metadata<'_> {
-    /// The id of the token with this name (`bos`, `eos`, …): the key's, or where that is missing or no token the one
-    /// that vocabularies of this kind have.
+    /// The id of the special token with this name (`bos`, `eos`, …) from its key. If the key is missing or out of
+    /// range, the usual id of vocabularies of this kind.
     ///
     /// # Errors
-    /// [`llama_trace_core::error::Error::Model`] where the key is no id.
+    /// Returns [`llama_trace_core::error::Error::Model`] if the key holds no id.
     pub(crate) fn special(&self, name: &str) -> Result<Option<u32>> {
         let count = self.texts("tokenizer.ggml.tokens")?.map_or(usize::MAX, super::List::len);
         let inside = |id: &u32| (*id as usize) < count;
@@ -119,10 +118,10 @@ impl Metadata<'_> {
         Ok(named.filter(inside).or(usual.filter(inside)))
     }
 
-    /// What llama.cpp takes the tokens of the vocabulary for.
+    /// The tokens to which llama.cpp gives another type than the file.
     ///
     /// # Errors
-    /// As [`Metadata::special`].
+    /// The errors of [`Metadata::special`].
     pub(crate) fn ends(&self) -> Result<Ends> {
         let mut ends = Ends::default();
         for name in ["eos", "eot", "eom"] {
@@ -154,13 +153,13 @@ impl Metadata<'_> {
         more.dedup();
         ends.ids.extend(more.iter().filter(|id| !ends.ids.contains(id)).copied().collect::<Vec<_>>());
         ends.user.extend(SHOWN.iter().filter_map(|text| id_of(text)));
-        // In formats that have these, a message ends at `<|end|>`, and the turn does not.
+        // In formats with these tokens, `<|end|>` ends a message but not the turn.
         let has = |text: &str| id_of(text).is_some_and(|id| ends.ids.contains(&id));
         let (call, end) = (has("<|call|>") || has("<|calls|>"), id_of("<|end|>").filter(|_| has("<|end|>")));
         if call && (has("<|return|>") || has("<|flush|>")) {
             ends.user.extend(end);
         }
-        // And `</s>` is text in Gemma 4's.
+        // In Gemma 4's format, `</s>` is text.
         if has("<|tool_response>") {
             ends.normal.extend(id_of("</s>").filter(|_| has("</s>")));
         }

@@ -1,5 +1,5 @@
-//! The key-value pairs of a GGUF file. Values stay where they lie in the file; what a key must hold is
-//! checked where it is asked for.
+//! The key-value pairs of a GGUF file. Values are borrowed from the file. The type of a value is checked when it is
+//! read.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use super::reader::Reader;
 use crate::files::{brief, printable};
 use llama_trace_core::error::{Error, Result};
 
-/// The most keys that are read, so that tiny ones cannot take many times the file's size in memory. Real
-/// files have about 40.
+/// The maximum number of keys, so that tiny keys cannot take many times the file's size in memory. Real files have
+/// about 40.
 const MAX_KEYS: u64 = 1 << 16;
 
 /// The key-value pairs of one file.
@@ -29,7 +29,7 @@ enum Value<'a> {
 }
 
 impl Value<'_> {
-    /// A whole number from 0 to 2³¹ − 1.
+    /// The value, if it is an integer from 0 to 2³¹ − 1.
     fn size(&self) -> Option<usize> {
         match self {
             Self::Whole(number) => {
@@ -40,7 +40,7 @@ impl Value<'_> {
     }
 }
 
-/// An array: `count` elements, one after the other in `bytes`.
+/// An array: `count` consecutive elements in `bytes`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct List<'a> {
     kind: Kind,
@@ -48,7 +48,7 @@ pub(crate) struct List<'a> {
     bytes: &'a [u8],
 }
 
-/// The types of values, by the specification's `gguf_metadata_value_type`.
+/// The types of values: `gguf_metadata_value_type` in the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     U8,
@@ -76,7 +76,7 @@ impl Kind {
         })
     }
 
-    /// Bytes of a value; none where it says itself how long it is.
+    /// The size of a value in bytes. `None` if the value contains its own length.
     fn size(self) -> Option<u64> {
         match self {
             Self::U8 | Self::I8 | Self::Bool => Some(1),
@@ -87,9 +87,9 @@ impl Kind {
         }
     }
 
-    /// The number or flag in `bytes`, of which there are as many as [`Kind::size`] says.
+    /// The number or flag in `bytes`, whose length is [`Kind::size`].
     fn scalar<'a>(self, bytes: &[u8]) -> Value<'a> {
-        // In the low bytes of a u64, from where each width is cut out.
+        // In the low bytes of a u64; each type takes its width from there.
         let word = bytes.iter().rev().fold(0_u64, |word, &byte| word << 8 | u64::from(byte));
         match self {
             Self::Bool => Value::Flag(word != 0),
@@ -108,7 +108,7 @@ impl<'a> Metadata<'a> {
     /// Reads `count` pairs.
     ///
     /// # Errors
-    /// [`Error::Model`] where one passes the end of the file, has an unknown type, or is there twice.
+    /// Returns [`Error::Model`] if a pair reaches past the end of the file, has an unknown type, or repeats a key.
     pub(crate) fn read(reader: &mut Reader<'a>, count: u64, place: &'a str) -> Result<Self> {
         if count > MAX_KEYS {
             let expected = format!("at most {MAX_KEYS} keys");
@@ -134,17 +134,17 @@ impl<'a> Metadata<'a> {
         Ok(Self { place, values })
     }
 
-    /// Takes `key` out, and says whether it was there.
+    /// Removes `key` and returns whether it was present.
     pub(crate) fn remove(&mut self, key: &str) -> bool {
         self.values.remove(key).is_some()
     }
 
-    /// The keys that begin with `prefix`, without it, and their values.
+    /// The keys with this `prefix`, without the prefix, and their values.
     pub(crate) fn under(&self, prefix: &str) -> impl Iterator<Item = (&'a str, serde_json::Value)> {
         self.values.iter().filter_map(move |(key, value)| Some((key.strip_prefix(prefix)?, json(value))))
     }
 
-    /// The error that the value of `key` cannot be right.
+    /// The error for an invalid value of `key`.
     pub(crate) fn wrong(&self, key: &str, expected: &str, found: impl std::fmt::Display) -> Error {
         Error::model(format!("`{key}` of the GGUF file cannot be right"))
             .at(self.place)
@@ -163,13 +163,13 @@ impl<'a> Metadata<'a> {
         read(value).map(Some).ok_or_else(|| self.wrong(key, expected, describe(value)))
     }
 
-    /// A whole number from 0 to 2³¹ − 1, beyond which no size of a model goes.
+    /// An integer from 0 to 2³¹ − 1, the limit for every size of a model.
     pub(crate) fn size(&self, key: &str) -> Result<Option<usize>> {
         self.typed(key, "a whole number below 2147483648", Value::size)
     }
 
-    /// [`Metadata::size`] of a key that may have an array instead, with a size for each of `layers` layers, which must
-    /// all be the same.
+    /// [`Metadata::size`] of a key that may instead hold an array with one size for each of `layers` layers. All sizes
+    /// must be equal.
     pub(crate) fn size_of_layers(&self, key: &str, layers: usize) -> Result<Option<usize>> {
         let Some(Value::List(list)) = self.values.get(key) else { return self.size(key) };
         let sizes: Option<Vec<usize>> = list.kind.size().and_then(|width| {
@@ -184,17 +184,17 @@ impl<'a> Metadata<'a> {
                 let found = brief(&json(&Value::List(*list)));
                 Err(self
                     .wrong(key, &expected, found)
-                    .next("use another model: layers of sizes of their own are not computed here"))
+                    .next("use another model: layers of different sizes are not supported"))
             }
         }
     }
 
-    /// [`Metadata::size`] of a key that must be there.
+    /// [`Metadata::size`] of a required key.
     pub(crate) fn required_size(&self, key: &str) -> Result<usize> {
         self.size(key)?.ok_or_else(|| self.wrong(key, "a whole number", "no such key"))
     }
 
-    /// A token's id; none also for 2³² − 1, with which some writers say that there is none.
+    /// A token id. Also `None` for 2³² − 1, which some writers use for "no token".
     pub(crate) fn id(&self, key: &str) -> Result<Option<u32>> {
         let id = self.typed(key, "a token id", |value| match value {
             Value::Whole(-1) => Some(u32::MAX),
@@ -204,7 +204,7 @@ impl<'a> Metadata<'a> {
         Ok(id.filter(|&id| id != u32::MAX))
     }
 
-    /// A number, as float32.
+    /// A number as float32.
     pub(crate) fn number(&self, key: &str) -> Result<Option<f32>> {
         self.typed(key, "a number", |value| match value {
             Value::Number(number) => Some(*number as f32),
@@ -213,7 +213,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// True or false.
+    /// A boolean.
     pub(crate) fn flag(&self, key: &str) -> Result<Option<bool>> {
         self.typed(key, "true or false", |value| match value {
             Value::Flag(flag) => Some(*flag),
@@ -221,7 +221,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// A text.
+    /// A string.
     pub(crate) fn text(&self, key: &str) -> Result<Option<&'a str>> {
         self.typed(key, "a text", |value| match value {
             Value::Text(bytes) => std::str::from_utf8(bytes).ok(),
@@ -253,12 +253,12 @@ impl<'a> Metadata<'a> {
 }
 
 impl<'a> List<'a> {
-    /// Number of elements.
+    /// The number of elements.
     pub(crate) fn len(self) -> usize {
         self.count
     }
 
-    /// Bytes that all of them take in the file.
+    /// The size in bytes of all elements in the file.
     pub(crate) fn size(self) -> usize {
         self.bytes.len()
     }
@@ -285,7 +285,7 @@ impl<'a> List<'a> {
     }
 }
 
-/// A value of type `kind`. Of an array only its place is kept, once its length was found to be inside.
+/// A value of type `kind`. For an array, only its position is stored, after its length was checked.
 fn read_value<'a>(reader: &mut Reader<'a>, kind: Kind) -> Result<Value<'a>> {
     match kind {
         Kind::Text => Ok(Value::Text(reader.string("a value of the metadata")?)),
@@ -305,7 +305,7 @@ fn read_list<'a>(reader: &mut Reader<'a>) -> Result<List<'a>> {
         fits.ok_or_else(|| {
             let expected = format!("an array inside the {} bytes that are left", reader.left());
             reader.wrong(
-                "an array of the metadata passes the end of the file",
+                "an array of the metadata reaches past the end of the file",
                 &expected,
                 format!("{count} elements"),
             )
@@ -317,7 +317,8 @@ fn read_list<'a>(reader: &mut Reader<'a>) -> Result<List<'a>> {
             reader.bytes(bytes, "an array")?
         }
         (Kind::Text, _) => {
-            // Each string has at least its length; and each is inside the file before the next is looked at.
+            // Each string takes at least the 8 bytes of its length. Each is checked to be inside the file before the
+            // next one.
             inside(reader, 8)?;
             let mut end = reader.clone();
             for _ in 0..count {
@@ -333,15 +334,15 @@ fn read_list<'a>(reader: &mut Reader<'a>) -> Result<List<'a>> {
             ));
         }
     };
-    // Not more than the bytes that are there, so it fits.
+    // The count is at most the number of bytes, so it fits.
     Ok(List { kind, count: count as usize, bytes })
 }
 
-/// A value as JSON has it; of a long array only that it is one.
+/// A value as JSON. Long arrays are replaced by a description.
 fn json(value: &Value<'_>) -> serde_json::Value {
     const LONG: usize = 1024;
     match value {
-        // Beyond 2⁶⁴ there is none; a number of more digits is none that counts something.
+        // JSON has no integers beyond 2⁶⁴. A number with more digits does not count anything.
         Value::Whole(number) => i64::try_from(*number).map_or_else(|_| number.to_string().into(), Into::into),
         Value::Number(number) => (*number).into(),
         Value::Flag(flag) => (*flag).into(),
@@ -356,7 +357,7 @@ fn json(value: &Value<'_>) -> serde_json::Value {
     }
 }
 
-/// A value in a few words.
+/// A short description of a value.
 fn describe(value: &Value<'_>) -> String {
     match value {
         Value::Whole(number) => number.to_string(),

@@ -1,5 +1,4 @@
-//! What GGUF files begin with: key-value pairs, little-endian, read in place. The specification is `docs/gguf.md` of
-//! ggml.
+//! The header of GGUF files: little-endian key-value pairs, read in place. The specification is `docs/gguf.md` of ggml.
 
 mod ends;
 mod metadata;
@@ -13,15 +12,15 @@ use llama_trace_core::error::{Error, Result};
 pub(crate) use metadata::{List, Metadata};
 pub(crate) use reader::Reader;
 
-/// What comes before the table of tensors, and where that is.
+/// The part of a file before the tensor table, and the position of the table.
 pub(crate) struct Header<'a> {
-    /// 2 or 3; they differ only in that 3 may be big-endian, which is refused.
+    /// 2 or 3. They differ only in that 3 may be big-endian, which is rejected.
     pub(crate) version: u32,
     /// The key-value pairs.
     pub(crate) metadata: Metadata<'a>,
-    /// How many there are in the table.
+    /// The number of tensors in the table.
     pub(crate) tensors: u64,
-    /// The table, and what comes after it.
+    /// A reader at the table and everything after it.
     pub(crate) rest: Reader<'a>,
 }
 
@@ -33,13 +32,13 @@ pub fn is_gguf(bytes: &[u8]) -> bool {
 /// Reads the key-value pairs of `file`, found at `place`.
 ///
 /// # Errors
-/// [`Error::Model`] where it is damaged or of another version.
+/// Returns [`Error::Model`] if the file is damaged or of another version.
 pub(crate) fn header<'a>(file: &'a [u8], place: &'a str) -> Result<Header<'a>> {
     let mut rest = Reader::new(file, place);
     let magic = rest.bytes(4, "the word GGUF")?;
     let version = rest.u32("the version")?;
     let wrong = |found: &str| {
-        Error::model("the GGUF file is of a version that is not read here")
+        Error::model("the GGUF file has an unsupported version")
             .at(place)
             .expected("GGUF version 2 or 3, little-endian")
             .found(found)

@@ -1,12 +1,12 @@
-//! Taking a header apart: little-endian numbers and strings, none of them past the end of the file.
+//! A reader for the header: little-endian numbers and strings, checked against the end of the file.
 
 use crate::files::printable;
 use llama_trace_core::error::{Error, Result};
 
-/// The longest name of a key or a tensor, by the format's specification.
+/// The maximum length of a key or a tensor name in the specification.
 const MAX_NAME: u64 = 65535;
 
-/// A place in a file.
+/// A position in a file.
 #[derive(Clone)]
 pub(crate) struct Reader<'a> {
     file: &'a [u8],
@@ -16,22 +16,22 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// The beginning of `file`.
+    /// A reader at the beginning of `file`.
     pub(crate) fn new(file: &'a [u8], place: &'a str) -> Self {
         Self { file, at: 0, place }
     }
 
-    /// Bytes read so far.
+    /// The number of bytes read so far.
     pub(crate) fn at(&self) -> usize {
         self.at
     }
 
-    /// Bytes that are left.
+    /// The number of bytes left.
     pub(crate) fn left(&self) -> usize {
         self.file.len() - self.at
     }
 
-    /// The error that `what` cannot be right.
+    /// The error for an invalid `what`.
     pub(crate) fn wrong(
         &self,
         what: impl Into<String>,
@@ -45,7 +45,7 @@ impl<'a> Reader<'a> {
             .next("fetch the file again; it is damaged or not a GGUF file")
     }
 
-    /// The next `count` bytes, which are `what`.
+    /// The next `count` bytes. `what` names them in an error.
     pub(crate) fn bytes(&mut self, count: u64, what: &str) -> Result<&'a [u8]> {
         let rest = &self.file[self.at..];
         let Some(bytes) = usize::try_from(count).ok().and_then(|count| rest.get(..count)) else {

@@ -1,9 +1,9 @@
-//! How llama.cpp cuts a text for byte-level BPE, by the name in `tokenizer.ggml.pre`.
+//! llama.cpp's pre-tokenization for byte-level BPE, by the name in `tokenizer.ggml.pre`.
 //!
-//! Each kind is a list of regular expressions. The first one cuts the text, the next one what that left, and so on; what
-//! an expression finds is a piece, and so is what lies between. The expressions are those of the models' own
-//! tokenizers as llama.cpp writes them, which differs from the published ones: it has no classes for upper and lower
-//! case beyond ASCII, for one. Names whose cutting is no list of expressions are not here.
+//! Each kind is a list of regular expressions. The first one splits the text, the next one splits the results, and so
+//! on. Every match of an expression is a piece, and so is the text between matches. The expressions are those of the
+//! models' own tokenizers in llama.cpp's form. They differ from the published ones: for example, there are no classes
+//! for upper and lower case beyond ASCII. Names whose pre-tokenization is not a list of expressions are missing here.
 
 use crate::tokenizer::hf::byte_level::Cut;
 
@@ -12,10 +12,10 @@ const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|
 const WORDS: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
 const CHINESE: &str = "[一-龥぀-ゟ゠-ヿ]+";
 const SIGNS: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
-/// llama.cpp compares these without classes of characters, and with every space beyond ASCII as a vertical tab.
+/// llama.cpp compares these without character classes, and with every space beyond ASCII as a vertical tab.
 const ASIAN: &str = r"[[一-龥ࠀ-一가-\u{D7FF}]&&\S]+";
 
-/// For models that name no cutting.
+/// The default for models that name no pre-tokenization.
 const DEFAULT: Cut = Cut::Expressions(&[r"[\p{P}$+<=>^~|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"]);
 const MINICPM5: Cut = Cut::Expressions(&[
     r"\p{N}{1,3}",
@@ -66,8 +66,8 @@ const EXAONE_MOE: Cut = Cut::Expressions(&[
     r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
 ]);
 
-/// The cuttings by their names; whether a piece that is a token stays whole; and whether a text begins with a
-/// beginning-of-text token where the file says nothing of it.
+/// The pre-tokenizations by their names; whether a piece that is a token stays whole; whether a text begins with a
+/// beginning-of-text token by default.
 const CUTS: &[(&[&str], Cut, bool, bool)] = &[
     (&["", "default"], DEFAULT, false, false),
     (
@@ -156,13 +156,13 @@ const CUTS: &[(&[&str], Cut, bool, bool)] = &[
     (&["exaone-moe"], EXAONE_MOE, false, false),
 ];
 
-/// How texts are cut under a name of `tokenizer.ggml.pre`, which is empty where there is none.
+/// The pre-tokenization for a name in `tokenizer.ggml.pre`. The name is empty if the key is absent.
 pub(super) fn find(name: &str) -> Option<(Cut, bool, bool)> {
     let (_, cut, whole, bos) = CUTS.iter().find(|(names, ..)| names.contains(&name))?;
     Some((*cut, *whole, *bos))
 }
 
-/// Every cutting.
+/// Every pre-tokenization.
 pub(super) fn all() -> impl Iterator<Item = Cut> {
     CUTS.iter().map(|(_, cut, ..)| *cut)
 }

@@ -73,7 +73,7 @@ fn special_tokens_are_found_in_the_text() {
         assert_eq!(merged(&*tokenizer, text, plain), ids.unwrap());
     }
     assert_eq!(tokenizer.ends(), [2]);
-    // The text of a byte's token is no byte.
+    // The spelling of a byte token is not that byte.
     assert_eq!(tokenizer.encode("<0x41>").unwrap().len(), 8);
 }
 
@@ -200,7 +200,7 @@ fn llama_2_gives_the_ids_of_llama_cpp() {
     }
 }
 
-/// Llama 3's ranks as the vocabulary of a GGUF file, its merges derived as Hugging Face's converter does.
+/// Llama 3's ranks as the vocabulary of a GGUF file, with merges derived like Hugging Face's converter.
 fn llama_3(ranks: &str) -> Build {
     let tokens: Vec<Vec<u8>> =
         ranks.lines().map(|line| STANDARD.decode(line.split(' ').next().unwrap()).unwrap()).collect();
@@ -208,7 +208,7 @@ fn llama_3(ranks: &str) -> Build {
         tokens.iter().enumerate().map(|(rank, token)| (&token[..], rank)).collect();
     let mut merges = Vec::new();
     for (own, token) in tokens.iter().enumerate() {
-        // Where the parts begin, when everything of lower rank has been merged.
+        // The starts of the parts after everything of lower rank has been merged.
         let mut cuts: Vec<usize> = (0..=token.len()).collect();
         loop {
             let pair =
@@ -248,7 +248,7 @@ fn llama_3_gives_the_ids_of_llama_cpp() {
     assert_eq!(tokenizer.encode("<|eot_id|>").unwrap(), [128_000, 128_002]);
 }
 
-/// What llama.cpp said of vocabularies: see fixtures/tokenizers/gguf_vocabularies.py.
+/// llama.cpp's results for vocabularies. See fixtures/tokenizers/gguf_vocabularies.py.
 fn fixture() -> serde_json::Value {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tokenizers/gguf.json");
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()

@@ -1,4 +1,4 @@
-//! GPT-2's byte-level BPE from its parts, for files that have a vocabulary and no tokenizer.json.
+//! GPT-2's byte-level BPE, built from its parts, for files with a vocabulary but no tokenizer.json.
 
 use serde_json::{Value, json};
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
@@ -11,23 +11,23 @@ use super::{HfTokenizer, guarded};
 use crate::files::printable;
 use llama_trace_core::error::{Error, Result};
 
-/// How a text is cut into pieces before tokens are merged, which never go beyond one.
+/// The pre-tokenization: how a text is split into pieces before merging. Tokens never cross the pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tokenizer) enum Cut {
-    /// GPT-2: words with the space before them, numbers, runs of signs.
+    /// GPT-2: words with the space before them, numbers, runs of symbols.
     Gpt2,
-    /// SmolLM: as GPT-2, every digit by itself.
+    /// SmolLM: like GPT-2, but every digit is separate.
     SmolLm,
-    /// Llama 3: numbers in threes, the apostrophe's endings in either case.
+    /// Llama 3: numbers in groups of three, English contractions in upper and lower case.
     Llama3,
-    /// Qwen2: as Llama 3, every digit by itself.
+    /// Qwen2: like Llama 3, but every digit is separate.
     Qwen2,
-    /// By these expressions, one after the other: what one of them finds is a piece, and so is what lies between.
+    /// These expressions, one after the other. Every match is a piece, and so is the text between matches.
     Expressions(&'static [&'static str]),
 }
 
 impl Cut {
-    /// As the `pre_tokenizer` of a tokenizer.json.
+    /// The corresponding `pre_tokenizer` of a tokenizer.json.
     pub(super) fn section(self) -> Value {
         let byte_level = |use_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex});
         let split = |regex: &str| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false});
@@ -55,7 +55,7 @@ impl Cut {
         json!({"type": "Sequence", "pretokenizers": parts})
     }
 
-    /// Its expressions, one after the other; not that of GPT-2, which the crate has.
+    /// Its expressions in order, without GPT-2's, which the crate contains.
     pub(super) fn expressions(self) -> Vec<String> {
         let section = self.section();
         let parts = section["pretokenizers"].as_array().into_iter().flatten();
@@ -65,23 +65,23 @@ impl Cut {
 
 /// A byte-level BPE.
 pub(in crate::tokenizer) struct ByteLevel {
-    /// The tokens by id, spelt in GPT-2's alphabet of bytes.
+    /// The tokens by id, spelt in GPT-2's byte alphabet.
     pub(in crate::tokenizer) tokens: Vec<String>,
-    /// The merges, the first to be made first.
+    /// The merges in order of priority.
     pub(in crate::tokenizer) merges: Merges,
-    /// Whether a merge is known by the id of what it makes, and not by its place among the merges.
+    /// Whether the rank of a merge is the id of its result, not its position in the list.
     pub(in crate::tokenizer) by_id: bool,
-    /// Ids of tokens that are found in the text as they stand, before it is cut.
+    /// Ids of tokens that are found verbatim in the text before it is split.
     pub(in crate::tokenizer) added: Vec<u32>,
-    /// Those of them that are no text: beginning, end, …
+    /// The ids among them that are not text: beginning, end, …
     pub(in crate::tokenizer) special: Vec<u32>,
-    /// How the text is cut.
+    /// The pre-tokenization.
     pub(in crate::tokenizer) cut: Cut,
-    /// Llama 3's rule: a piece that is a token as a whole is not put together by merges.
+    /// Llama 3's rule: a piece that is a whole token is not built by merges.
     pub(in crate::tokenizer) whole: bool,
-    /// What encoding puts before a text.
+    /// The token that encoding adds before a text.
     pub(in crate::tokenizer) before: Option<u32>,
-    /// What encoding puts after a text.
+    /// The token that encoding adds after a text.
     pub(in crate::tokenizer) after: Option<u32>,
     /// The tokens that end a text.
     pub(in crate::tokenizer) ends: Vec<u32>,
@@ -93,10 +93,10 @@ pub(in crate::tokenizer) fn spelt(bytes: &[u8]) -> String {
 }
 
 impl ByteLevel {
-    /// The tokenizer made of these parts, found at `place`.
+    /// Builds the tokenizer from these parts, found at `place`.
     ///
     /// # Errors
-    /// [`Error::Model`] where a merge or a special token is none of the tokens.
+    /// Returns [`Error::Model`] if a merge or a special token is not among the tokens.
     pub(in crate::tokenizer) fn build(self, place: &str) -> Result<HfTokenizer> {
         let wrong = |found: String| {
             Error::model("the vocabulary cannot be right")
@@ -146,7 +146,7 @@ impl ByteLevel {
     }
 }
 
-/// The `post_processor` that puts `before` and `after` around a text.
+/// The `post_processor` that adds `before` and `after` to a text.
 pub(super) fn template(before: Option<(&str, u32)>, after: Option<(&str, u32)>) -> Value {
     let mut tokens = serde_json::Map::new();
     let mut piece = |token: Option<(&str, u32)>| {
@@ -161,7 +161,7 @@ pub(super) fn template(before: Option<(&str, u32)>, after: Option<(&str, u32)>) 
     json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": tokens})
 }
 
-/// A part of the crate from its section of a tokenizer.json, written above.
+/// A part of the crate, built from its section of a tokenizer.json as written above.
 fn from_section<T: serde::de::DeserializeOwned>(section: Value) -> T {
     serde_json::from_value(section).unwrap_or_else(|error| unreachable!("a section of this file: {error}"))
 }

@@ -1,8 +1,8 @@
-//! What a tokenizer.json is made of, looked at before the `tokenizers` crate reads it.
+//! Checks of a tokenizer.json before the `tokenizers` crate reads it.
 //!
-//! Two reasons. Text is put together from tokens here, one token at a time (see [`Decoder`]), which
-//! needs to know the decoder. And the crate trusts some parameters that a damaged file can have wrong,
-//! to the point of a panic or of exhausting the memory: only parts are let through that were looked at.
+//! There are two reasons. First, this program decodes tokens to text one at a time (see [`Decoder`]) and must know the
+//! decoder. Second, the crate does not check some parameters; a damaged file could make it panic or exhaust the memory.
+//! Only parts that were checked are passed on.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -12,11 +12,11 @@ use super::decoder::Decoder;
 use super::sizes::{Added, Growth, Ids, check_added, check_expression};
 use super::wrong::Wrong;
 
-/// The longest section other than the vocabulary, in bytes. Real ones have a few hundred.
+/// The maximum size in bytes of a section other than the vocabulary. Real ones have a few hundred.
 const MAX_SECTION: usize = 64 << 10;
-/// The most parts that a section may be a sequence of.
+/// The maximum number of parts in a section.
 const MAX_PARTS: usize = 32;
-/// The most that the normalizers may lengthen a text, as a factor.
+/// The maximum factor by which the normalizers may lengthen a text.
 const MAX_GROWTH: usize = 4096;
 
 const MODELS: &[&str] = &["BPE", "Unigram", "WordLevel"];
@@ -34,18 +34,18 @@ const PRE_TOKENIZERS: &[&str] = &[
 ];
 const POST_PROCESSORS: &[&str] = &["Sequence", "ByteLevel", "TemplateProcessing"];
 
-/// What the rest of this module needs to know of a tokenizer.json.
+/// The properties of a tokenizer.json that the rest of this module needs.
 #[derive(Debug)]
 pub(super) struct Checked {
-    /// How tokens become text.
+    /// The decoding of tokens to text.
     pub decoder: Decoder,
-    /// Whether the model silently leaves out characters that it has no token for.
+    /// Whether the model silently drops characters without a token.
     pub drops_unknown: bool,
-    /// One more than the largest id.
+    /// The largest id, plus one.
     pub ids: u32,
-    /// How much longer the normalizers may make a text.
+    /// The growth of a text by the normalizers.
     pub growth: Growth,
-    /// Whether texts are cut by GPT-2's expression.
+    /// Whether texts are split by GPT-2's expression.
     pub cuts_as_gpt2: bool,
 }
 
@@ -64,7 +64,7 @@ struct Sections<'a> {
     decoder: Option<&'a RawValue>,
 }
 
-/// The model without its vocabulary, of which only the ids are looked at, and its merges, which are passed over.
+/// The model. Of its vocabulary only the ids are read, and its merges are skipped.
 #[derive(Deserialize)]
 struct Model {
     #[serde(rename = "type")]
@@ -77,10 +77,10 @@ struct Model {
     vocab: Ids,
 }
 
-/// Looks at the text of a tokenizer.json.
+/// Checks the text of a tokenizer.json.
 ///
 /// # Errors
-/// What was expected and found, where the file has a part that is not read here.
+/// Returns what was expected and found if the file has an unsupported part.
 pub(super) fn read(text: &str) -> Result<Checked, Wrong> {
     let sections: Sections<'_> =
         serde_json::from_str(text).map_err(|error| ("a tokenizer.json".to_string(), error.to_string()))?;
@@ -88,13 +88,13 @@ pub(super) fn read(text: &str) -> Result<Checked, Wrong> {
     one_of("model", &model.kind, MODELS)?;
     let has = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
     if has(&model.continuing_subword_prefix) || has(&model.end_of_word_suffix) {
-        return Err(("a model without marks inside words".into(), "a subword prefix or word suffix".into()));
+        return Err((
+            "a model without subword prefix or word suffix".into(),
+            "a subword prefix or word suffix".into(),
+        ));
     }
     if model.dropout.is_some_and(|dropout| dropout != 0.0) {
-        return Err((
-            "a model that splits the same text in the same way".into(),
-            "a model with dropout".into(),
-        ));
+        return Err(("a deterministic model".into(), "a model with dropout".into()));
     }
     let shortest = check_added(&sections.added_tokens)?;
     let added = sections.added_tokens.iter().map(|token| token.id + 1).max().unwrap_or(0);
@@ -113,7 +113,7 @@ pub(super) fn read(text: &str) -> Result<Checked, Wrong> {
     for part in normalizer.iter().chain(&pre_tokenizer) {
         check_expression(part)?;
     }
-    // What was put on the waiting list last is applied last.
+    // The last part on the waiting list is applied last.
     let growth = Growth::of(normalizer.iter().rev(), shortest);
     for part in parts("post_processor", sections.post_processor, "processors", POST_PROCESSORS)? {
         check_template(&part)?;
@@ -135,7 +135,7 @@ fn one_of(section: &str, kind: &str, known: &[&str]) -> Result<(), Wrong> {
     }
 }
 
-/// A section as a JSON value; none where it is null or absent.
+/// A section as a JSON value. `None` if it is null or absent.
 fn section(name: &str, raw: Option<&RawValue>) -> Result<Option<Value>, Wrong> {
     let Some(raw) = raw else { return Ok(None) };
     if raw.get().len() > MAX_SECTION {
@@ -144,8 +144,8 @@ fn section(name: &str, raw: Option<&RawValue>) -> Result<Option<Value>, Wrong> {
     serde_json::from_str(raw.get()).map_err(|error| (format!("{name}: JSON"), error.to_string()))
 }
 
-/// The parts of a section that is one part or a (nested) sequence of them, which must all be `known`.
-/// `list` is the name of a sequence's field.
+/// The parts of a section: a single part or a (nested) sequence of them. All must be `known`. `list` is the name of a
+/// sequence's field.
 fn parts(name: &str, raw: Option<&RawValue>, list: &str, known: &[&str]) -> Result<Vec<Value>, Wrong> {
     let mut waiting: Vec<Value> = section(name, raw)?.into_iter().collect();
     let mut parts = Vec::new();
@@ -168,7 +168,7 @@ fn parts(name: &str, raw: Option<&RawValue>, list: &str, known: &[&str]) -> Resu
     Ok(parts)
 }
 
-/// A template must only ask for the text itself and for tokens that it defines.
+/// Checks that a template contains only the text itself and tokens that it defines.
 fn check_template(part: &Value) -> Result<(), Wrong> {
     if part["type"] != "TemplateProcessing" {
         return Ok(());

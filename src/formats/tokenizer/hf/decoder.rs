@@ -1,8 +1,8 @@
-//! From the tokens of a tokenizer.json to bytes, one token at a time.
+//! Decoding of a tokenizer.json's tokens to bytes, one token at a time.
 //!
-//! The `tokenizers` crate decodes a list of ids at once; its stream decodes a growing list again for each
-//! id while the text ends in the middle of a character, and never ends one that stays broken. Each of the
-//! decoders that Llamas have maps a token to bytes by itself, apart from the first one's leading space.
+//! The `tokenizers` crate decodes a whole list of ids. Its stream decodes a growing list again for each id while the
+//! text ends inside a character, and never finishes a character that stays invalid. Each of the decoders used by Llamas
+//! maps a token to bytes independently, except for the leading space of the first token.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -12,29 +12,29 @@ use serde_json::Value;
 use super::wrong::Wrong;
 use crate::tokenizer::label::byte_token;
 
-/// How a token's name in the vocabulary becomes bytes of text.
+/// The decoding of a token's name in the vocabulary to bytes of text.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Decoder {
     /// Tokens are words, with a space between two of them (no decoder).
     Words,
-    /// GPT-2's alphabet: each character of the token stands for a byte.
+    /// GPT-2's alphabet: each character of the token represents a byte.
     ByteLevel,
-    /// SentencePiece's: `▁` for a space, and tokens `<0xE2>` for bytes.
+    /// SentencePiece: `▁` for a space, and tokens `<0xE2>` for bytes.
     Pieces(Pieces),
 }
 
 /// The parameters of [`Decoder::Pieces`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Pieces {
-    /// What is replaced in each token, in this order.
+    /// The replacements in each token, in this order.
     replace: Vec<(String, String)>,
-    /// Whether tokens `<0xE2>` stand for bytes.
+    /// Whether tokens `<0xE2>` represent bytes.
     byte_fallback: bool,
-    /// How the leading space is dropped that encoding put before the text.
+    /// How the leading space that encoding added is removed.
     lead: Lead,
 }
 
-/// What is dropped at the beginning of a text.
+/// The part removed at the beginning of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Lead {
     /// Nothing.
@@ -72,7 +72,7 @@ impl Decoder {
                     let (from, to) = from.zip(to).ok_or_else(wrong)?;
                     pieces.replace.push((from.into(), to.into()));
                 }
-                // Before `Fuse` it would work on each token.
+                // Before `Fuse` it would apply to each token.
                 Some("Strip") if fused && part["content"] == " " && part["stop"] == 0 => {
                     let spaces = part["start"].as_u64().and_then(|count| usize::try_from(count).ok());
                     pieces.lead = Lead::Spaces(spaces.ok_or_else(wrong)?);
@@ -97,7 +97,7 @@ impl Decoder {
     pub(super) fn bytes(&self, token: &str) -> Vec<u8> {
         match self {
             Self::Words => token.into(),
-            // A token outside the alphabet was added later, and is written as it is.
+            // A token outside the alphabet was added later and is copied unchanged.
             Self::ByteLevel => {
                 token.chars().map(alphabet_byte).collect::<Option<_>>().unwrap_or(token.into())
             }
@@ -119,9 +119,9 @@ impl Decoder {
 #[derive(Debug)]
 pub(super) struct Decoding<'a> {
     decoder: &'a Decoder,
-    /// Whether no token came yet.
+    /// Whether there was no token yet.
     first: bool,
-    /// Spaces that are still to be dropped, as long as nothing else came.
+    /// The number of spaces still to be removed, as long as nothing else came.
     lead: usize,
 }
 
@@ -147,7 +147,7 @@ impl<'a> Decoding<'a> {
         }
         if self.lead > 0 && !bytes.is_empty() {
             let spaces = bytes.iter().take(self.lead).take_while(|&&byte| byte == b' ').count();
-            // Something else than a space ends the beginning.
+            // Anything other than a space ends the beginning.
             self.lead = if spaces == bytes.len() { self.lead - spaces } else { 0 };
             bytes.drain(..spaces);
         }
@@ -155,8 +155,8 @@ impl<'a> Decoding<'a> {
     }
 }
 
-/// GPT-2's alphabet, the character that stands for each byte: printable Latin-1 characters are themselves, and the
-/// other bytes, in order, are U+0100 and on (`bytes_to_unicode` in OpenAI's encoder.py).
+/// GPT-2's alphabet: the character for each byte. Printable Latin-1 characters represent themselves. The other bytes,
+/// in order, are U+0100 and the following characters (`bytes_to_unicode` in OpenAI's encoder.py).
 pub(super) static ALPHABET: LazyLock<[char; 256]> = LazyLock::new(|| {
     let mut others = '\u{100}'..;
     std::array::from_fn(|byte| match char::from(byte as u8) {
@@ -165,7 +165,7 @@ pub(super) static ALPHABET: LazyLock<[char; 256]> = LazyLock::new(|| {
     })
 });
 
-/// The byte that a character of GPT-2's alphabet stands for.
+/// The byte of a character in GPT-2's alphabet.
 fn alphabet_byte(character: char) -> Option<u8> {
     static BYTES: LazyLock<HashMap<char, u8>> =
         LazyLock::new(|| ALPHABET.iter().copied().zip(0..=255).collect());

@@ -1,10 +1,10 @@
-//! A tokenizer as transformers 5.24 makes it of a folder: its file, with the tokens that other files name.
+//! The tokenizer that transformers 5.24 builds from a folder: its file, with the tokens of the other files.
 //!
-//! `TokenizersBackend` takes a tokenizer.json as it is. `LlamaTokenizer` takes the vocabulary, the merges and the
-//! post-processor, and cuts texts by its own rules: `▁` before the first stretch of a text alone, where transformers 4
-//! and the `tokenizers` crate put one before every stretch that follows an added token. So does `Qwen2Tokenizer`, with
-//! Qwen2's expression. A tokenizer.model is converted
-//! (`SentencePieceExtractor`, `SpmConverter.build_tokenizer_from_spm_proto`).
+//! `TokenizersBackend` uses tokenizer.json unchanged. `LlamaTokenizer` uses the vocabulary, the merges and the
+//! post-processor, but its own rules for splitting texts. It adds `▁` only before the first stretch of a text;
+//! transformers 4 and the `tokenizers` crate add one before every stretch after an added token. `Qwen2Tokenizer` does
+//! the same with Qwen2's expression. A tokenizer.model is converted (`SentencePieceExtractor`,
+//! `SpmConverter.build_tokenizer_from_spm_proto`).
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -24,18 +24,18 @@ use super::sizes::{self, Growth, check_added};
 use super::{HfTokenizer, guarded};
 use crate::files::{Added, Beside, Class};
 
-/// What a tokenizer.model holds.
+/// The contents of a tokenizer.model.
 pub(in crate::tokenizer) struct Model {
     /// Text, score and type of each piece.
     pub(in crate::tokenizer) pieces: Vec<(String, f32, Type)>,
-    /// What the model calls unknown text, the beginning and the end of a text, where it has a token for it.
+    /// The model's names for the unknown, beginning and end tokens, if it has these tokens.
     pub(in crate::tokenizer) names: [Option<String>; 3],
     pub(in crate::tokenizer) byte_fallback: bool,
     pub(in crate::tokenizer) dummy_prefix: bool,
     pub(in crate::tokenizer) remove_extra_spaces: bool,
 }
 
-/// What a piece is, as far as the conversion asks.
+/// The type of a piece, as far as the conversion needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tokenizer) enum Type {
     Normal,
@@ -44,7 +44,7 @@ pub(in crate::tokenizer) enum Type {
     Other,
 }
 
-/// What the crate made of a tokenizer.json, as the folder's class reads it.
+/// The crate's tokenizer of a tokenizer.json, read by the rules of the folder's class.
 pub(super) fn json(inner: Inner, checked: Checked, beside: &Beside) -> Result<HfTokenizer, String> {
     let extra = beside.extra.as_ref().or(beside.additional.as_ref());
     let extra = extra.map_or(&[][..], Vec::as_slice);
@@ -54,7 +54,7 @@ pub(super) fn json(inner: Inner, checked: Checked, beside: &Beside) -> Result<Hf
     let ModelWrapper::BPE(model) = inner.get_model() else {
         return Err("a model of another type than BPE, for this class of tokenizer".into());
     };
-    // Where no file lists all added tokens, the tokenizer's own count, before those of added_tokens.json.
+    // If no file lists all added tokens, the tokenizer's own tokens are used first, then those of added_tokens.json.
     let mut added = beside.added.clone();
     if !beside.listed {
         let own = inner.get_added_tokens_decoder();
@@ -73,7 +73,7 @@ pub(super) fn json(inner: Inner, checked: Checked, beside: &Beside) -> Result<Hf
     let same = rules(&inner) == rules(&made);
     let mut tokenizer = complete(made, checked, beside, added.into_values(), extra, None)?;
     if beside.class == Class::Qwen2 {
-        // It adds its special tokens once more, without their flags.
+        // This class adds its special tokens a second time, without their flags.
         let names = beside.named.iter().map(|(_, token)| token).chain(extra);
         let plain: Vec<AddedToken> = names.map(|token| theirs(Added::new(&token.content))).collect();
         guarded(|| tokenizer.inner.add_tokens(plain))?;
@@ -87,11 +87,11 @@ pub(super) fn json(inner: Inner, checked: Checked, beside: &Beside) -> Result<Hf
     Ok(HfTokenizer { note: (!same).then_some(note), ..tokenizer })
 }
 
-/// How a tokenizer normalizes and cuts texts.
+/// How a tokenizer normalizes and splits texts.
 fn rules(inner: &Inner) -> String {
     let rules =
         serde_json::to_string(&(inner.get_normalizer(), inner.get_pre_tokenizer())).unwrap_or_default();
-    // Where a token stands in the text is not asked for.
+    // The position of a token in the text is not needed.
     rules.replace("\"trim_offsets\":true", "\"trim_offsets\":false")
 }
 
@@ -115,12 +115,12 @@ fn of_qwen2(model: &BPE, ids: u32) -> Checked {
     Checked { decoder: Decoder::ByteLevel, drops_unknown: !covered, ids, growth, cuts_as_gpt2: false }
 }
 
-/// A converted tokenizer.model, with what the files beside it say.
+/// A converted tokenizer.model, with the settings of the files beside it.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns a description of what is wrong.
 pub(in crate::tokenizer) fn sentencepiece(model: &Model, beside: &Beside) -> Result<HfTokenizer, String> {
-    // Control pieces and the user's are found as they stand. A list of the folder's replaces them.
+    // Control pieces and user-defined pieces are found verbatim. A list in the folder replaces them.
     let is_added = |kind: Type| matches!(kind, Type::Control | Type::User);
     let own = model.pieces.iter().filter(|(.., kind)| is_added(*kind));
     let own = own.map(|(text, _, kind)| Added { special: *kind == Type::Control, ..Added::new(text) });
@@ -144,7 +144,7 @@ pub(in crate::tokenizer) fn sentencepiece(model: &Model, beside: &Beside) -> Res
     }
     let extra = beside.extra.clone().unwrap_or_else(|| own.filter(|token| token.special).collect());
     let (inner, checked) = backend(model, beside)?;
-    // Each stretch between added tokens gets a prefix of its own only where they are found in the text as it is.
+    // Each stretch between added tokens gets its own prefix only if they are found in the unnormalized text.
     let added = beside.added.values().cloned();
     let added = added.map(|token| Added { normalized: token.normalized && !model.dummy_prefix, ..token });
     let names = ["unk_token", "bos_token", "eos_token"].into_iter().zip(&model.names);
@@ -152,11 +152,11 @@ pub(in crate::tokenizer) fn sentencepiece(model: &Model, beside: &Beside) -> Res
     complete(inner, checked, beside, added, &extra, Some(&defaults))
 }
 
-/// Ranks without special tokens, with those of the files beside them. Where these leave ids between the ranks and
-/// their own tokens out, transformers fills them.
+/// Ranks without special tokens, completed with those of the files beside them. If these files skip ids after the
+/// ranks, transformers fills the gaps.
 ///
 /// # Errors
-/// What is wrong with them.
+/// Returns a description of what is wrong.
 pub(in crate::tokenizer) fn ranks(tokenizer: HfTokenizer, beside: &Beside) -> Result<HfTokenizer, String> {
     let base = u64::from(tokenizer.checked.ids);
     let last = beside.added.keys().next_back().copied().filter(|last| *last >= base);
@@ -178,8 +178,8 @@ pub(in crate::tokenizer) fn ranks(tokenizer: HfTokenizer, beside: &Beside) -> Re
     Ok(HfTokenizer { by_id, ..made })
 }
 
-/// Adds `added` and the tokens that have names to `inner`. Where `defaults` is given the tokens around a text are those
-/// that the folder asks for; `defaults` has the names that only the tokenizer's own file has.
+/// Adds `added` and the named tokens to `inner`. If `defaults` is given, the tokens around a text are those that the
+/// folder requests. `defaults` holds the names that only the tokenizer's own file has.
 fn complete(
     mut inner: Inner,
     mut checked: Checked,
@@ -229,7 +229,7 @@ fn complete(
     Ok(HfTokenizer { ends, ..HfTokenizer::new(inner, checked)? })
 }
 
-/// How `LlamaTokenizer` cuts texts, and puts them together.
+/// How `LlamaTokenizer` splits and decodes texts.
 fn llama(beside: &Beside) -> (Value, Value) {
     let scheme = match (beside.prefix_space.unwrap_or(true), beside.legacy.unwrap_or(false)) {
         (false, _) => "never",
@@ -252,7 +252,7 @@ fn decoder(byte_fallback: bool, prefix: bool) -> Value {
     json!({"type": "Sequence", "decoders": parts})
 }
 
-/// `model` with the settings that `LlamaTokenizer` gives it.
+/// `model` with the settings of `LlamaTokenizer`.
 fn of_llama(mut model: BPE) -> BPE {
     (model.unk_token, model.fuse_unk, model.byte_fallback, model.ignore_merges) = (None, true, true, false);
     model
@@ -260,12 +260,12 @@ fn of_llama(mut model: BPE) -> BPE {
 
 fn of_llama_checked(ids: u32, decoder: &Value) -> Result<Checked, String> {
     let decoder = Decoder::new(decoder).map_err(|(_, found)| found)?;
-    // `▁` before a text; each space becomes one.
+    // `▁` before a text, and one for each space.
     let growth = Growth::of([json!({"type": "Prepend", "prepend": "▁"}), spaces()].iter(), 1);
     Ok(Checked { decoder, drops_unknown: true, ids, growth, cuts_as_gpt2: false })
 }
 
-/// The normalizer that writes a space as `▁`.
+/// The normalizer that replaces a space by `▁`.
 fn spaces() -> Value {
     json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"})
 }
@@ -274,9 +274,9 @@ fn bpe(vocab: Vocab, merges: Merges) -> Result<BPE, String> {
     guarded(|| BPE::builder().vocab_and_merges(vocab, merges).build())
 }
 
-/// The tokenizer that `TokenizersBackend` makes of a tokenizer.model: it splits a text as SentencePiece does.
+/// The tokenizer that `TokenizersBackend` builds from a tokenizer.model. It splits a text like SentencePiece.
 fn backend(model: &Model, beside: &Beside) -> Result<(Inner, Checked), String> {
-    // The folder may give pieces other names, but not one that is a piece with its own.
+    // The folder may rename pieces, but not to the name of another piece.
     let mut names: Vec<&str> = model.pieces.iter().map(|(text, ..)| text.as_str()).collect();
     let renamed = |id: usize| beside.added.get(&(id as u64)).map(|token| token.content.as_str());
     let kept: HashSet<&str> =
@@ -338,18 +338,18 @@ fn backend(model: &Model, beside: &Beside) -> Result<(Inner, Checked), String> {
     }
     let decoder =
         Decoder::new(&decoder(model.byte_fallback, model.dummy_prefix)).map_err(|(_, found)| found)?;
-    // `▁` once before each stretch, and each space.
+    // `▁` once before each stretch, and one for each space.
     let growth = Growth::of([json!({"type": "Prepend", "prepend": "▁▁"}), spaces()].iter(), 1);
     let ids = model.pieces.len() as u32;
     Ok((inner, Checked { decoder, drops_unknown: false, ids, growth, cuts_as_gpt2: false }))
 }
 
-/// A part of the crate from its section of a tokenizer.json.
+/// A part of the crate, built from its section of a tokenizer.json.
 fn section<T: DeserializeOwned>(section: Value) -> Result<T, String> {
     serde_json::from_value(section).map_err(|error| error.to_string())
 }
 
-/// A token as the crate has it.
+/// Converts a token to the crate's type.
 fn theirs(token: Added) -> AddedToken {
     let Added { content, single_word, lstrip, rstrip, normalized, special } = token;
     AddedToken { content, single_word, lstrip, rstrip, normalized, special }

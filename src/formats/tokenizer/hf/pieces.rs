@@ -1,10 +1,10 @@
-//! Long texts, a piece at a time. The `tokenizers` crate keeps some 350 bytes for each byte of a text until all of it is
-//! split, and a text may have megabytes. Pieces that are split by themselves need that for one of them only; where they
-//! have the ids of the whole.
+//! Tokenization of long texts, one piece at a time. The `tokenizers` crate uses some 350 bytes for each byte of a text
+//! until all of it is split, and a text may have megabytes. If the text is split piece by piece, only one piece needs
+//! that memory. This is done only if the ids are the same.
 //!
-//! That is so between two letters, or digits, that one blank stands between: the published expressions end a word before
-//! the blank, whatever comes before and after. What else the file does there is looked at: other expressions, or tokens
-//! that reach over a blank, and a text is split as a whole.
+//! They are the same if the cut is between two letters or digits with one blank between them. The published expressions
+//! end a word before the blank, whatever comes before and after. The rest of the file is checked too. With other
+//! expressions, or with tokens that cross a blank, the text is split as a whole.
 
 use serde_json::Value;
 use tokenizers::{AddedToken, Model as _, ModelWrapper, Tokenizer};
@@ -12,10 +12,10 @@ use tokenizers::{AddedToken, Model as _, ModelWrapper, Tokenizer};
 use super::byte_level::Cut;
 use crate::tokenizer::gguf;
 
-/// About how long a piece is, in bytes.
+/// The approximate length of a piece in bytes.
 pub(super) const LENGTH: usize = 64 << 10;
 
-/// Expressions of published files that [`Cut`] does not have: GPT-4's, GPT-4o's, Mistral's tekken.
+/// Published expressions that [`Cut`] does not contain: GPT-4's, GPT-4o's, Mistral's tekken.
 const PUBLISHED: [&str; 3] = [
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -25,12 +25,12 @@ const PUBLISHED: [&str; 3] = [
 /// The blanks before which a piece may end.
 type Blanks = &'static [u8];
 
-/// Whether a letter or a digit, of those that every expression takes for one.
+/// Whether this is a letter or a digit in every expression.
 fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '\u{4e00}'..='\u{9fa5}')
 }
 
-/// The pieces of `text`, each of about `length` bytes; longer where no place to end one comes sooner.
+/// The pieces of `text`, each of about `length` bytes, or longer if there is no earlier place to end.
 pub(super) fn of(text: &str, length: usize, blanks: Blanks) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -40,7 +40,7 @@ pub(super) fn of(text: &str, length: usize, blanks: Blanks) -> impl Iterator<Ite
     })
 }
 
-/// Where the first piece of `text` ends: before a blank.
+/// The end of the first piece of `text`: before a blank.
 fn end(text: &str, length: usize, blanks: Blanks) -> usize {
     let bytes = text.as_bytes();
     let ends = |&at: &usize| {
@@ -51,14 +51,14 @@ fn end(text: &str, length: usize, blanks: Blanks) -> usize {
     (length.max(1)..text.len()).find(ends).unwrap_or(text.len())
 }
 
-/// The blanks before which pieces may end that have the ids of the whole; none where they would have others.
+/// The blanks before which pieces may end without a change of the ids. `None` if the ids would change.
 pub(super) fn blanks(inner: &Tokenizer) -> Option<Blanks> {
     let parts = |section: serde_json::Result<Value>, list: &str| {
         let mut parts = Vec::new();
         flatten(section.unwrap_or_default(), list, &mut parts);
         parts
     };
-    // These change neither words nor blanks, unless a mark follows.
+    // These change neither words nor blanks, unless a combining mark follows.
     let kept = |part: &Value| ["NFC", "NFD", "NFKC", "NFKD"].iter().any(|form| part["type"] == *form);
     if !parts(serde_json::to_value(inner.get_normalizer()), "normalizers").iter().all(kept)
         || inner.get_added_tokens_decoder().values().any(reaches_over)
@@ -67,7 +67,7 @@ pub(super) fn blanks(inner: &Tokenizer) -> Option<Blanks> {
     }
     let pre_tokenizer = parts(serde_json::to_value(inner.get_pre_tokenizer()), "pretokenizers");
     match &pre_tokenizer[..] {
-        // A text that begins with a blank gets no other one.
+        // A text that begins with a blank gets no additional one.
         [part] if part["type"] == "Metaspace" => {
             (part["replacement"] == "▁" && (part["split"] == true || never_merged(inner))).then_some(b" ")
         }
@@ -75,7 +75,7 @@ pub(super) fn blanks(inner: &Tokenizer) -> Option<Blanks> {
     }
 }
 
-/// Whether no token has a `▁` after a letter or a digit, so that the two are never merged.
+/// Whether no token has a `▁` after a letter or a digit. The two are then never merged.
 fn never_merged(inner: &Tokenizer) -> bool {
     let ModelWrapper::BPE(model) = inner.get_model() else { return false };
     let merged = |token: &String| {
@@ -84,7 +84,7 @@ fn never_merged(inner: &Tokenizer) -> bool {
     !model.ignore_merges && model.token_to_id("▁").is_some() && !model.get_vocab().keys().any(merged)
 }
 
-/// The parts of a section that is one part or a sequence of them.
+/// The parts of a section: a single part or a sequence of them.
 fn flatten(mut section: Value, list: &str, parts: &mut Vec<Value>) {
     match section.get_mut(list).map(Value::take) {
         Some(Value::Array(inner)) => inner.into_iter().for_each(|part| flatten(part, list, parts)),
@@ -119,15 +119,15 @@ fn ends_words(parts: &[Value]) -> bool {
     }
 }
 
-/// The expressions, one after the other, of which it is known that they end a word before a blank.
+/// The lists of expressions that are known to end a word before a blank.
 fn known() -> impl Iterator<Item = Vec<String>> {
     let cuts = [Cut::Llama3, Cut::Qwen2].into_iter().chain(gguf::cuts()).map(Cut::expressions);
-    // One of llama.cpp's takes single letters with the blanks between them for one word.
+    // One of llama.cpp's treats single letters with blanks between them as one word.
     let cuts = cuts.filter(|all| !all.iter().any(|expression| expression.contains(r"(?: \p{L}")));
     cuts.chain(PUBLISHED.map(|expression| vec![expression.to_owned()]))
 }
 
-/// Whether an added token may have a part on each side of a piece's end, or asks for what stands there.
+/// Whether an added token may cross the end of a piece, or depends on the characters there.
 fn reaches_over(token: &AddedToken) -> bool {
     let text = token.content.as_str();
     let over = text.trim_start().contains(char::is_whitespace);
@@ -146,7 +146,7 @@ mod tests {
     use super::super::tests::{byte_level, load};
     use super::*;
 
-    /// A tokenizer that cuts this way, with merges that go over every place that it does not cut at.
+    /// A tokenizer with this pre-tokenization, and merges across every place where it does not split.
     fn tokenizer(cut: Cut) -> HfTokenizer {
         let letters = (0..=u8::MAX).map(|byte| spelt(&[byte]));
         let merged =
@@ -216,7 +216,7 @@ mod tests {
         assert!(!split(r"\S+ \S+"));
     }
 
-    /// A long text has the ids of the whole, and what the post-processor puts around it once.
+    /// A long text has the same ids as when it is split as a whole, and the post-processor's tokens once.
     #[test]
     fn long_texts_are_split_as_short_ones() {
         let tokenizer = tokenizer(Cut::Llama3);
@@ -225,13 +225,13 @@ mod tests {
             let whole = tokenizer.whole(&text, 0, plain, added).unwrap();
             assert_eq!(tokenizer.ids(&text, plain, added).unwrap(), whole.get_ids());
         }
-        // The place of a character that has no token is that in the whole text.
+        // The position of a character without a token refers to the whole text.
         let text = "ab a ".repeat(LENGTH / 4) + "z";
         let error = load(&byte_level()).encode(&text).unwrap_err().to_string();
         assert!(error.contains(&format!("byte {} ", text.len() - 1)), "{error}");
     }
 
-    /// Llama 2's: a `▁` for each blank and before a text, and merges over a whole text.
+    /// A tokenizer like Llama 2's: a `▁` for each blank and before a text, and merges over the whole text.
     fn metaspace(scheme: &str, split: bool, merges: &[&str]) -> HfTokenizer {
         let mut file = super::super::tests::pieces();
         file["normalizer"] = Value::Null;

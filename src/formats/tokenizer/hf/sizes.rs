@@ -1,5 +1,6 @@
-//! The sizes that a tokenizer.json asks for: ids that a table is made of, expressions that every character of a text is
-//! held against, and texts that grow. Each is known before anything is made of it.
+//! Limits for the sizes in a tokenizer.json: ids, for which a table is allocated; expressions, which are matched at
+//! every character of a text; and normalizers, which lengthen texts. Each is checked before any memory is allocated for
+//! it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,15 +12,15 @@ use serde_json::Value;
 use super::wrong::Wrong;
 use crate::tokenizer::MAX_VOCAB;
 
-/// The most added tokens, the longest of them, and the bytes of all, as in GGUF files: searching for them in a text
-/// takes many times their size in memory.
+/// The maximum number of added tokens, the maximum size of one in bytes, and of all, as in GGUF files. Searching for
+/// them in a text takes many times their size in memory.
 pub(super) const MAX_ADDED: (usize, usize, usize) = (1 << 14, 1 << 10, 1 << 20);
-/// The longest regular expression. GPT-4o's, the longest of those that Llamas have, takes some 500 bytes.
+/// The maximum size of a regular expression in bytes. GPT-4o's, the longest of the Llamas' expressions, has some 500.
 const MAX_EXPRESSION: usize = 2048;
-/// The most that may be looked for at each character by looking around it: lookarounds, times the numbers of
-/// repetitions. Real expressions have up to three.
+/// The maximum cost of lookarounds at each character: the number of lookarounds, times the numbers of repetitions. Real
+/// expressions have up to three.
 const MAX_AROUND: usize = 64;
-/// The longest text that normalizers may make, in bytes.
+/// The maximum size in bytes of a normalized text.
 const MAX_NORMALIZED: usize = 16 << 20;
 
 /// The ids of a vocabulary.
@@ -30,14 +31,14 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// One more than the largest.
+    /// The largest id, plus one.
     pub(super) fn end(&self) -> u64 {
         self.largest.map_or(self.count, |largest| largest + 1)
     }
 }
 
 impl<'de> Deserialize<'de> for Ids {
-    /// Looks at the ids, and keeps nothing.
+    /// Reads the ids and stores nothing else.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Look;
         impl<'de> Visitor<'de> for Look {
@@ -79,7 +80,7 @@ impl<'de> Deserialize<'de> for Ids {
     }
 }
 
-/// A token beside the vocabulary.
+/// A token outside the vocabulary.
 #[derive(Deserialize)]
 pub(super) struct Added<'a> {
     pub(super) id: u64,
@@ -87,7 +88,7 @@ pub(super) struct Added<'a> {
     pub(super) content: Cow<'a, str>,
 }
 
-/// Checks the added tokens, and returns the bytes of the shortest; 1 where there is none.
+/// Checks the added tokens. Returns the size in bytes of the shortest, or 1 if there is none.
 pub(super) fn check_added(tokens: &[Added<'_>]) -> Result<usize, Wrong> {
     if let Some(token) = tokens.iter().find(|token| token.id >= MAX_VOCAB as u64) {
         return Err((format!("added_tokens: ids below {MAX_VOCAB}"), format!("id {}", token.id)));
@@ -103,7 +104,7 @@ pub(super) fn check_added(tokens: &[Added<'_>]) -> Result<usize, Wrong> {
     Ok(lengths().filter(|&length| length > 0).min().unwrap_or(1))
 }
 
-/// Checks the regular expression of a part, where it has one.
+/// Checks the regular expression of a part, if it has one.
 pub(super) fn check_expression(part: &Value) -> Result<(), Wrong> {
     let Some(expression) = part["pattern"]["Regex"].as_str() else { return Ok(()) };
     if expression.len() > MAX_EXPRESSION {
@@ -120,7 +121,7 @@ pub(super) fn check_expression(part: &Value) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// The greatest numbers of repetitions, `{n}` or `{n,m}`, in an expression.
+/// The maximum of each repetition, `{n}` or `{n,m}`, in an expression.
 fn repetitions(expression: &str) -> impl Iterator<Item = usize> {
     let inside = expression.split('{').skip(1).filter_map(|rest| Some(rest.split_once('}')?.0));
     inside.filter_map(|inside| {
@@ -129,22 +130,22 @@ fn repetitions(expression: &str) -> impl Iterator<Item = usize> {
     })
 }
 
-/// How much longer normalizers make a text, at most.
+/// The maximum growth of a text by normalizers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Growth {
-    /// The bytes that one byte becomes.
+    /// The number of bytes that one byte may become.
     factor: usize,
-    /// The bytes that each stretch between two added tokens gets on top.
+    /// The number of bytes added to each stretch between two added tokens.
     prefix: usize,
-    /// The bytes of the shortest added token.
+    /// The size in bytes of the shortest added token.
     shortest: usize,
 }
 
 impl Growth {
-    /// For a text that is left as it is.
+    /// The growth without normalizers.
     pub(super) const NONE: Self = Self { factor: 1, prefix: 0, shortest: 1 };
 
-    /// That of these normalizers in this order, where the shortest added token has so many bytes.
+    /// The growth by these normalizers in this order. `shortest` is the size of the shortest added token in bytes.
     pub(super) fn of<'p>(normalizers: impl Iterator<Item = &'p Value>, shortest: usize) -> Self {
         normalizers.fold(Self { shortest, ..Self::NONE }, |growth, part| {
             let content = part["content"].as_str().map_or(0, str::len);
@@ -155,10 +156,10 @@ impl Growth {
                 }
                 Some("Replace") => match part["pattern"]["String"].as_str() {
                     Some(pattern) => content.div_ceil(pattern.len().max(1)),
-                    // It may stand between any two bytes.
+                    // It may match between any two bytes.
                     None => content + 1,
                 },
-                // By Unicode's tables: what U+FDFA stands for, and what a character is put together from.
+                // By Unicode's tables: the decomposition of U+FDFA, and the longest canonical decomposition.
                 Some("NFKC" | "NFKD") => 11,
                 Some("NFC" | "NFD" | "Lowercase") => 3,
                 _ => 1,
@@ -172,24 +173,23 @@ impl Growth {
         })
     }
 
-    /// The same where the shortest added token has so many bytes.
+    /// The same with another size of the shortest added token.
     pub(super) fn with_shortest(self, shortest: usize) -> Self {
         Self { shortest, ..self }
     }
 
-    /// Checks that a text of so many bytes stays within bounds.
+    /// Checks that a text of `bytes` bytes stays within the limit.
     ///
     /// # Errors
-    /// What was expected and found.
+    /// Returns what was expected and found.
     pub(super) fn check(self, bytes: usize) -> Result<(), Wrong> {
         let stretches = bytes / self.shortest + 1;
         let most = bytes.saturating_mul(self.factor).saturating_add(stretches.saturating_mul(self.prefix));
         if self == (Self { shortest: self.shortest, ..Self::NONE }) || most <= MAX_NORMALIZED {
             return Ok(());
         }
-        let expected =
-            format!("a text that the tokenizer's normalizers make at most {MAX_NORMALIZED} bytes of");
-        Err((expected, format!("{bytes} bytes, of which they may make {most}")))
+        let expected = format!("a normalized text of at most {MAX_NORMALIZED} bytes");
+        Err((expected, format!("{bytes} bytes, which the tokenizer's normalizers may lengthen to {most}")))
     }
 }
 

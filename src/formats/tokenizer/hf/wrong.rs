@@ -1,4 +1,4 @@
-//! What a tokenizer.json may have wrong.
+//! Errors in a tokenizer.json.
 
-/// What is wrong with a file: expected, found.
+/// The description of an invalid file: expected, found.
 pub(super) type Wrong = (String, String);

@@ -1,4 +1,4 @@
-//! The wire form of protocol buffers: a tag with a field's number and type, then the value.
+//! The wire format of protocol buffers: a tag with a field's number and type, then the value.
 
 use super::Wrong;
 
@@ -9,7 +9,7 @@ pub(super) struct Field<'a> {
     pub(super) value: Value<'a>,
 }
 
-/// A value as it lies in the message.
+/// A value as encoded in the message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Value<'a> {
     /// Numbers and booleans.
@@ -22,7 +22,7 @@ pub(super) enum Value<'a> {
     Fixed32(u32),
 }
 
-/// The fields of `message` in order; after an error there are no more.
+/// The fields of `message` in order. Iteration ends after an error.
 pub(super) fn fields(message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, Wrong>> {
     let mut rest = message;
     std::iter::from_fn(move || {
@@ -52,13 +52,13 @@ fn field<'a>(rest: &mut &'a [u8]) -> Option<Field<'a>> {
             Value::Bytes(take(rest, length)?)
         }
         5 => Value::Fixed32(u32::from_le_bytes(*take(rest, 4)?.first_chunk()?)),
-        // Groups, 3 and 4, are not used any more.
+        // Groups, types 3 and 4, are obsolete.
         _ => return None,
     };
     Some(Field { number: tag >> 3, value })
 }
 
-/// Seven bits a byte, the lowest first; all but the last byte have their highest bit set.
+/// A varint: seven bits per byte, the lowest first. All but the last byte have their highest bit set.
 fn varint(rest: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for shift in (0..64).step_by(7) {

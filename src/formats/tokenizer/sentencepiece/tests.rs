@@ -1,4 +1,4 @@
-//! Small models, made by hand, and Llama 2's own.
+//! Tests with small hand-made models, and with Llama 2's own.
 
 use super::super::tests::{data, decode, hard_strings, merged};
 use super::*;
@@ -30,7 +30,7 @@ fn file(pieces: &[(&str, f32, u8)], trainer: &[u8], normalizer: &[u8]) -> Vec<u8
     [bytes, message(2, trainer), message(3, normalizer)].concat()
 }
 
-/// A model of type BPE that takes the text as it is.
+/// A model of type BPE that does not change the text.
 const BPE: &[u8] = b"\x18\x02";
 const IDENTITY: &[u8] = b"\x0a\x08identity\x20\x00";
 
@@ -70,7 +70,7 @@ fn user_defined_and_unused_pieces() {
 #[test]
 fn the_normalizers_switches() {
     let with = |normalizer: &[u8]| parse(&file(&LETTERS, BPE, normalizer), "test").unwrap();
-    // remove_extra_whitespaces is on unless it is said to be off.
+    // remove_extra_whitespaces is on by default.
     assert_eq!(with(b"").encode_plain("  a  a ").unwrap(), [263, 263]);
     assert_eq!(with(b"").encode_plain("  ").unwrap(), [0; 0]);
     let unprefixed = with(b"\x18\x00\x20\x00");

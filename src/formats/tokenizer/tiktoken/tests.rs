@@ -1,4 +1,4 @@
-//! A small vocabulary, made by hand, and Llama 3's own.
+//! Tests with a small hand-made vocabulary, and with Llama 3's own.
 
 use super::super::tests::{data, decode, hard_strings, merged};
 use super::super::{Priority, Tokenizer, Way};
@@ -31,7 +31,7 @@ fn the_lowest_rank_is_merged_first_then_the_leftmost() {
 
 #[test]
 fn a_piece_that_is_a_token_is_never_split() {
-    // Nothing merges into "hello", but the piece is it.
+    // Nothing merges into "hello", but the piece is this token.
     let tokenizer = tokenizer(&["hello"]);
     assert_eq!(tokenizer.encode_plain("hello").unwrap(), [256]);
     assert_eq!(tokenizer.encode_plain(" hello").unwrap().len(), 6);
@@ -109,13 +109,13 @@ fn wrong_files_are_errors() {
         assert!(message(&good.replace("YWI= 256", line)).contains("line 257"), "{line}");
     }
     for length in 0..good.len() - 1 {
-        // A rank that is cut off may still be one, but not the right one, except without its line's end.
+        // A truncated rank may still be a valid number, but the wrong one, unless only the line's end is missing.
         assert!(
             parse(&good.as_bytes()[..length], false, "test").is_err() || length > good.len() - 12,
             "{length}"
         );
     }
-    // What a token is made of is looked for in every one.
+    // The parts of a token are searched in every token.
     let long: Vec<String> = (2..=257).map(|length| "a".repeat(length)).collect();
     let long: Vec<&str> = long.iter().map(String::as_str).collect();
     assert!(message(&file(&long)).contains("up to 257 bytes"));
@@ -144,7 +144,8 @@ fn white_space_is_cut_as_by_the_pattern_with_a_look_ahead() {
     }
 }
 
-/// tiktoken: a piece that is a token, or else the loop, the lowest rank of all pairs, once for each merge.
+/// tiktoken's algorithm: a piece that is a token, or else the loop with the lowest rank of all pairs, once for each
+/// merge.
 fn encode_slowly(tokens: &[&str], piece: &str) -> Vec<u32> {
     let rank = |part: &[u8]| match part {
         [byte] => Some(u32::from(*byte)),
@@ -164,7 +165,7 @@ fn encode_slowly(tokens: &[&str], piece: &str) -> Vec<u32> {
 }
 
 proptest! {
-    /// Also where a token can be cut in several ways, overlaps itself, or comes before its own parts.
+    /// This includes tokens that can be split in several ways, overlap themselves, or come before their own parts.
     #[test]
     fn the_ids_are_those_of_tiktokens_loop(
         tokens in prop::collection::hash_set("[ab]{2,4}|[abc]{2,3}|a{2,9}|(ab){1,4}a?", 0..24),

@@ -1,7 +1,7 @@
-//! AMX, the tile registers of Intel's server processors since Sapphire Rapids: eight tiles of 16 rows of 64 bytes,
-//! and an instruction that adds to 16 × 16 sums the products of 32 bfloat16 values each (Intel 64 and IA-32
-//! Architectures Software Developer's Manual, volume 1, chapter 18). Stable Rust has no intrinsics for it, so it is
-//! written in assembly.
+//! AMX, the tile registers of Intel's server processors since Sapphire Rapids: eight tiles of 16 rows of 64 bytes. One
+//! instruction updates 16 × 16 sums and adds 32 products of bfloat16 values to each (Intel 64 and IA-32 Architectures
+//! Software Developer's Manual, volume 1, chapter 18). Stable Rust has no intrinsics for it, so this module uses
+//! assembly.
 #![allow(unsafe_code)]
 
 use std::arch::asm;
@@ -12,19 +12,20 @@ use std::sync::OnceLock;
 use super::bf16_tiles::{Next, Sums, TWO_TILES};
 use super::{emulated, vectors};
 
-/// Whether there are bfloat16 tiles. They are emulated only where the processor has the vectors that are used beside them.
+/// Whether bfloat16 tiles are available. They are emulated only if the processor has the vector instructions used
+/// beside them.
 pub(super) fn available() -> bool {
     let [_, _, vnni] = vectors::vectors();
     in_the_processor() || emulated::on() && vnni
 }
 
-/// Whether the processor has them, and the system lets this process use them.
+/// Whether the processor has tiles and the system lets this process use them.
 pub(super) fn in_the_processor() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| processor_has_tiles() && system_saves_tiles() && ask_for_tiles())
 }
 
-/// Whether they multiply int8 too: `cpuid` leaf 7, EDX bit 25 (AMX-INT8).
+/// Whether the tiles also multiply int8: `cpuid` leaf 7, EDX bit 25 (AMX-INT8).
 pub(super) fn multiplies_int8() -> bool {
     static MULTIPLIES: OnceLock<bool> = OnceLock::new();
     *MULTIPLIES.get_or_init(|| match in_the_processor() {
@@ -33,33 +34,34 @@ pub(super) fn multiplies_int8() -> bool {
     })
 }
 
-/// What `cpuid` says: leaf 7, EDX bits 22 (AMX-BF16) and 24 (AMX-TILE).
+/// Whether `cpuid` reports tiles: leaf 7, EDX bits 22 (AMX-BF16) and 24 (AMX-TILE).
 fn processor_has_tiles() -> bool {
     let features = (1 << 22) | (1 << 24);
     __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & features == features
 }
 
-/// Whether the system keeps tiles when it switches from one thread to another: XCR0 bits 17 and 18.
+/// Whether the system saves tiles when it switches threads: XCR0 bits 17 and 18.
 fn system_saves_tiles() -> bool {
     #[target_feature(enable = "xsave")]
     fn enabled() -> u64 {
-        // SAFETY: the caller has seen OSXSAVE, without which this instruction does not exist.
+        // SAFETY: the caller has checked OSXSAVE, and with it this instruction exists.
         unsafe { _xgetbv(0) }
     }
     let osxsave = __cpuid(1).ecx & (1 << 27) != 0;
-    // SAFETY: OSXSAVE says that the processor has XSAVE and that the system has switched it on.
+    // SAFETY: OSXSAVE means that the processor has XSAVE and that the system has enabled it.
     osxsave && (unsafe { enabled() } >> 17) & 3 == 3
 }
 
-/// Asks Linux for the tiles, which it gives to no process that has not asked: for all its threads, for good.
+/// Requests the tiles from Linux, which only gives them to processes that ask. The permission holds for all threads,
+/// permanently.
 #[cfg(target_os = "linux")]
 fn ask_for_tiles() -> bool {
     const ARCH_PRCTL: usize = 158;
     const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
     const XFEATURE_XTILEDATA: usize = 18;
     let result: isize;
-    // SAFETY: the system call takes two numbers and touches no memory of ours; a kernel that does not know it
-    // returns an error. It overwrites rcx and r11, as every system call does.
+    // SAFETY: the system call takes two numbers and touches no memory of ours. A kernel that does not know it returns
+    // an error. It overwrites rcx and r11, as every system call does.
     unsafe {
         asm!(
             "syscall",
@@ -74,31 +76,31 @@ fn ask_for_tiles() -> bool {
     result == 0
 }
 
-/// Other systems are not asked: the tiles stay unused there.
+/// On other systems the tiles are not requested and stay unused.
 #[cfg(not(target_os = "linux"))]
 fn ask_for_tiles() -> bool {
     false
 }
 
-/// A thread with its tiles configured. The system saves and restores them from then on, so they are given back
-/// when this is dropped.
+/// A thread whose tiles are configured. While they are, the system saves and restores them, so dropping this value
+/// releases them.
 pub(super) struct Configured(PhantomData<*const ()>);
 
 impl Configured {
-    /// Eight tiles of 16 rows of 64 bytes. Only where [`available`].
+    /// Configures eight tiles of 16 rows of 64 bytes. Call only if [`available`].
     pub(super) fn new() -> Self {
         Self::with([(16, 64); 8])
     }
 
-    /// Four tiles of sums, and two pairs: 16 tokens of `run` values, and as many of 16 weight rows, four neighbours a
-    /// row. Only where [`multiplies_int8`].
+    /// Configures four tiles of sums and two pairs of operands: 16 tokens of `run` values, and `run` values of 16
+    /// weight rows, four adjacent values a row. Call only if [`multiplies_int8`].
     pub(super) fn for_int8(run: usize) -> Self {
         assert!(multiplies_int8() && (run == 16 || run == 32));
         let (x, w) = ((16, run as u16), (run as u8 / 4, 64));
         Self::with([(16, 64), (16, 64), (16, 64), (16, 64), x, w, x, w])
     }
 
-    /// Tiles of so many rows of so many bytes.
+    /// Configures tiles with these numbers of rows and of bytes per row.
     fn with(tiles: [(u8, u16); 8]) -> Self {
         #[repr(C, align(64))]
         struct Configuration {
@@ -114,8 +116,8 @@ impl Configured {
             (configuration.rows[i], configuration.row_bytes[i]) = (rows, bytes);
         }
         assert!(available(), "tiles are used where the processor has them");
-        // SAFETY: the processor has tiles, as was just checked, and the 64 bytes are a valid configuration of them.
-        // No tile holds anything yet that the compiler knows of.
+        // SAFETY: the assertion checks that the processor has tiles, and the 64 bytes are a valid configuration of
+        // them. The compiler knows of no tile contents yet.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const configuration, options(nostack, readonly)) };
         Self(PhantomData)
     }
@@ -123,22 +125,22 @@ impl Configured {
 
 impl Drop for Configured {
     fn drop(&mut self) {
-        // SAFETY: the tiles were configured by `new`, on this thread, which a type without Send does not leave.
+        // SAFETY: `new` configured the tiles on this thread. The type is not Send, so it does not leave the thread.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 }
 
-/// See [`super::bf16_unit::Unit`]. Only while the thread's tiles are [`Configured`].
+/// See [`super::bf16_unit::Unit`]. Call only while the thread's tiles are [`Configured`].
 ///
-/// The weights stay in the first-level cache from one call to the next. The activations are loaded by TILELOADDT1, which
-/// leaves them in the second: they would push the weights out of the first.
+/// The weights stay in the L1 cache from one call to the next. TILELOADDT1 loads the activations and leaves them in the
+/// L2 cache, because they would push the weights out of L1.
 pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, next: Next, sums: &mut Sums) {
     let steps = weights.len() / TWO_TILES;
     assert!(steps > 0 && parts > 0 && x.len() == parts * weights.len());
-    // SAFETY: a load reads 16 rows of 64 bytes, 1 KB; two follow one another in each step of `weights`, which is
-    // read from the beginning for every part, and of `x`, which has as many steps for each part, as was just
-    // checked. The stores write 4 KB, all of `sums`. Asking for a line reads nothing, wherever it is. Tiles 0 to 7
-    // are named as overwritten.
+    // SAFETY: a load reads 16 rows of 64 bytes, 1 KB. Each step of `weights` and of `x` has two loads, one after the
+    // other. `weights` is read from the beginning for every part, and `x` has as many steps for each part; the
+    // assertion checks this. The stores write 4 KB, all of `sums`. A prefetch reads nothing at any address. Tiles 0 to
+    // 7 are declared as overwritten.
     unsafe {
         asm!(
             "tilezero tmm0",
@@ -197,28 +199,29 @@ pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, next: Next, sums: &
     }
 }
 
-/// Tiles of whole sums that are made at once.
+/// The number of tiles of integer sums computed at once.
 pub(super) const AT_ONCE: usize = 4;
 
-/// A tile of whole sums: (token, weight row).
+/// A tile of integer sums: (token, weight row).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 pub(super) struct Whole(pub(super) [i32; 16 * 16]);
 
-/// sums = the products of neighbouring groups: of 32 values of 16 tokens (group, token, 32) with those of 16 weight
-/// rows (group, four neighbours, row), a tile for each group, or for each of its `halves`. Only while the thread's tiles
-/// are [`Configured`] for it.
+/// sums = the products of adjacent groups: 32 values of 16 tokens (group, token, 32) with those of 16 weight rows
+/// (group, four neighbours, row). There is one tile for each group, or for each half of it if `halves`. Call only while
+/// the thread's tiles are [`Configured`] for it.
 #[inline(always)]
 pub(super) fn int8(x: &[i8], w: &[__m512i], halves: bool, sums: &mut [Whole; AT_ONCE]) {
-    /// Bytes of a group of 16 tokens or rows.
+    /// The bytes of a group of 16 tokens or rows.
     const GROUP: usize = 16 * 32;
     let groups = if halves { AT_ONCE / 2 } else { AT_ONCE };
     assert!(x.len() >= groups * GROUP && size_of_val(w) >= groups * GROUP);
-    // Where a tile's values begin, in bytes.
+    // The address of a tile's first byte.
     let x = |i: usize| x.as_ptr().wrapping_add(if halves { i / 2 * GROUP + i % 2 * 16 } else { i * GROUP });
     let w = |i: usize| w.as_ptr().wrapping_byte_add(if halves { i * GROUP / 2 } else { i * GROUP });
-    // SAFETY: a load of `x` reads the values of one run of each token of a group, one of `w` those of one run of a group;
-    // the groups were just checked to be there. The stores write 1 KB each, all of `sums`. Tiles 0 to 7 are named as overwritten.
+    // SAFETY: a load of `x` reads the values of one run of each token of a group, and a load of `w` those of one run of
+    // a group. The assertion checks that the groups are there. The stores write 1 KB each, all of `sums`. Tiles 0 to 7
+    // are declared as overwritten.
     unsafe {
         asm!(
             "tileloadd tmm4, [{x0} + {x_stride}]",
@@ -259,13 +262,14 @@ pub(super) fn int8(x: &[i8], w: &[__m512i], halves: bool, sums: &mut [Whole; AT_
     }
 }
 
-/// Multiplies and adds tiles of zeros, of bfloat16 or of INT8 values: four tiles, `rounds` times. The second only where
+/// Multiplies and adds tiles of zeros, of bfloat16 or INT8 values: four tiles, `rounds` times. INT8 only if
 /// [`multiplies_int8`].
 pub(super) fn multiply<const INT8: bool>(rounds: usize) -> f32 {
-    /// The instructions of a round, and what counts them.
+    /// The instructions of a round, and the loop counter.
     macro_rules! rounds {
         ($multiply:literal) => {
-            // SAFETY: the tiles are configured and hold zeros since; no memory is touched. There is at least one round.
+            // SAFETY: the tiles are configured and have held zeros since; no memory is touched. There is at least one
+            // round.
             unsafe {
                 asm!(
                     "2:",

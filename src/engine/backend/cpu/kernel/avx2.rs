@@ -1,5 +1,5 @@
-//! The inner loops for AVX2 with FMA and F16C: two vectors hold the 16 partial sums of an output. Where the processor has
-//! AVX-VNNI beside them, int8 values are multiplied by it.
+//! The inner loops for AVX2 with FMA and F16C: two vectors hold the 16 partial sums of an output. If the processor also
+//! has AVX-VNNI, it multiplies the int8 values.
 #![allow(unsafe_code)]
 
 mod attention;
@@ -134,8 +134,8 @@ impl Isa for Avx2 {
     }
 }
 
-/// The sum of the partial sums, of which the first eight and the last were added, in the order of
-/// [`ops::matmul::reduce`].
+/// The sum of the partial sums, in the order of [`ops::matmul::reduce`]. The first eight and the last eight of them
+/// have already been added.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn reduce(eight: __m256) -> f32 {
@@ -144,11 +144,11 @@ fn reduce(eight: __m256) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
 }
 
-/// [`reduce`] of eight.
+/// [`reduce`] of eight vectors.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn reduce_8(v: [__m256; 8]) -> __m256 {
-    // Each step adds the upper half of every sum's lanes to the lower, for two vectors in one.
+    // Each step adds the upper half of every sum's lanes to the lower half, for two vectors at once.
     let four: [_; 4] = std::array::from_fn(|i| {
         let (a, b) = (v[i], v[i + 4]);
         _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b))
@@ -161,11 +161,11 @@ fn reduce_8(v: [__m256; 8]) -> __m256 {
     _mm256_add_ps(_mm256_shuffle_ps::<0b10_00_10_00>(a, b), _mm256_shuffle_ps::<0b11_01_11_01>(a, b))
 }
 
-/// The columns of eight rows of eight values.
+/// Transposes eight rows of eight values.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn transpose(rows: [__m256; 8]) -> [__m256; 8] {
-    // Within each 128 bits: columns of four neighbouring rows.
+    // Within each 128-bit part: columns of four adjacent rows.
     let zero = _mm256_setzero_ps();
     let mut fours = [zero; 8];
     for i in [0, 4] {
@@ -187,7 +187,7 @@ fn transpose(rows: [__m256; 8]) -> [__m256; 8] {
     columns
 }
 
-/// See [`super::Kernel::read_limit`]: the exclusive or of every whole 128 bytes.
+/// See [`super::Kernel::read_limit`]. Computes the exclusive or of all whole 128-byte chunks.
 fn read(bytes: &[u8]) -> u64 {
     #[target_feature(enable = "avx2")]
     fn inner(bytes: &[u8]) -> u64 {
@@ -202,11 +202,11 @@ fn read(bytes: &[u8]) -> u64 {
         let all = _mm256_xor_si256(_mm256_xor_si256(sums[0], sums[1]), _mm256_xor_si256(sums[2], sums[3]));
         (_mm256_extract_epi64::<0>(all) ^ _mm256_extract_epi64::<3>(all)).cast_unsigned()
     }
-    // SAFETY: a `Kernel` for AVX2 exists only where the processor has these features.
+    // SAFETY: a `Kernel` for AVX2 exists only if the processor has these features.
     unsafe { inner(bytes) }
 }
 
-/// See [`super::Kernel::multiply_limit`]: two vectors of 8 for each 16 values.
+/// See [`super::Kernel::multiply_limit`]. Uses two vectors of 8 for each 16 values.
 fn multiply(rounds: usize, factor: f32) -> f32 {
     #[target_feature(enable = "avx2,fma")]
     fn inner(rounds: usize, factor: f32) -> f32 {
@@ -219,6 +219,6 @@ fn multiply(rounds: usize, factor: f32) -> f32 {
         }
         sums.into_iter().map(|sum| _mm256_cvtss_f32(sum)).sum()
     }
-    // SAFETY: a `Kernel` for AVX2 exists only where the processor has these features.
+    // SAFETY: a `Kernel` for AVX2 exists only if the processor has these features.
     unsafe { inner(rounds, factor) }
 }

@@ -18,40 +18,40 @@ use super::q8::Quantized;
 use super::{Rows, Spaced, portable};
 use llama_trace_core::ops::matmul::LANES;
 
-/// Bytes by which weights are asked for before they are needed.
+/// The prefetch distance for weights, in bytes.
 const AHEAD: usize = 2048;
 
-/// Asks for the weights that come [`AHEAD`] after `at`: the rows of a matrix follow one another. An address that
-/// is no memory of ours is ignored.
+/// Prefetches the weights [`AHEAD`] bytes after `at`; the rows of a matrix are contiguous. An invalid address is
+/// ignored.
 #[inline]
 #[target_feature(enable = "sse")]
 pub(super) fn prefetch(at: *const u8) {
     _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
 }
 
-/// Asks for the line at `address`, which need be no memory of ours, in the first-level cache.
+/// Prefetches the cache line at `address`, which need not be valid, into L1.
 #[inline(always)]
 fn prefetch_near(address: *const u8) {
     // SAFETY: every processor with AVX-512 has SSE.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
 }
 
-/// Asks for the line at `address`, which need be no memory of ours, in the second-level cache: what comes from memory waits
-/// there, and not in the few places that the first level has for it.
+/// Prefetches the cache line at `address`, which need not be valid, into L2. L1 has few buffers for lines that come
+/// from memory.
 #[inline(always)]
 pub(super) fn prefetch_far(address: *const u8) {
     // SAFETY: every processor with AVX-512 has SSE.
     unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
 }
 
-/// Asks for the line at `address`, which need be no memory of ours, to write to it.
+/// Prefetches the cache line at `address`, which need not be valid, for writing.
 #[inline(always)]
 pub(super) fn prefetch_to_write(address: *const u8) {
-    // SAFETY: a hint, which processors that do not know it pass over.
+    // SAFETY: a hint, ignored by processors that do not know it.
     unsafe { _mm_prefetch::<_MM_HINT_ET0>(address.cast()) };
 }
 
-/// The lanes that are left when `left` values are.
+/// The mask of the lanes in use if `left` values are left.
 #[inline]
 fn mask(left: usize) -> __mmask16 {
     if left >= LANES { 0xffff } else { (1 << left) - 1 }
@@ -71,7 +71,7 @@ pub(super) fn reduce(sums: __m512) -> f32 {
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn reduce_16(v: [__m512; LANES]) -> __m512 {
-    // Each step adds the upper half of every sum's lanes to the lower, for two vectors in one.
+    // Each step adds the upper half of every sum's lanes to the lower half, for two vectors at once.
     reduce_8(std::array::from_fn(|i| {
         let (a, b) = (v[2 * i], v[2 * i + 1]);
         _mm512_add_ps(
@@ -81,7 +81,7 @@ fn reduce_16(v: [__m512; LANES]) -> __m512 {
     }))
 }
 
-/// The rest of [`reduce_16`], of sums of 8 lanes: two in each vector.
+/// The remaining steps of [`reduce_16`], for sums of 8 lanes, two in each vector.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn reduce_8(eight: [__m512; LANES / 2]) -> __m512 {
@@ -99,7 +99,7 @@ fn reduce_8(eight: [__m512; LANES / 2]) -> __m512 {
     let (a, b) = (two[0], two[1]);
     let sums =
         _mm512_add_ps(_mm512_shuffle_ps::<0b10_00_10_00>(a, b), _mm512_shuffle_ps::<0b11_01_11_01>(a, b));
-    // Lane 4p + i now is the sum of vector 4i + p.
+    // Lane 4p + i is now the sum of vector 4i + p.
     let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     _mm512_permutexvar_ps(order, sums)
 }
@@ -118,7 +118,7 @@ fn widen_f16(values: &[f16], out: &mut [f32]) {
             }
         }
     }
-    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    // SAFETY: a `Kernel` for AVX-512 exists only if the processor has these features.
     unsafe { inner(values, out) }
 }
 
@@ -146,7 +146,7 @@ fn read<const ASKS: bool>(bytes: &[u8]) -> u64 {
         let all = _mm512_xor_si512(_mm512_xor_si512(sums[0], sums[1]), _mm512_xor_si512(sums[2], sums[3]));
         _mm512_reduce_add_epi64(all).cast_unsigned()
     }
-    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    // SAFETY: a `Kernel` for AVX-512 exists only if the processor has these features.
     unsafe { inner::<ASKS>(bytes) }
 }
 
@@ -163,6 +163,6 @@ fn multiply(rounds: usize, factor: f32) -> f32 {
         }
         sums.into_iter().map(|sum| _mm512_cvtss_f32(sum)).sum()
     }
-    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    // SAFETY: a `Kernel` for AVX-512 exists only if the processor has these features.
     unsafe { inner(rounds, factor) }
 }

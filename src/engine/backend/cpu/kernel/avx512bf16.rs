@@ -1,4 +1,4 @@
-//! AVX512-BF16: an instruction that adds to each of 16 sums the products of two bfloat16 values.
+//! AVX512-BF16: an instruction that adds the products of two pairs of bfloat16 values to each of 16 sums.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -7,13 +7,13 @@ use super::avx512;
 use super::bf16_tiles::{Next, SIDE, STEP, Sums, TWO_TILES, Weights};
 use super::limits::CHAINS;
 
-/// Whether the processor has it.
+/// Whether the processor has AVX512-BF16.
 pub(super) fn available() -> bool {
     is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")
 }
 
-/// Weight rows whose sums with two tiles of tokens fill the registers. More, where they lie a power of two apart, would not
-/// stay in one set of the first-level cache.
+/// The number of weight rows whose sums with two tiles of tokens fill the registers. With more rows at a distance of a
+/// power of two, they would not all fit into one set of the L1 cache.
 const ROWS: usize = 8;
 
 /// See [`super::bf16_unit::Unit`].
@@ -24,7 +24,7 @@ pub(super) fn sums(
     next: Next,
     sums: &mut Sums,
 ) {
-    // SAFETY: this unit exists only where the processor has AVX512-BF16.
+    // SAFETY: this unit exists only if the processor has AVX512-BF16.
     unsafe {
         match tiles {
             1 => of_tiles::<1>(weights, x, parts, next, sums),
@@ -46,12 +46,12 @@ fn of_tiles<const TILES: usize>(weights: Weights<'_>, x: &[u16], parts: usize, n
         let mut rows = [[_mm512_setzero_ps(); TILES]; ROWS];
         for part in x.chunks_exact(steps * TWO_TILES) {
             for (step, x) in part.chunks_exact(TWO_TILES).enumerate() {
-                // A few at a time: a processor waits where it has more to ask for than it can keep in mind.
+                // A few at a time: the processor stalls when too many prefetches are outstanding.
                 for row in group * asks..next.rows.min((group + 1) * asks) {
                     avx512::prefetch_far(next.first.wrapping_add(row * next.stride + step * 2 * STEP));
                 }
-                // SAFETY: a step of `x` has two tiles of 16 pairs of 16 · 2 values, and a step of each of the 32 rows 16
-                // pairs of two, the last of which ends inside `bytes`, as was just checked.
+                // SAFETY: a step of `x` has two tiles of 16 pairs of 16 · 2 values. A step of each of the 32 rows has
+                // 16 pairs of two values. The assertion checks that the last one ends inside `bytes`.
                 unsafe {
                     let weights = bytes.as_ptr().add(first * to_row + step * to_step);
                     for pair in 0..STEP / 2 {
@@ -88,7 +88,7 @@ fn of_tiles<const TILES: usize>(weights: Weights<'_>, x: &[u16], parts: usize, n
 pub(super) fn multiply(rounds: usize) -> f32 {
     #[target_feature(enable = "avx512f,avx512bf16")]
     fn inner(rounds: usize, factor: f32) -> f32 {
-        // SAFETY: both types are 64 bytes without a meaning that all bits could not have.
+        // SAFETY: both types have 64 bytes, and every bit pattern is valid for both.
         let x = unsafe { std::mem::transmute::<__m512, __m512bh>(_mm512_set1_ps(factor)) };
         let mut sums = [_mm512_set1_ps(1.0); CHAINS];
         for _ in 0..rounds {
@@ -98,6 +98,6 @@ pub(super) fn multiply(rounds: usize) -> f32 {
         }
         sums.into_iter().map(|sum| _mm512_cvtss_f32(sum)).sum()
     }
-    // SAFETY: this unit exists only where the processor has AVX512-BF16.
+    // SAFETY: this unit exists only if the processor has AVX512-BF16.
     unsafe { inner(rounds, std::hint::black_box(0.001)) }
 }

@@ -1,15 +1,15 @@
-//! Products with many rows of activations where the processor multiplies bfloat16 by bfloat16: the blocking that
-//! AMX and AVX512-BF16 share.
+//! Products with many rows of activations on processors that multiply bfloat16 by bfloat16: the blocking that AMX and
+//! AVX512-BF16 share.
 //!
-//! A bfloat16 has 8 of the 24 bits of a float32's significand, so a float32 is the sum of three of them, exactly:
-//! three products lose nothing that one in float32 keeps. In bfloat16 precision the activations are bfloat16
-//! values already, and one product is enough.
+//! A bfloat16 has 8 of the 24 bits of a float32's significand. A float32 is therefore exactly the sum of three of them,
+//! and three products lose nothing that one in float32 keeps. In bfloat16 precision the activations are bfloat16 values
+//! already, and one product is enough.
 //!
-//! The instructions sum neighbouring inputs in pairs, so an output's sum has another order than that of
-//! [`llama_trace_core::ops::matmul::dot`], by which fewer rows are multiplied. Sums are kept short for that: a [`STRETCH`]
-//! is added up by itself, the smallest of the three parts first, and the stretches follow one another. Between
-//! the two orders the relative L2 difference of a product stays under 10⁻⁶ ([`crate::backend::ORDERS_APART`]), which a
-//! test holds.
+//! The instructions sum adjacent inputs in pairs. An output's sum therefore has another order than in
+//! [`llama_trace_core::ops::matmul::dot`], which multiplies fewer rows. To limit the difference, sums are kept short.
+//! Each [`STRETCH`] is summed separately, the smallest of the three parts first, and the stretches are added in order.
+//! The relative L2 difference of a product between the two orders stays under 10⁻⁶
+//! ([`crate::backend::REORDER_TOLERANCE`]), which a test checks.
 
 use std::ops::Range;
 
@@ -24,36 +24,37 @@ use llama_trace_core::error::Result;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::tensor::Dtype;
 
-/// Bytes of activations that stay in the second-level cache while rows of weights pass by.
+/// Bytes of activations that stay in the L2 cache while rows of weights are streamed.
 const ACTIVATIONS: usize = 1 << 20;
 
-/// Outputs of a token that are written at once. Those of the next token lie a row of the output further on, which is often a
-/// power of two: a few at a time would each be in another page, and all of them in the same few sets of the caches.
+/// The number of outputs of a token that are written at once. The outputs of the next token are one output row further
+/// on, often a power of two. Writing only a few outputs per token would touch a different page for each token. All of
+/// these writes would also fall into the same few sets of the caches.
 const WRITTEN: usize = 256;
 
-/// Values from one token to the next where the outputs are put in order.
+/// The distance from one token to the next in the buffer that orders the outputs, in values.
 const ORDERED: usize = WRITTEN + SIDE;
 
-/// Buffers of one thread, kept between calls.
+/// The buffers of one thread, kept between calls.
 #[derive(Debug, Default)]
 pub(in crate::backend::cpu) struct Scratch {
     weights: Vec<Aligned>,
     widened: Vec<f32>,
-    /// Those of a stretch, and then (32 weight rows, 32 tokens of a block).
+    /// First the sums of a stretch, then those of (32 weight rows, 32 tokens of a block).
     sums: Vec<Sums>,
-    /// Outputs of 16 tokens, [`ORDERED`] apart.
+    /// The outputs of 16 tokens, [`ORDERED`] values apart.
     ordered: Vec<Aligned>,
 }
 
-/// What products of a stretch are made in.
+/// The buffers for the products of a stretch.
 struct Buffers<'s> {
     weights: &'s mut [u16],
     widened: &'s mut [f32],
     sums: &'s mut Sums,
 }
 
-/// Of `stretch` of 32 weight rows from `first` on those that turn number `turn` of `turns` asks for. Past the last row of
-/// `w`, other rows of its matrix follow, or an address that is asked for in vain.
+/// The part of `stretch` of 32 weight rows from `first` on that turn number `turn` of `turns` prefetches. After the
+/// last row of `w` come other rows of its matrix, or an invalid address, for which a prefetch has no effect.
 fn next_of_turn(w: Rows<'_>, first: usize, stretch: &Range<usize>, turn: usize, turns: usize) -> Next {
     let (rows, stride) = (BLOCK.div_ceil(turns), w.row(0).len());
     let at = (first + turn * rows) * stride + w.range(stretch.clone()).start;
@@ -61,7 +62,8 @@ fn next_of_turn(w: Rows<'_>, first: usize, stretch: &Range<usize>, turn: usize, 
 }
 
 impl Unit {
-    /// Writes the sums (32 weight rows, 32 tokens) of the rows `columns` to `out`, a token each, once they are finished.
+    /// Applies `finish` to the sums (32 weight rows, 32 tokens) of the rows `columns` and writes them to `out`, one
+    /// slice per token.
     fn put(
         self,
         sums: &[Sums],
@@ -91,7 +93,7 @@ impl Unit {
         }
     }
 
-    /// out (tokens)(rows of w) = x · wᵀ, each part of a token's outputs after `finish` was applied to it.
+    /// out (tokens)(rows of w) = x · wᵀ. `finish` is applied to each part of a token's outputs.
     pub(in crate::backend::cpu) fn gemm(
         self,
         x: &Packed,
@@ -111,14 +113,14 @@ impl Unit {
         let mut buffers = Buffers { weights: bytemuck::cast_slice_mut(weights), widened, sums: of_stretch };
         for x in x.blocks() {
             let turns = x.turns();
-            // The stretches whose activations stay at hand while rows of weights pass by.
+            // The number of inputs whose activations stay in the cache while rows of weights are streamed.
             let at_once = (ACTIVATIONS / (2 * turns * BLOCK * x.parts) / STRETCH).max(1) * STRETCH;
             for columns in cut(0..w.count(), sums.len() / turns * BLOCK) {
                 for inputs in cut(0..w.inputs, at_once) {
                     for (rows, sums) in cut(columns.clone(), BLOCK).zip(sums.chunks_mut(turns)) {
                         stop.check()?;
                         for stretch in cut(inputs.clone(), STRETCH) {
-                            // The rows and the inputs that are multiplied after these.
+                            // The rows and the inputs that are multiplied next.
                             let (first, start) = if stretch.end < inputs.end {
                                 (rows.start, stretch.end)
                             } else if rows.end < columns.end {
@@ -140,8 +142,8 @@ impl Unit {
         Ok(())
     }
 
-    /// sums (32 tokens) += the products of a stretch of up to 32 weight rows with that of the tokens, or = those of the first
-    /// stretch, while the rows from `next` on are asked for.
+    /// sums (32 tokens) += the products of a stretch of up to 32 weight rows with that of the tokens. For the first
+    /// stretch, = instead of +=. The rows from `next` on are prefetched meanwhile.
     fn add_stretch(
         self,
         x: &TokenBlock<'_>,
@@ -152,7 +154,7 @@ impl Unit {
         buffers: &mut Buffers<'_>,
     ) {
         let weights = if self.reads_in_place(w, rows, stretch) {
-            Weights::lying(w, rows, stretch.clone())
+            Weights::in_place(w, rows, stretch.clone())
         } else {
             let weights = &mut buffers.weights[..stretch.len().div_ceil(STEP) * TWO_TILES];
             self.copy(w, rows.clone(), stretch.clone(), buffers.widened, weights);
@@ -178,14 +180,14 @@ impl Unit {
         }
     }
 
-    /// Whether it multiplies these rows and inputs of `w` where they lie.
+    /// Whether the unit multiplies these rows and inputs of `w` in place.
     fn reads_in_place(self, w: Rows<'_>, rows: &Range<usize>, inputs: &Range<usize>) -> bool {
         let whole = rows.len() == BLOCK && inputs.len().is_multiple_of(STEP);
         self == (Self::Avx512Bf16 { in_place: true }) && w.dtype == Dtype::BF16 && whole
     }
 
-    /// Copies some inputs of up to 32 weight rows into two tiles (step, tile, row, input), zeros past the last row and
-    /// the last input.
+    /// Copies some inputs of up to 32 weight rows into two tiles (step, tile, row, input). Positions after the last row
+    /// and the last input are zero.
     #[allow(unsafe_code)]
     fn copy(
         self,
@@ -202,7 +204,7 @@ impl Unit {
         for (i, row) in rows.enumerate() {
             let out = &mut out[i / SIDE * (TWO_TILES / 2) + i % SIDE * STEP..];
             if w.dtype == Dtype::BF16 && whole && !self.is_plain() {
-                // SAFETY: a unit other than the plain one exists only where the processor has AVX-512.
+                // SAFETY: a unit other than the plain one exists only if the processor has AVX-512.
                 unsafe { bf16_tiles::copy(&w.row(row)[w.range(inputs.clone())], out) };
                 continue;
             }
@@ -240,7 +242,7 @@ mod tests {
             (2100, 40, 515),
             (512, 300, 20),
             (2100, 270, 256),
-            // More rows than sums have room for, where a unit takes most tokens at once.
+            // More rows than fit into the sums, at the largest token block of a unit.
             (64, 1050, 330),
             (64, 530, 520),
         ] {
@@ -262,14 +264,14 @@ mod tests {
                         let mut out = vec![f32::NAN; rows * tokens];
                         let mut outs: Vec<_> = out.chunks_exact_mut(rows).collect();
                         let stop = Stop::default();
-                        // Every second output has another sign, so that it must be told which ones it has.
+                        // Every second output gets the opposite sign, so `finish` must receive the right columns.
                         let finish = |columns: Range<usize>, out: &mut [f32]| {
                             let odd = columns.zip(out).filter(|(column, _)| column % 2 == 1);
                             odd.for_each(|(_, out)| *out = -*out);
                         };
                         let mut scratch = Scratch::default();
                         unit.gemm(&packed, w_rows, finish, &mut outs, &mut scratch, &stop).unwrap();
-                        // However it reads weights.
+                        // The result does not depend on how weights are read.
                         let mut alike =
                             outputs.iter().filter(|other| (other.0, other.1) == (unit.name(), dtype));
                         assert!(
@@ -288,7 +290,7 @@ mod tests {
                             }
                         }
                         let error = (error / norm).sqrt();
-                        // Twice this is the bound between two orders of a sum.
+                        // Twice this is the bound for the difference between two orders of summation.
                         assert!(
                             error < 5e-7,
                             "{unit:?} {precision:?} {dtype} {inputs}×{rows}×{tokens}: {error:e}"

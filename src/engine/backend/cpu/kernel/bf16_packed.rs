@@ -1,4 +1,4 @@
-//! Activations as a unit that multiplies bfloat16 values reads them.
+//! Activations in the order in which a bfloat16 unit reads them.
 
 use std::ops::Range;
 
@@ -10,27 +10,27 @@ use llama_trace_core::error::Result;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::threads::prelude::*;
 
-/// Inputs that are summed before they are added to the inputs before them.
+/// The number of inputs that are summed separately and then added to the sum of the inputs before them.
 pub(super) const STRETCH: usize = 512;
 
-/// 64 bytes where a tile's row loads at once.
+/// 64 aligned bytes, loaded at once as a row of a tile.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 pub(super) struct Aligned(pub(super) [u16; STEP]);
 
-/// Activations as a unit reads them: (block of tokens, stretch, 32 tokens, part, step, tile, pair of inputs, token,
-/// input of the pair), zeros where a tile or a step is not full.
+/// Activations in the order in which a unit reads them: (block of tokens, stretch, 32 tokens, part, step, tile, pair of
+/// inputs, token, input of the pair). Tiles and steps that are not full are padded with zeros.
 #[derive(Debug, Default)]
 pub(in crate::backend::cpu) struct Packed {
     values: Vec<Aligned>,
     inputs: usize,
     tokens: usize,
     parts: usize,
-    /// Tokens of a block but the last, a multiple of [`BLOCK`].
+    /// The number of tokens in every block except the last, a multiple of [`BLOCK`].
     at_once: usize,
 }
 
-/// The ranges of `step` into which `all` is cut.
+/// Splits `all` into ranges of length `step`.
 pub(super) fn cut(all: Range<usize>, step: usize) -> impl Iterator<Item = Range<usize>> {
     let end = all.end;
     all.step_by(step).map(move |start| start..end.min(start + step))
@@ -55,7 +55,7 @@ impl Packed {
         let count = tokens.div_ceil(BLOCK) * steps * parts_wanted * TWO_TILES / STEP;
         memory::grow(&mut self.values, count)?;
         self.values.resize(count, Aligned([0; STEP]));
-        // What a thread packs at once is a stretch of 32 tokens.
+        // A thread packs one stretch of 32 tokens at a time.
         let mut pieces = Vec::new();
         let mut rest: &mut [u16] = bytemuck::cast_slice_mut(&mut self.values);
         for block in cut(0..tokens, self.at_once) {
@@ -112,17 +112,17 @@ pub(super) struct TokenBlock<'x> {
 }
 
 impl TokenBlock<'_> {
-    /// How many 32 tokens there are.
+    /// The number of groups of 32 tokens.
     pub(super) fn turns(&self) -> usize {
         self.tokens.len().div_ceil(BLOCK)
     }
 
-    /// Values of so many inputs of 32 tokens.
+    /// The number of values of `inputs` inputs of 32 tokens.
     fn size(&self, inputs: usize) -> usize {
         inputs.div_ceil(STEP) * self.parts * TWO_TILES
     }
 
-    /// The inputs of a stretch, of each 32 tokens.
+    /// The inputs of a stretch, for each group of 32 tokens.
     pub(super) fn stretch(&self, stretch: &Range<usize>) -> impl Iterator<Item = &[u16]> {
         let size = self.size(stretch.len());
         self.values[self.turns() * self.size(stretch.start)..].chunks_exact(size).take(self.turns())
@@ -160,11 +160,11 @@ mod tests {
             x.iter_mut().step_by(37).zip(extreme.iter().cycle()).for_each(|(x, extreme)| *x = *extreme);
             for precision in [Precision::F32, Precision::Bf16] {
                 let packed = |unit| {
-                    // What was there before is nothing to go by.
+                    // Old contents of the buffer must not matter.
                     let mut packed =
                         Packed { values: vec![Aligned([7; STEP]); 1 << 15], ..Packed::default() };
                     packed.pack(unit, precision, &x, inputs, &Stop::default()).unwrap();
-                    // By token and input: each unit has blocks of its own size.
+                    // Indexed by token and input, because each unit has its own block size.
                     let mut all = BTreeMap::new();
                     for block in packed.blocks() {
                         for stretch in cut(0..inputs, STRETCH) {

@@ -1,5 +1,5 @@
-//! The tiles in which AMX and AVX512-BF16 multiply: their sizes, and how values come into them and out of them. A
-//! processor that has either has AVX-512.
+//! The tiles that AMX and AVX512-BF16 multiply: their sizes, and how values are copied into and out of them. Every
+//! processor with one of the two has AVX-512.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -7,16 +7,16 @@ use std::ops::Range;
 
 use super::{Rows, avx512};
 
-/// Rows and columns of a tile of sums.
+/// The number of rows and of columns in a tile of sums.
 pub(super) const SIDE: usize = 16;
 
-/// Weight rows, and tokens, whose sums are made at once: two tiles by two.
+/// The number of weight rows, and of tokens, whose sums are computed at once: two tiles by two.
 pub(in crate::backend::cpu) const BLOCK: usize = 2 * SIDE;
 
-/// Inputs in a step: a tile's rows have so many bfloat16 values.
+/// The number of inputs in a step, which is the number of bfloat16 values in a tile's row.
 pub(super) const STEP: usize = 32;
 
-/// Values of a step in two tiles: of 32 weight rows, or of 32 tokens.
+/// The number of values of a step in two tiles: of 32 weight rows, or of 32 tokens.
 pub(super) const TWO_TILES: usize = 2 * SIDE * STEP;
 
 /// A tile of sums: (row, token).
@@ -27,42 +27,43 @@ pub(super) type Tile = [f32; SIDE * SIDE];
 #[repr(C, align(64))]
 pub(super) struct Sums(pub(super) [f32; 4 * SIDE * SIDE]);
 
-/// Rows of weights that are asked for while others are multiplied: in every step the next line of each.
+/// Rows of weights that are prefetched while others are multiplied. Each step prefetches the next cache line of each
+/// row.
 #[derive(Clone, Copy)]
 pub(super) struct Next {
-    /// Where the first begins, which need be no memory of ours.
+    /// The address of the first row. It need not be valid.
     pub(super) first: *const u8,
     pub(super) rows: usize,
-    /// Bytes from one row to the next.
+    /// The distance from one row to the next, in bytes.
     pub(super) stride: usize,
 }
 
 impl Next {
-    /// None.
+    /// No rows.
     pub(super) const NONE: Self = Self { first: std::ptr::null(), rows: 0, stride: 0 };
 }
 
-/// Whole steps of 32 weight rows, as they are multiplied.
+/// Whole steps of 32 weight rows, ready to be multiplied.
 #[derive(Clone, Copy)]
 pub(super) struct Weights<'w> {
-    /// From the first row on to the end of the last.
+    /// The bytes from the first row to the end of the last.
     pub(super) bytes: &'w [u8],
     pub(super) steps: usize,
-    /// Bytes from one row to the next.
+    /// The distance from one row to the next, in bytes.
     pub(super) row: usize,
-    /// Bytes from a step of a row, which has 64, to its next.
+    /// The distance from one step of a row to the next, in bytes; a step has 64 bytes.
     pub(super) step: usize,
 }
 
 impl<'w> Weights<'w> {
-    /// Those that were copied to `tiles` (step, tile, row, input).
+    /// Weights that were copied to `tiles` (step, tile, row, input).
     pub(super) fn copied(tiles: &'w [u16]) -> Self {
         let steps = tiles.len() / TWO_TILES;
         Self { bytes: bytemuck::cast_slice(tiles), steps, row: 2 * STEP, step: 2 * TWO_TILES }
     }
 
-    /// Some rows of `w`, which is bfloat16, where they lie: for some of their inputs.
-    pub(super) fn lying(w: Rows<'w>, rows: &Range<usize>, inputs: Range<usize>) -> Self {
+    /// Some rows and inputs of `w` in place; `w` must be bfloat16.
+    pub(super) fn in_place(w: Rows<'w>, rows: &Range<usize>, inputs: Range<usize>) -> Self {
         let (row, steps) = (w.row(0).len(), inputs.len() / STEP);
         let inputs = w.range(inputs);
         let bytes = &w.bytes[rows.start * row + inputs.start..(rows.end - 1) * row + inputs.end];
@@ -86,7 +87,7 @@ impl Sums {
     pub(super) fn add(&mut self, other: &Self) {
         let vectors = self.0.as_chunks_mut::<SIDE>().0.iter_mut().zip(other.0.as_chunks::<SIDE>().0);
         for (to, from) in vectors {
-            // SAFETY: 16 values each.
+            // SAFETY: both have 16 values.
             unsafe {
                 let sum = _mm512_add_ps(_mm512_loadu_ps(to.as_ptr()), _mm512_loadu_ps(from.as_ptr()));
                 _mm512_storeu_ps(to.as_mut_ptr(), sum);
@@ -95,11 +96,11 @@ impl Sums {
     }
 }
 
-/// out (token, row), `stride` values from one token to the next, = the rows of a tile.
+/// Transposes a tile: out (token, row) = its rows. `stride` is the distance from one token to the next, in values.
 #[target_feature(enable = "avx512f")]
 pub(super) fn transpose(tile: &Tile, stride: usize, out: &mut [f32]) {
     assert!(out.len() >= (SIDE - 1) * stride + SIDE);
-    // SAFETY: a tile has 16 rows of 16 values; the last of the 16 rows of `out` was just checked to be there.
+    // SAFETY: a tile has 16 rows of 16 values. The assertion checks that `out` has room for the last of the 16 rows.
     unsafe {
         let rows = std::array::from_fn(|i| _mm512_loadu_ps(tile.as_ptr().add(i * SIDE)));
         for (i, token) in avx512::transpose(rows).into_iter().enumerate() {
@@ -108,14 +109,15 @@ pub(super) fn transpose(tile: &Tile, stride: usize, out: &mut [f32]) {
     }
 }
 
-/// Copies a row of bfloat16 weights, whole steps of it, into its place in each step of `out`, which begins with that of
-/// the first.
+/// Copies whole steps of a row of bfloat16 weights to their positions in `out`, which begins at the position of the
+/// first step.
 #[target_feature(enable = "avx512f")]
 pub(super) fn copy(row: &[u8], out: &mut [u16]) {
     let steps = row.as_chunks::<{ 2 * STEP }>().0;
     assert!(steps.is_empty() || (steps.len() - 1) * TWO_TILES + STEP <= out.len());
     for (i, step) in steps.iter().enumerate() {
-        // SAFETY: a step has 64 bytes, and so has its place, the last of which was just checked to be there.
+        // SAFETY: a step and its position have 64 bytes each. The assertion checks that the last position is inside
+        // `out`.
         unsafe {
             let to = out.as_mut_ptr().add(i * TWO_TILES);
             _mm512_storeu_si512(to.cast(), _mm512_loadu_si512(step.as_ptr().cast()));
@@ -123,13 +125,13 @@ pub(super) fn copy(row: &[u8], out: &mut [u16]) {
     }
 }
 
-/// The three bfloat16 values that each float32 is the sum of, the largest last, in the upper halves: see
+/// Splits each float32 into the three bfloat16 values whose sum it is, the largest last, in the upper halves. See
 /// [`super::bf16_gemm`].
 #[target_feature(enable = "avx512f,avx512dq")]
 #[inline]
 fn parts(x: __m512) -> [__m512; 3] {
     let upper = |x| _mm512_and_ps(x, _mm512_castsi512_ps(_mm512_set1_epi32(0xffff_0000_u32.cast_signed())));
-    // NaN, quiet or not, and both infinities (Intel's manual, VFPCLASSPS).
+    // Masks of NaN (quiet or signalling) and of both infinities (Intel's manual, VFPCLASSPS).
     let (nan, infinite) = (_mm512_fpclass_ps_mask::<0x81>(x), _mm512_fpclass_ps_mask::<0x18>(x));
     let high = _mm512_mask_mov_ps(upper(x), nan, _mm512_set1_ps(f32::NAN));
     let rest = _mm512_maskz_sub_ps(!(nan | infinite), x, high);
@@ -137,22 +139,23 @@ fn parts(x: __m512) -> [__m512; 3] {
     [upper(_mm512_sub_ps(rest, middle)), middle, high]
 }
 
-/// Packs up to 32 inputs of up to 16 tokens as a tile of each of PARTS parts, (pair of inputs, token, 2), which lie
-/// `part_size` values apart in `out`: zeros where there are fewer. `rows` are the tokens' inputs from the first of these on.
+/// Packs up to 32 inputs of up to 16 tokens as one tile for each of PARTS parts: (pair of inputs, token, 2). The tiles
+/// are `part_size` values apart in `out`; missing values are zero. `rows` holds the tokens' inputs from the first
+/// packed one on.
 ///
 /// # Safety
 /// The processor has these features.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq")]
 pub(super) unsafe fn pack<const PARTS: usize>(rows: &[&[f32]], part_size: usize, out: &mut [u16]) {
     assert!(rows.len() <= SIDE && out.len() >= (PARTS - 1) * part_size + SIDE * STEP);
-    // The upper half of every 32 bits, of both vectors one after the other.
+    // The upper halves of all 32-bit values, those of both vectors in order.
     let order: [i16; STEP] = std::array::from_fn(|i| (2 * i + 1) as i16);
     // SAFETY: 64 bytes.
     let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
     let mut tiles = [[_mm512_setzero_ps(); SIDE]; PARTS];
     for (token, row) in rows.iter().enumerate() {
         let mask = ((1_u64 << row.len().min(STEP)) - 1) as u32;
-        // SAFETY: the masks keep the loads inside the row; where nothing is left, nothing is loaded.
+        // SAFETY: the masks keep the loads inside the row. If no value is left, nothing is loaded.
         let [low, high] = unsafe {
             [
                 _mm512_maskz_loadu_ps(mask as u16, row.as_ptr()),
@@ -167,7 +170,8 @@ pub(super) unsafe fn pack<const PARTS: usize>(rows: &[&[f32]], part_size: usize,
     }
     for (part, tile) in tiles.into_iter().enumerate() {
         for (pair, tokens) in avx512::transpose(tile).into_iter().enumerate() {
-            // SAFETY: a tile has 16 pairs of 16 · 2 values, and the last part's ends inside `out`, as was just checked.
+            // SAFETY: a tile has 16 pairs of 16 · 2 values. The assertion checks that the last part's tile ends inside
+            // `out`.
             unsafe {
                 let to = out.as_mut_ptr().add(part * part_size + pair * 2 * SIDE);
                 _mm512_storeu_ps(to.cast(), tokens);

@@ -1,4 +1,4 @@
-//! What multiplies bfloat16 values, and the loops of each: AMX, AVX512-BF16, and plain ones to test by.
+//! The units that multiply bfloat16 values, and their loops: AMX, AVX512-BF16, and plain loops for tests.
 
 use super::bf16_tiles::{self, BLOCK, Next, SIDE, STEP, Sums, Tile, Weights};
 use super::limits::CHAINS;
@@ -6,7 +6,7 @@ use super::{amx, avx512bf16};
 use llama_trace_core::config::Precision;
 use llama_trace_core::tensor::Dtype;
 
-/// What multiplies bfloat16 values. A value of this type exists only for what the processor has.
+/// A unit that multiplies bfloat16 values. A value of this type exists only for a unit that the processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::backend::cpu) enum Unit {
     /// Tiles of AMX: 16 × 16 sums at once.
@@ -16,15 +16,15 @@ pub(in crate::backend::cpu) enum Unit {
         /// See [`super::processor::Reading`].
         in_place: bool,
     },
-    /// Plain loops, to test the blocking by.
+    /// Plain loops for tests of the blocking.
     #[cfg(any(test, feature = "testing"))]
     Plain,
 }
 
-/// Inputs from which a product is worth a unit's while.
+/// The minimum number of inputs for which a unit is faster.
 const MIN_INPUTS: usize = 512;
 
-/// Rounds of the multiply loop that are one round of four tiles.
+/// The number of rounds of the multiply loop in one round of four tiles.
 pub(super) const AMX_ROUNDS: usize = 64;
 
 impl Unit {
@@ -38,13 +38,13 @@ impl Unit {
         }
     }
 
-    /// Whether products of inputs of `width` values can be for this unit.
+    /// Whether this unit can multiply inputs of `width` values.
     pub(super) fn takes_width(self, width: usize) -> bool {
         width >= MIN_INPUTS
     }
 
-    /// Whether this unit multiplies weights of number type `dtype` in `precision`: where they are bfloat16 values, and
-    /// where that is faster. For one product in float32, AVX512-BF16 would take three of half its inputs.
+    /// Whether this unit multiplies weights of number type `dtype` in `precision`. They must be bfloat16 values, and
+    /// the unit must be faster. AVX512-BF16 would need three products of half the inputs for one product in float32.
     pub(in crate::backend::cpu) fn takes(self, dtype: Dtype, precision: Precision) -> bool {
         match precision {
             Precision::Bf16 => true,
@@ -53,8 +53,8 @@ impl Unit {
         }
     }
 
-    /// Tokens of so many parts each for which weights are read once: a multiple of [`BLOCK`]. AMX multiplies so fast that what
-    /// it waits for is weights.
+    /// The number of tokens, of `parts` parts each, for which weights are read once: a multiple of [`BLOCK`]. AMX
+    /// multiplies so fast that loading the weights limits it.
     pub(super) fn tokens_at_once(self, parts: usize) -> usize {
         match (self, parts) {
             (Self::Amx, 1) => 512,
@@ -63,7 +63,7 @@ impl Unit {
         }
     }
 
-    /// Bytes of sums that stay in the second-level cache beside activations until all inputs are added up.
+    /// Bytes of sums that stay in the L2 cache beside the activations until all inputs are added.
     pub(super) fn bytes_of_sums(self) -> usize {
         match self {
             Self::Amx => 1 << 20,
@@ -71,14 +71,14 @@ impl Unit {
         }
     }
 
-    /// Packs inputs of up to 16 tokens as tiles: see [`bf16_tiles::pack`].
+    /// Packs inputs of up to 16 tokens as tiles. See [`bf16_tiles::pack`].
     #[allow(unsafe_code)]
     pub(super) fn pack(self, parts: usize, rows: &[&[f32]], part_size: usize, out: &mut [u16]) {
         #[cfg(any(test, feature = "testing"))]
         if self.is_plain() {
             return plain::pack(parts, rows, part_size, out);
         }
-        // SAFETY: a unit other than the plain one exists only where the processor has AVX-512.
+        // SAFETY: a unit other than the plain one exists only if the processor has AVX-512.
         unsafe {
             match parts {
                 1 => bf16_tiles::pack::<1>(rows, part_size, out),
@@ -87,8 +87,8 @@ impl Unit {
         }
     }
 
-    /// sums = the products of 32 weight rows with two tiles of tokens (part, step, tile, pair, token, 2), or with the first
-    /// of them: what there is of the other then means nothing.
+    /// sums = the products of 32 weight rows with two tiles of tokens (part, step, tile, pair, token, 2). With `tiles`
+    /// = 1, only the first tile is multiplied, and the sums of the other are undefined.
     pub(super) fn sums(
         self,
         weights: Weights<'_>,
@@ -113,11 +113,11 @@ impl Unit {
         if self.is_plain() {
             return llama_trace_core::ops::elementwise::add_to(&sums.0, &mut to.0);
         }
-        // SAFETY: a unit other than the plain one exists only where the processor has AVX-512.
+        // SAFETY: a unit other than the plain one exists only if the processor has AVX-512.
         unsafe { to.add(sums) }
     }
 
-    /// out (token, row), `stride` values from one token to the next, = a tile of sums.
+    /// Transposes a tile of sums: out (token, row). `stride` is the distance from one token to the next, in values.
     #[allow(unsafe_code)]
     pub(super) fn order(self, tile: &Tile, stride: usize, out: &mut [f32]) {
         #[cfg(any(test, feature = "testing"))]
@@ -146,7 +146,7 @@ impl Unit {
         }
     }
 
-    /// Whether this is the plain loops.
+    /// Whether this unit is the plain loops.
     pub(super) fn is_plain(self) -> bool {
         #[cfg(any(test, feature = "testing"))]
         return self == Self::Plain;
@@ -160,9 +160,9 @@ pub(super) mod plain {
     use super::*;
     use crate::backend::cpu::kernel::bf16_tiles::TWO_TILES;
 
-    /// The bfloat16 values that a float32 is the sum of, the largest last.
+    /// The three bfloat16 values whose sum is `x`, the largest last.
     pub(in super::super) fn parts(x: f32) -> [u16; 3] {
-        /// The bfloat16 next to `x` on the side of zero.
+        /// `x` truncated to bfloat16, towards zero.
         fn upper(x: f32) -> u16 {
             (x.to_bits() >> 16) as u16
         }
@@ -178,7 +178,7 @@ pub(super) mod plain {
         [upper(rest - value(middle)), middle, high]
     }
 
-    /// What [`bf16_tiles::pack`] gives, by plain loops.
+    /// [`bf16_tiles::pack`] with plain loops.
     pub(super) fn pack(parts_wanted: usize, rows: &[&[f32]], part_size: usize, out: &mut [u16]) {
         for part in 0..parts_wanted {
             out[part * part_size..][..SIDE * STEP].fill(0);
@@ -191,7 +191,7 @@ pub(super) mod plain {
         }
     }
 
-    /// What [`Unit::sums`] gives, by plain loops.
+    /// [`Unit::sums`] with plain loops.
     pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, sums: &mut Sums) {
         let value = |bits: u16| f32::from_bits(u32::from(bits) << 16);
         sums.0.fill(0.0);
@@ -214,7 +214,7 @@ pub(super) mod plain {
         }
     }
 
-    /// What [`bf16_tiles::transpose`] does, by plain loops.
+    /// [`bf16_tiles::transpose`] with plain loops.
     pub(super) fn order(tile: &Tile, stride: usize, out: &mut [f32]) {
         for (row, values) in tile.as_chunks::<SIDE>().0.iter().enumerate() {
             for (token, value) in values.iter().enumerate() {
@@ -223,7 +223,7 @@ pub(super) mod plain {
         }
     }
 
-    /// What this processor has, and the plain loops.
+    /// The units of this processor, and the plain loops.
     #[cfg(test)]
     pub(in super::super) fn units() -> Vec<Unit> {
         let mut units = vec![Unit::Plain];

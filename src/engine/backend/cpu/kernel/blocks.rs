@@ -1,5 +1,5 @@
-//! Products of quantised activations with rows of blocks ([`llama_trace_core::ops::blocks`]), read where they lie in the file: a
-//! row at a time is spread out for the vector units, used for all tokens, and forgotten.
+//! Products of quantised activations with rows of blocks ([`llama_trace_core::ops::blocks`]). The blocks are read in
+//! place in the file. Each row is unpacked for the vector units once and used for all tokens.
 
 use super::Rows;
 use super::q8::Quantized;
@@ -18,7 +18,7 @@ pub(super) fn portable(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     });
 }
 
-/// The scales of the runs of some blocks, and their minima.
+/// The scales and the minima of all runs of some blocks.
 #[inline(always)]
 pub(super) fn numbers<F: Format, const RUNS: usize>(blocks: &[u8]) -> [[f32; RUNS]; 2] {
     let (mut scales, mut minima) = ([0.0; RUNS], [0.0; RUNS]);

@@ -1,7 +1,8 @@
-//! Plain operations that are written once and compiled for each set of vector instructions.
+//! Plain operations that are written once and compiled for each vector instruction set.
 
-/// `compiled!(FEATURES, UNIT: name, operation, (argument: type, …))`: the operation as `name`, compiled for the features
-/// that UNIT means. Only in a module whose kernel exists where the processor has them.
+/// `compiled!(FEATURES, UNIT: name, operation, (argument: type, …))` defines the operation as `name`, compiled for
+/// FEATURES. UNIT is the name of these features in the docs. Use it only in a module whose kernel exists only on
+/// processors with these features.
 macro_rules! compiled {
     ($features:literal, $unit:literal: $($name:ident, $op:path, ($($argument:ident: $type:ty),*);)*) => {$(
         #[doc = concat!("[`", stringify!($op), "`], compiled for ", $unit, ".")]
@@ -10,7 +11,7 @@ macro_rules! compiled {
             fn inner($($argument: $type),*) {
                 $op($($argument),*);
             }
-            // SAFETY: the kernel of this module exists only where the processor has these features.
+            // SAFETY: the kernel of this module exists only if the processor has these features.
             unsafe { inner($($argument),*) }
         }
     )*};
@@ -24,13 +25,13 @@ macro_rules! compiled_methods {
             fn inner($($argument: $type),*) {
                 $op($($argument),*);
             }
-            // SAFETY: the kernel of this module exists only where the processor has these features.
+            // SAFETY: the kernel of this module exists only if the processor has these features.
             unsafe { inner($($argument),*) }
         }
     )*};
 }
 
-/// The methods of [`super::Isa`] that every set of vector instructions has compiled.
+/// The methods of [`super::Isa`] that every vector instruction set compiles.
 macro_rules! row_operations {
     ($features:literal) => {
         compiled_methods! {

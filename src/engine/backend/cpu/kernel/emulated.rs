@@ -1,12 +1,12 @@
-//! Instructions that the processor at hand lacks, so that the kernels that need them are tested there too: AVX-VNNI where
-//! it has AVX2, AMX where it has AVX-512 with VNNI, which that kernel's other loops are. Only in a process of its own,
-//! which runs the tests of the kernels once more: elsewhere such an instruction is a fault, and nothing is slower than need
-//! be.
+//! Emulation of instructions that this processor lacks, so that their kernels are tested on it too. AVX-VNNI is
+//! emulated on processors with AVX2. AMX is emulated on processors with AVX-512 and VNNI, which the other loops of its
+//! kernel use. The emulation runs only in a separate process, which runs the kernels' tests once more. In other
+//! processes such an instruction stays a fault, and nothing is slowed down.
 
 #[cfg(all(test, target_os = "linux"))]
 pub(super) mod by_hand;
 
-/// Whether this process carries them out by hand: in no program, and in no other test.
+/// Whether this process emulates instructions. No program does, and no other test.
 pub(super) fn on() -> bool {
     #[cfg(all(test, target_os = "linux"))]
     return by_hand::on();

@@ -1,16 +1,16 @@
 //! Products with many rows of activations: the blocking that all instruction sets share.
 //!
-//! A tile of outputs (many weight rows × a few tokens) keeps one partial sum of each output in registers, a row a
-//! lane, and adds up the inputs that belong to it: those whose number leaves the same remainder when divided by
-//! 16, which is how [`llama_trace_core::ops::matmul::dot`] sums. So nothing is summed in another order than there, and no
-//! sum waits for another.
+//! A tile of outputs (many weight rows × a few tokens) keeps one partial sum of each output in registers, one row per
+//! lane. It adds the inputs of that partial sum: those whose index has the same remainder modulo 16.
+//! [`llama_trace_core::ops::matmul::dot`] sums in the same way. The order of summation is therefore the same, and the
+//! sums are independent of one another.
 //!
-//! There the partial sums are added by halves: the sums of remainders 0 and 8, of 4 and 12, and then these two.
-//! The remainders are taken in that [`ORDER`], in which a sum is added to the one before it as soon as both are
-//! there, while one of them still is in registers; never more than four of a tile's wait in memory.
+//! `dot` then adds the partial sums by halves: those of remainders 0 and 8, of 4 and 12, and then these two results.
+//! The remainders are processed in that [`ORDER`]. A sum is added to its partner as soon as both are complete, while
+//! one of them is still in registers. At most four sums of a tile wait in memory.
 //!
-//! Inputs are taken a [`STRETCH`] at a time, as `dot` takes them. A panel of weights is packed once for all tokens, which
-//! are taken a [`BLOCK_TOKENS`] at a time: the sums of so many stay in the second-level cache.
+//! Inputs are processed one [`STRETCH`] at a time, as in `dot`. A panel of weights is packed once for all tokens. The
+//! tokens are processed in blocks of [`BLOCK_TOKENS`], whose sums fit into the L2 cache.
 
 use std::ops::Range;
 
@@ -24,44 +24,44 @@ use llama_trace_core::ops::matmul::{LANES, STRETCH};
 use llama_trace_core::stop::Stop;
 use llama_trace_core::threads::prelude::*;
 
-/// Tokens in a block, at most.
+/// The maximum number of tokens in a block.
 const BLOCK_TOKENS: usize = 128;
 
-/// Remainders that a thread packs at once.
+/// The number of remainders that a thread packs at once.
 const REMAINDERS: usize = 4;
 
-/// Inputs that are widened at once: whole blocks of every number type.
+/// The number of inputs widened at once: whole blocks of every number type.
 pub(super) const BLOCK: usize = 256;
 
-/// The remainders, each pair of sums one after the other.
+/// The remainders, in an order in which the sums of each pair follow one another.
 pub(super) const ORDER: [usize; LANES] = [0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15];
 
-/// Sums that a tile keeps: four that wait for their partner, and the one that is added up.
+/// The number of sums that a tile keeps: four that wait for their partner, and the current one.
 const LEVELS: usize = LANES.ilog2() as usize + 1;
 
-/// Bytes in a line of the caches.
+/// The size of a cache line in bytes.
 const LINE: usize = 64;
 
 /// The register tile of an instruction set.
 pub(super) trait Tile {
-    /// Weight rows in a tile.
+    /// The number of weight rows in a tile.
     const ROWS: usize;
-    /// Tokens in a tile, at most.
+    /// The maximum number of tokens in a tile.
     const TOKENS: usize;
 
     /// [`pack`] for panels of ROWS.
     fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]);
 
-    /// sums (tokens, ROWS) = Σ over the steps, in order, of x (steps, tokens) · w (steps, ROWS), each a fused
-    /// multiply-add, to which every one of `earlier` (…, tokens, ROWS) is added, in order.
+    /// sums (tokens, ROWS) = Σ over the steps, in order, of x (steps, tokens) · w (steps, ROWS), each as a fused
+    /// multiply-add. Then every one of `earlier` (…, tokens, ROWS) is added, in order.
     fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]);
 
-    /// Asks for the line at `address`, which need be no memory of ours, before it is needed.
+    /// Prefetches the cache line at `address`. The address need not be valid.
     fn prefetch(address: *const u8);
 }
 
 /// Activations in the order in which a tile reads them: (stretch, block of tokens, remainder, tile of tokens, step,
-/// token), zeros where a step is not full.
+/// token). Steps that are not full are padded with zeros.
 #[derive(Debug, Default)]
 pub(in crate::backend::cpu) struct Packed {
     values: Vec<f32>,
@@ -85,7 +85,7 @@ impl Packed {
         self.values.clear();
         memory::grow(&mut self.values, size)?;
         self.values.resize(size, 0.0);
-        // A part is some remainders of a stretch of a block.
+        // A part holds REMAINDERS remainders of one stretch of one block.
         let mut parts = Vec::new();
         let mut rest = &mut self.values[..];
         for stretch in stretches(inputs) {
@@ -124,18 +124,18 @@ impl Packed {
     }
 }
 
-/// The stretches of so many inputs.
+/// The stretches of `inputs` inputs.
 fn stretches(inputs: usize) -> impl Iterator<Item = Range<usize>> {
     (0..inputs).step_by(STRETCH).map(move |start| start..(start + STRETCH).min(inputs))
 }
 
-/// The blocks of so many tokens.
+/// The blocks of `tokens` tokens.
 fn blocks(tokens: usize, tile_tokens: usize) -> impl Iterator<Item = Range<usize>> {
     let size = BLOCK_TOKENS.next_multiple_of(tile_tokens);
     (0..tokens).step_by(size).map(move |start| start..(start + size).min(tokens))
 }
 
-/// The tiles of a block's tokens: as few as can be, and as even, since a small one takes as long as a large one.
+/// The tiles of a block's tokens: as few and as even as possible, because a small tile takes as long as a large one.
 fn tiles(block: &Range<usize>, tile_tokens: usize) -> impl Iterator<Item = Range<usize>> {
     let count = block.len().div_ceil(tile_tokens).max(1);
     let (tokens, larger) = (block.len() / count, block.len() % count);
@@ -147,17 +147,17 @@ fn tiles(block: &Range<usize>, tile_tokens: usize) -> impl Iterator<Item = Range
     })
 }
 
-/// Inputs of a stretch that leave the same remainder.
+/// The number of inputs in a stretch with the same remainder.
 fn steps(stretch: &Range<usize>) -> usize {
     stretch.len().div_ceil(LANES)
 }
 
-/// Values of one stretch of a block in [`Packed`].
+/// The number of values of one stretch of a block in [`Packed`].
 fn part_size(block: &Range<usize>, stretch: &Range<usize>) -> usize {
     block.len() * steps(stretch) * LANES
 }
 
-/// Buffers of one thread, kept between calls.
+/// The buffers of one thread, kept between calls.
 #[derive(Debug, Default)]
 pub(in crate::backend::cpu) struct Scratch {
     widened: Vec<Aligned>,
@@ -165,7 +165,7 @@ pub(in crate::backend::cpu) struct Scratch {
     sums: Vec<Aligned>,
 }
 
-/// The first `count` values of `buffer`, which grows to hold them. What was there before is there still.
+/// The first `count` values of `buffer`, which grows if necessary. Its contents are kept.
 fn take(buffer: &mut Vec<Aligned>, count: usize) -> &mut [f32] {
     if buffer.len() * LANES < count {
         buffer.resize(count.div_ceil(LANES), Aligned::zeroed());
@@ -173,8 +173,8 @@ fn take(buffer: &mut Vec<Aligned>, count: usize) -> &mut [f32] {
     &mut bytemuck::cast_slice_mut(buffer)[..count]
 }
 
-/// Values from one remainder's part of a panel to the next: one line of the cache more than the part has, for
-/// [`Tile::pack`] writes to all sixteen in turn, and a power of two between them would have them share a few
+/// The distance between the parts of two remainders in a panel, in values: the size of the part plus one cache line.
+/// [`Tile::pack`] writes to all sixteen parts in turn. At a distance of a power of two, they would share a few cache
 /// lines.
 pub(super) fn panel_stride(inputs: usize, rows: usize) -> usize {
     inputs.div_ceil(LANES) * rows + LANES
@@ -211,7 +211,7 @@ pub(super) fn gemm<T: Tile>(
                 // (tile, level, token, row): the sum of 2^level remainders.
                 let sums = take(&mut scratch.sums, block.len() * LEVELS * T::ROWS);
                 for (turn, remainder) in ORDER.into_iter().enumerate() {
-                    // As many sums wait for this one as there are ones at the end of the binary number.
+                    // The number of waiting sums is the number of trailing ones of `turn` in binary.
                     let level = turn.trailing_ones() as usize;
                     let panel = &panel[remainder * stride..][..steps * T::ROWS];
                     let mut x = &x[remainder * x.len() / LANES..][..x.len() / LANES];
@@ -244,23 +244,23 @@ pub(super) fn gemm<T: Tile>(
     Ok(())
 }
 
-/// The weights that come after a panel's: they are asked for while the panel is at work, a few lines at a time.
+/// The weights after the current panel. They are prefetched while the panel is multiplied, a few cache lines at a time.
 pub(super) struct Ahead {
-    /// What is asked for next, and where its row's part ends.
+    /// The next address to prefetch, and the end of its row's part.
     next: *const u8,
     end: *const u8,
-    /// Bytes in such a part, and from one row to the next.
+    /// The bytes of such a part, and the distance from one row to the next.
     part: usize,
     row: usize,
-    /// Rows after this one.
+    /// The number of rows after this one.
     rows: usize,
-    /// Lines in a turn.
+    /// The number of cache lines per turn.
     lines: usize,
 }
 
 impl Ahead {
-    /// For a stretch of `rows` rows from `first` on, in `turns` turns. Past the last row of `w`, other rows of its
-    /// matrix follow, or an address that is asked for in vain.
+    /// Prefetches a stretch of `rows` rows from `first` on, in `turns` turns. After the last row of `w` come other rows
+    /// of its matrix, or an invalid address, for which a prefetch has no effect.
     pub(super) fn new(w: Rows<'_>, first: usize, rows: usize, stretch: &Range<usize>, turns: usize) -> Self {
         let bytes = w.range(stretch.clone());
         let (part, row) = (bytes.len(), w.row(0).len());
@@ -269,7 +269,7 @@ impl Ahead {
         Self { next, end: next.wrapping_add(part), part, row, rows: rows - 1, lines }
     }
 
-    /// One turn: `prefetch` asks for a line.
+    /// Runs one turn; `prefetch` requests a cache line.
     #[inline(always)]
     pub(super) fn ask(&mut self, prefetch: impl Fn(*const u8)) {
         for _ in 0..self.lines {
@@ -287,8 +287,8 @@ impl Ahead {
     }
 }
 
-/// Widens some inputs of R weight rows from `first` on to float32 in the order (remainder, step, row), zeros past
-/// the last row and the last input. From one remainder to the next it is [`panel_stride`].
+/// Widens some inputs of R weight rows from `first` on to float32, in the order (remainder, step, row). Positions after
+/// the last row and the last input are zero. [`panel_stride`] is the distance between remainders.
 #[inline(always)]
 pub(super) fn pack<const R: usize>(
     w: Rows<'_>,

@@ -1,4 +1,4 @@
-//! What a vector instruction set computes.
+//! The operations of a vector instruction set.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -18,15 +18,16 @@ use llama_trace_core::stop::Stop;
 pub(super) const MIN_QUERIES: usize = 8;
 
 /// The inner loops for one vector instruction set. The default bodies are the plain operations of
-/// [`llama_trace_core::ops`]; an instruction set replaces those that it has a faster form of, with the same bits.
+/// [`llama_trace_core::ops`]. An instruction set replaces those for which it has a faster form, with the same bits.
 ///
-/// [`super::Kernel::available`] hands an instruction set out only where the processor has it: this makes the calls sound.
+/// [`super::Kernel::available`] returns an instruction set only if the processor supports it. This makes the calls
+/// sound.
 pub(in crate::backend::cpu) trait Isa: Debug + Sync {
-    /// Its name, as `--cpu-kernel` takes it.
+    /// The instruction set's name, as `--cpu-kernel` takes it.
     fn name(&self) -> &'static str;
 
-    /// out (rows of x)(rows of w) = x · wᵀ for a few rows of `x`. Reads each weight once, in the number type in which it is
-    /// stored; one row of `x` reads up to `streams` rows of `w` side by side. `scratch` is for one row of weights.
+    /// out (rows of x)(rows of w) = x · wᵀ for a few rows of `x`. Reads each weight once, in its stored number type.
+    /// With one row of `x`, it reads up to `streams` rows of `w` side by side. `scratch` holds one row of weights.
     fn dots(
         &self,
         x: Spaced<'_>,
@@ -39,7 +40,7 @@ pub(in crate::backend::cpu) trait Isa: Debug + Sync {
     /// The numbers of rows that [`Isa::dots`] can read side by side.
     fn streams(&self) -> &'static [usize];
 
-    /// [`Isa::dots`] for many rows of `x`, packed in the order in which they are read.
+    /// [`Isa::dots`] for many rows of `x`, packed in reading order.
     fn gemm(
         &self,
         x: &Packed,
@@ -49,14 +50,14 @@ pub(in crate::backend::cpu) trait Isa: Debug + Sync {
         stop: &Stop,
     ) -> Result<()>;
 
-    /// The weight rows and the tokens that a tile of [`Isa::gemm`] takes at once.
+    /// The number of weight rows and the number of tokens in a tile of [`Isa::gemm`].
     fn tile(&self) -> (usize, usize);
 
-    /// out (rows of x)(rows of w) = x · wᵀ in int8, as [`ops::quantize::dot`] computes it, or [`ops::blocks::dot`] where
-    /// the rows are blocks.
+    /// out (rows of x)(rows of w) = x · wᵀ in int8, as computed by [`ops::quantize::dot`], or by [`ops::blocks::dot`]
+    /// for rows of blocks.
     fn q8(&self, x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]);
 
-    /// The tiles in which [`Isa::q8`] reads many rows of activations; none where it reads them row by row.
+    /// The tiles in which [`Isa::q8`] reads many rows of activations. `None` if it reads them row by row.
     fn tiling(&self) -> Option<Tiling> {
         None
     }
@@ -66,19 +67,21 @@ pub(in crate::backend::cpu) trait Isa: Debug + Sync {
         ops::attention::qk(query, keys, stride, out);
     }
 
-    /// Whether keys of `width` components that `queries` queries read are worth packing for [`Isa::qk_packed`].
+    /// Whether packing keys of `width` components for [`Isa::qk_packed`] is faster if `queries` queries read them.
     fn packs_keys(&self, queries: usize, width: usize) -> bool {
         let _ = (queries, width);
         false
     }
 
-    /// Packs `count` keys of `width` components, which begin `stride` values apart. Only where [`Isa::packs_keys`].
+    /// Packs `count` keys of `width` components; `stride` is the distance between their starts. Call only if
+    /// [`Isa::packs_keys`].
     fn pack_keys(&self, keys: &[f32], stride: usize, count: usize, width: usize, packed: &mut Vec<Aligned>) {
         unreachable!("this kernel packs no keys: {:?}", (keys.len(), stride, count, width, packed))
     }
 
-    /// [`ops::attention::qk`] of `queries`, one after the other, of `width` components, with the packed keys in `part`: `out`
-    /// begins with the first of these, and has that many values to the next query. Only where [`Isa::packs_keys`].
+    /// [`ops::attention::qk`] of consecutive `queries` of `width` components with the packed keys in `part`. `out`
+    /// begins at the first of these keys; its second element is the stride from one query to the next. Call only if
+    /// [`Isa::packs_keys`].
     fn qk_packed(
         &self,
         queries: &[f32],
@@ -90,8 +93,8 @@ pub(in crate::backend::cpu) trait Isa: Debug + Sync {
         unreachable!("this kernel packs no keys: {:?}", (queries.len(), width, packed, part, out))
     }
 
-    /// [`ops::attention::mix`] of several rows of `count` weights, which begin `apart` values apart, with the values of as
-    /// many keys: `out` has the rows of `width` components one after the other.
+    /// [`ops::attention::mix`] of several rows of `count` weights with the values of as many keys. `apart` is the
+    /// distance between the starts of the rows. `out` holds consecutive rows of `width` components.
     fn mix(
         &self,
         weights: &[f32],
@@ -172,19 +175,19 @@ pub(in crate::backend::cpu) trait Isa: Debug + Sync {
     /// See [`super::Kernel::read_limit`].
     fn read(&self, bytes: &[u8], ahead: bool) -> u64;
 
-    /// Bytes that [`Isa::read`] loads at once.
+    /// The number of bytes that one load of [`Isa::read`] reads.
     fn read_width(&self) -> usize;
 
     /// See [`super::Kernel::multiply_limit`], in float32.
     fn multiply(&self, rounds: usize, factor: f32) -> f32;
 
-    /// The same in int8. Only where [`Isa::tiling`] has tiles.
+    /// The same in int8. Call only if [`Isa::tiling`] has tiles.
     fn multiply_int8(&self, rounds: usize, factor: i32) -> f32 {
         unreachable!("this kernel has no int8 multiply: {:?}", (rounds, factor))
     }
 }
 
-/// Each instruction set has one value.
+/// Each instruction set has only one value.
 impl PartialEq for dyn Isa {
     fn eq(&self, other: &Self) -> bool {
         self.name() == other.name()

@@ -1,13 +1,12 @@
-//! What the loops share that reach the machine's limits, by which kernels are measured. Each stands beside the
-//! instruction set that it measures.
+//! Shared parts of the loops that measure the machine's limits. Each loop is in the module of its instruction set.
 
 use std::fmt;
 
-/// Independent sums that [`super::Kernel::multiply_limit`] keeps under way, in groups of 16 values: as many as
+/// The number of independent sums in [`super::Kernel::multiply_limit`], in groups of 16 values. It is large enough to
 /// hide the latency of a multiply-add.
 pub(super) const CHAINS: usize = 12;
 
-/// What products are made of.
+/// The kind of multiplication in a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Multiplied {
     /// Products in float32.

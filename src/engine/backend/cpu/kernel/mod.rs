@@ -1,8 +1,9 @@
-//! The inner loops of [`llama_trace_core::ops`], written or compiled for each vector instruction set and chosen at run time.
+//! The inner loops of [`llama_trace_core::ops`], written or compiled for each vector instruction set and chosen at run
+//! time.
 //!
-//! Every kernel computes the sums of `ops/` in the same order with the same fused multiply-adds, so the
-//! choice changes the speed and not one bit of a result. The exception is [`bf16_gemm`]: where the processor
-//! multiplies bfloat16, long products of many rows have another order.
+//! Every kernel computes the sums of `ops/` in the same order with the same fused multiply-adds. The choice therefore
+//! changes the speed, but not one bit of a result. The exception is [`bf16_gemm`]: if the processor multiplies
+//! bfloat16, long products of many rows have another order.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -50,19 +51,19 @@ use llama_trace_core::config::Precision;
 use llama_trace_core::ops::matmul::LANES;
 use llama_trace_core::tensor::Dtype;
 
-/// The inner loops for one instruction set. A value of this type exists only for a set that the processor
-/// has; that is what makes calling them sound.
+/// The inner loops for one instruction set. A value of this type exists only for a set that the processor supports.
+/// This makes calling the loops sound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernel {
     pub(super) isa: &'static dyn Isa,
-    /// What multiplies bfloat16, where it is used.
+    /// The unit that multiplies bfloat16, if one is used.
     #[cfg(target_arch = "x86_64")]
     bf16: Option<bf16_unit::Unit>,
     reading: Reading,
 }
 
 impl Kernel {
-    /// The kernels that this processor can run, those first that should be fastest; the last is always `portable`.
+    /// The kernels that this processor can run, the presumably fastest first. The last one is always `portable`.
     pub fn available() -> Vec<Self> {
         let mut kernels = Vec::new();
         #[cfg(target_arch = "x86_64")]
@@ -82,7 +83,7 @@ impl Kernel {
         kernels
     }
 
-    /// The plain kernel of an instruction set that the processor has.
+    /// The plain kernel of an instruction set that the processor supports.
     fn new(isa: &'static dyn Isa) -> Self {
         Self {
             isa,
@@ -92,14 +93,14 @@ impl Kernel {
         }
     }
 
-    /// The fastest instruction set with plain loops in place of a unit for bfloat16: what is chosen where there is
-    /// such a unit can be tested where there is none.
+    /// The fastest instruction set with plain loops in place of a bfloat16 unit. It lets a machine without such a unit
+    /// test the code that chooses one.
     #[cfg(all(any(test, feature = "testing"), target_arch = "x86_64"))]
     pub fn plain_unit() -> Self {
         Self { bf16: Some(bf16_unit::Unit::Plain), ..Self::default() }
     }
 
-    /// Its name, as `--cpu-kernel` takes it.
+    /// The kernel's name, as `--cpu-kernel` takes it.
     pub fn name(self) -> &'static str {
         #[cfg(target_arch = "x86_64")]
         if let Some(unit) = self.bf16 {
@@ -108,12 +109,12 @@ impl Kernel {
         self.isa.name()
     }
 
-    /// [`Isa::dots`], with as many rows side by side as this kernel reads.
+    /// [`Isa::dots`] with the number of rows that this kernel reads side by side.
     pub(super) fn dots(self, x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]], scratch: &mut Vec<f32>) {
         self.isa.dots(x, w, self.reading.streams, out, scratch);
     }
 
-    /// The tiles in which [`Isa::q8`] reads many rows of activations, where it does.
+    /// The tiles in which [`Isa::q8`] reads many rows of activations, if it uses tiles.
     pub(super) fn tiles_q8(self) -> Option<q8::Tiling> {
         #[cfg(target_arch = "x86_64")]
         if self.has_int8_tiles() {
@@ -128,13 +129,13 @@ impl Kernel {
         self.bf16 == Some(bf16_unit::Unit::Amx) && amx::multiplies_int8()
     }
 
-    /// What multiplies inputs of `width` values with bfloat16 weights as bfloat16 here, where anything does.
+    /// The unit that multiplies inputs of `width` values with bfloat16 weights as bfloat16, if there is one.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn bf16_unit(self, precision: Precision, width: usize) -> Option<bf16_unit::Unit> {
         self.bf16.filter(|unit| unit.takes_width(width) && unit.takes(Dtype::BF16, precision))
     }
 
-    /// Weight rows that a tile of many tokens takes at once, where no unit for bfloat16 does.
+    /// The number of weight rows in a tile of many tokens, if no bfloat16 unit multiplies it.
     pub(super) fn tile_rows(self, precision: Precision) -> usize {
         if cfg!(target_arch = "x86_64") && precision.group().is_some() { LANES } else { self.isa.tile().0 }
     }
@@ -146,18 +147,19 @@ impl Kernel {
 }
 
 impl Kernel {
-    /// Reads `bytes` once (to the last 256) with the widest loads of this instruction set, and returns something made
-    /// of all of them, so that no read is left out. With `ahead`, where it can, it asks for what comes later too.
+    /// Reads `bytes` once (to the last multiple of 256) with the widest loads of this instruction set. Returns a value
+    /// computed from all of them, so the compiler cannot remove the reads. `ahead` adds prefetches, if the kernel has
+    /// them.
     pub fn read_limit(self, bytes: &[u8], ahead: bool) -> u64 {
         self.isa.read(bytes, ahead)
     }
 
-    /// Bytes that [`Kernel::read_limit`] loads at once: kernels with one width have one loop.
+    /// The number of bytes that one load of [`Kernel::read_limit`] reads. Kernels with the same width share one loop.
     pub fn read_width(self) -> usize {
         self.isa.read_width()
     }
 
-    /// What the products of many rows with a matrix of number type `dtype` are made of in `precision`.
+    /// The kind of multiplication in products of many rows with a matrix of number type `dtype` in `precision`.
     pub fn multiplied(self, precision: Precision, dtype: Dtype) -> Multiplied {
         #[cfg(target_arch = "x86_64")]
         if self.bf16.is_some_and(|unit| unit.takes(dtype, precision)) {
@@ -172,8 +174,8 @@ impl Kernel {
         }
     }
 
-    /// Multiplies and adds values in registers with the widest multiply that this kernel has for `multiplied`, and
-    /// returns something made of them. A round is [`Kernel::multiply_round`].
+    /// Multiplies and adds values in registers with the kernel's widest multiply instruction for `multiplied`. Returns
+    /// a value computed from the results. [`Kernel::multiply_round`] gives the work of one round.
     pub fn multiply_limit(self, multiplied: Multiplied, rounds: usize) -> f32 {
         #[cfg(target_arch = "x86_64")]
         match (multiplied, self.bf16) {
@@ -189,14 +191,14 @@ impl Kernel {
         }
     }
 
-    /// Multiplications and additions of one round of [`Kernel::multiply_limit`], as many as count for a product:
-    /// where it takes three, a third of those that are done.
+    /// The number of multiplications and additions in one round of [`Kernel::multiply_limit`], as they count for a
+    /// product. If a product takes three multiplications, this is a third of those executed.
     pub fn multiply_round(self, multiplied: Multiplied) -> f64 {
         let operations = (2 * CHAINS * LANES) as f64;
         #[cfg(target_arch = "x86_64")]
         let bf16 = self.bf16.map_or(operations, |unit| unit.multiply_round() as f64);
         #[cfg(target_arch = "x86_64")]
-        // A tile has twice as many int8 values as bfloat16 values.
+        // A tile holds twice as many int8 values as bfloat16 values.
         let int8 = if self.has_int8_tiles() { 2.0 * bf16 } else { 4.0 * operations };
         #[cfg(not(target_arch = "x86_64"))]
         let (bf16, int8) = (operations, 4.0 * operations);
@@ -210,7 +212,7 @@ impl Kernel {
 }
 
 impl Default for Kernel {
-    /// The one that was found fastest on this kind of processor, or else the first of [`Kernel::available`].
+    /// The fastest kernel in the table for this kind of processor, or else the first of [`Kernel::available`].
     fn default() -> Self {
         static DEFAULT: OnceLock<Kernel> = OnceLock::new();
         *DEFAULT.get_or_init(|| {

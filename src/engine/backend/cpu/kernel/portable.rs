@@ -1,5 +1,4 @@
-//! The plain operations, for any processor; the other instruction sets compile some of them for
-//! themselves.
+//! The plain operations, for any processor. The other instruction sets compile some of them for themselves.
 
 use std::ops::Range;
 
@@ -13,7 +12,7 @@ use llama_trace_core::ops::matmul::LANES;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::tensor::Dtype;
 
-/// What the compiler makes of the plain operations; serves Arm too.
+/// The plain operations as the compiler translates them; also used on Arm.
 pub(super) static PORTABLE: Portable = Portable;
 
 #[derive(Debug)]

@@ -1,10 +1,10 @@
-//! What each kind of processor runs unless told otherwise: what `llama-trace bench --tune` found fastest there. Nothing is
-//! timed when a model is run, so that the same command gives the same bits twice.
+//! The default kernel of each kind of processor: the one that `llama-trace bench --tune` found fastest there. Nothing
+//! is timed when a model runs, so the same command always gives the same bits.
 
 use std::fmt;
 use std::sync::OnceLock;
 
-/// A kind of processor, as it names itself.
+/// A kind of processor, identified by `cpuid`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Processor {
     vendor: String,
@@ -12,19 +12,19 @@ pub(super) struct Processor {
     model: u32,
 }
 
-/// In which order weights are read, where that changes the speed and no bit.
+/// The order in which weights are read. It changes the speed, but no bit of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reading {
-    /// Rows of weights side by side in products with one token, at most. One after the other they are asked for as they
-    /// lie; of several, each part of the activations is read once for them all.
+    /// The maximum number of weight rows read side by side in products with one token. If rows are read one at a time,
+    /// prefetches follow the address order. With several rows, each part of the activations is loaded once for all.
     pub(super) streams: usize,
-    /// Whether AVX512-BF16 multiplies weights where they lie, with many tokens too. Otherwise they are copied first: a
-    /// power of two between one row and the next has them share a few lines of a small first-level cache.
+    /// Whether AVX512-BF16 multiplies weights in place, with many tokens too. Otherwise they are copied first. Rows
+    /// that are a power of two apart would share a few cache lines of a small L1 cache.
     pub(super) in_place: bool,
 }
 
 impl Reading {
-    /// What was found fastest on this processor.
+    /// The fastest order in the table for this processor.
     pub(super) fn here() -> Self {
         static HERE: OnceLock<Reading> = OnceLock::new();
         *HERE.get_or_init(|| {
@@ -35,15 +35,15 @@ impl Reading {
 }
 
 impl Default for Reading {
-    /// What the kernels were written with, on Intel's Cascade Lake.
+    /// The order that the kernels were developed with, on Intel's Cascade Lake.
     fn default() -> Self {
         Self { streams: 4, in_place: false }
     }
 }
 
-/// Vendor, family, model, the kernel that is fastest there, and its [`Reading`]: each line as `bench --tune` prints it. On
-/// processors that are not here, it is what the others of their family have, where these agree, or else the first of
-/// [`super::Kernel::available`] and the usual reading.
+/// Vendor, family, model, the fastest kernel and its [`Reading`], one line as `bench --tune` prints it. A processor
+/// that is not in the table takes the values of its family, if they agree. Otherwise it takes the first of
+/// [`super::Kernel::available`] and the default reading.
 const FASTEST: &[(&str, u32, u32, &str, usize, bool)] = &[
     ("AuthenticAMD", 25, 1, "avx2", 4, false),
     ("AuthenticAMD", 25, 17, "avx512bf16", 8, false),
@@ -52,7 +52,7 @@ const FASTEST: &[(&str, u32, u32, &str, usize, bool)] = &[
 ];
 
 impl Processor {
-    /// This one, where it tells.
+    /// This machine's processor, if it can be identified.
     pub(super) fn here() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
         {
@@ -66,8 +66,8 @@ impl Processor {
         None
     }
 
-    /// The processor whose `cpuid` leaf 1 begins with `signature` (Intel 64 and IA-32 Architectures Software Developer's
-    /// Manual, volume 2A, CPUID).
+    /// The processor with this `signature` in `cpuid` leaf 1, EAX (Intel 64 and IA-32 Architectures Software
+    /// Developer's Manual, volume 2A, CPUID).
     fn of(vendor: String, signature: u32) -> Self {
         let field = |from: u32, bits: u32| (signature >> from) & ((1 << bits) - 1);
         let (family, model) = (field(8, 4), field(4, 4));
@@ -78,7 +78,7 @@ impl Processor {
         }
     }
 
-    /// The kernel that was found fastest on this kind, and how it reads weights, where one was measured.
+    /// The fastest measured kernel of this kind of processor and its reading order, if there is one.
     pub(super) fn fastest(&self) -> Option<(&'static str, Reading)> {
         let mut family =
             FASTEST.iter().filter(|row| (row.0, row.1) == (self.vendor.as_str(), self.family)).peekable();
@@ -92,7 +92,7 @@ impl Processor {
         own.or(alike).map(|(kernel, streams, in_place)| (kernel, Reading { streams, in_place }))
     }
 
-    /// The line of the table that makes `kernel`, which reads weights so, what runs on this kind of processor.
+    /// The line of the table that makes `kernel` with this `reading` the default on this kind of processor.
     pub(super) fn line(&self, kernel: &str, reading: Reading) -> String {
         let (Self { vendor, family, model }, Reading { streams, in_place }) = (self, reading);
         format!("(\"{vendor}\", {family}, {model}, \"{kernel}\", {streams}, {in_place})")

@@ -11,74 +11,76 @@ use llama_trace_core::ops::matmul::LANES;
 use llama_trace_core::stop::Stop;
 use llama_trace_core::threads::prelude::*;
 
-/// How a kernel reads many rows of activations.
+/// The order in which a kernel reads many rows of activations.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::backend::cpu) struct Tiling {
-    /// Activations that a tile takes at once, where there are so many; a tile that is not full would take as long.
+    /// The possible numbers of activation rows in a tile. The smallest that holds all rows is used, because a tile that
+    /// is not full takes as long as a full one.
     pub(super) widths: &'static [usize],
-    /// Whether it reads [`Tiles::pairs`].
+    /// Whether the kernel reads [`Tiles::pairs`].
     pub(super) pairs: bool,
-    /// Whether tiles of 16 are read as [`Tiles::lines`], and not as quads, and how many zeros come after these.
+    /// The number of zeros after [`Tiles::lines`], if tiles of 16 are read as lines instead of quads.
     pub(super) lines: Option<usize>,
 }
 
-/// The group that the int8 kernels are written for: all that quantised models use but for odd ones.
+/// The group size of the int8 kernels. All but a few unusual quantised models have it.
 pub(super) const GROUP: usize = 32;
 
-/// Groups that make whole vectors for every kernel.
+/// The number of groups that fill whole vectors in every kernel.
 pub(super) const CHUNK_GROUPS: usize = 16;
 
-/// Where the groups of a row stand that are added to partial sum `lane` of an output ([`llama_trace_core::ops::matmul::dot`]), where
-/// those of one sum follow one another.
+/// The positions in a row of the groups that are added to partial sum `lane` of an output
+/// ([`llama_trace_core::ops::matmul::dot`]). In this order, the groups of each partial sum are adjacent.
 pub(super) fn places(groups: usize, lane: usize) -> Range<usize> {
     let first = |lane: usize| lane * (groups / LANES) + lane.min(groups % LANES);
     first(lane)..first(lane + 1)
 }
 
-/// The place of group number `group`.
+/// The position of group number `group` in that order.
 pub(super) fn place(groups: usize, group: usize) -> usize {
     places(groups, group % LANES).start + group / LANES
 }
 
-/// Numbers of four int8 values in a group.
+/// The number of quads (four int8 values) in a group.
 pub(super) const QUADS: usize = GROUP / 4;
 
-/// Quantised rows of activations: each with its own groups, the last of them short where it must be.
+/// Quantised rows of activations. Each row has its own groups; the last group may be short.
 #[derive(Debug, Default)]
 pub(in crate::backend::cpu) struct Quantized {
     rows: usize,
-    /// Values in a row.
+    /// The number of values in a row.
     pub(super) inputs: usize,
-    /// Values that share a scale.
+    /// The number of values that share a scale.
     pub(super) group: usize,
     /// (rows, inputs)
     pub(super) values: Vec<i8>,
     /// (rows, groups)
     pub(super) scales: Vec<f32>,
     tiles: Option<Tiles>,
-    /// A few rows, where no tiles were laid out.
+    /// A few rows, if no tiles were built.
     pub(super) padded: Padded,
 }
 
-/// The same rows, each with zeros up to a whole chunk, and the sums of their values: in lines of the cache, for a vector that
-/// is in two of them takes two loads.
+/// The same rows, each padded with zeros to a whole chunk, and the sums of their values. They are aligned to cache
+/// lines, because a vector that crosses a line takes two loads.
 #[derive(Debug, Default)]
 pub(super) struct Padded {
-    /// (row, value) of int8.
+    /// int8 values: (row, value).
     values: Vec<Aligned>,
-    /// The same, with the second and the third of each four groups in each other's place.
+    /// The same values, with the second and the third of every four groups swapped.
     crossed: Vec<Aligned>,
     /// (row, group)
     scales: Vec<Aligned>,
-    /// Of the first half of each group, and of the second: (row, group) of int32.
+    /// The sums of the first halves of the groups, and of the second halves: (row, group) of int32.
     sums: [Vec<Aligned>; 2],
-    /// Of each group: (row, group).
+    /// The sums of whole groups: (row, group).
     whole_sums: Vec<Aligned>,
-    /// Groups from one row to the next.
+    /// The distance from one row to the next, in groups.
     groups: usize,
 }
 
-/// A padded row: of each group the values, in order and [`Padded::crossed`], the scale, the sums of its halves and their sum.
+/// A padded row. For each group: the values in order and [`Padded::crossed`], the scale, the sums of its halves, and
+/// their sum.
 #[derive(Clone, Copy)]
 pub(super) struct PaddedRow<'a> {
     pub(super) values: &'a [[i8; GROUP]],
@@ -88,16 +90,17 @@ pub(super) struct PaddedRow<'a> {
     pub(super) sums: &'a [f32],
 }
 
-/// The same values tile by tile, zeros where a tile is not full.
+/// The same values tile by tile. Tiles that are not full are padded with zeros.
 #[derive(Debug, Default)]
 pub(super) struct Tiles {
-    /// Rows in a tile, one of [`Tiling::widths`].
+    /// The number of rows in a tile, one of [`Tiling::widths`].
     pub(super) width: usize,
-    /// (tile, group, quad, row): four neighbouring values of a row in one number.
+    /// (tile, group, quad, row): four adjacent values of a row in one 32-bit number.
     pub(super) quads: Vec<i32>,
-    /// (tile, group, quad, 2, row): the first and the third of them, and the second and the fourth, as 16 bits each.
+    /// (tile, group, quad, 2, row): the first and the third value of a quad, then the second and the fourth, as 16 bits
+    /// each.
     pub(super) pairs: Vec<i32>,
-    /// (tile, group, row, value), the groups in the order of [`places`], and some zeros after the last.
+    /// (tile, group, row, value), with the groups in the order of [`places`], followed by some zeros.
     pub(super) lines: Vec<i8>,
     /// (tile, group, row): −128 times the sum of the group's values.
     pub(super) offsets: Vec<i32>,
@@ -112,7 +115,7 @@ pub(super) struct Tiles {
 }
 
 impl Quantized {
-    /// Quantises `x` (rows, inputs) row by row with `quantize`, and lays out tiles where a kernel wants them.
+    /// Quantises `x` (rows, inputs) row by row with `quantize`. Builds tiles if the kernel reads them.
     pub(in crate::backend::cpu) fn fill(
         &mut self,
         quantize: impl Fn(&[f32], usize, &mut [i8], &mut [f32]) + Sync,
@@ -167,18 +170,18 @@ impl Quantized {
         (&self.values, &self.scales)
     }
 
-    /// Whether rows are whole groups of 32.
+    /// Whether rows consist of whole groups of 32.
     pub(super) fn is_regular(&self) -> bool {
         self.group == GROUP && self.inputs.is_multiple_of(GROUP)
     }
 
-    /// The tiles, where they were laid out.
+    /// The tiles, if they were built.
     pub(super) fn tiles(&self) -> Option<&Tiles> {
         self.tiles.as_ref()
     }
 }
 
-/// Makes `numbers` as many zeros.
+/// Sets `numbers` to `count` zeros.
 fn zeros<T: Clone + Default>(numbers: &mut Vec<T>, count: usize) -> Result<()> {
     numbers.clear();
     memory::grow(numbers, count)?;
@@ -186,13 +189,13 @@ fn zeros<T: Clone + Default>(numbers: &mut Vec<T>, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// The sums of both halves of a group.
+/// The sums of the two halves of a group.
 fn half_sums_of(values: &[i8; GROUP]) -> [i32; 2] {
     let sum = |values: &[i8]| values.iter().map(|x| i32::from(*x)).sum();
     [sum(&values[..GROUP / 2]), sum(&values[GROUP / 2..])]
 }
 
-/// Makes `numbers` zeros, as many lines as `count` numbers of `size` bytes take.
+/// Sets `numbers` to zeros: the number of cache lines that `count` numbers of `size` bytes take.
 fn lines(numbers: &mut Vec<Aligned>, count: usize, size: usize) -> Result<()> {
     let lines = (count * size).div_ceil(size_of::<Aligned>());
     numbers.clear();
@@ -247,7 +250,7 @@ impl Padded {
     }
 }
 
-/// Where group number `group` is where the second and the third of each four are in each other's place.
+/// The position of group number `group` if the second and the third of every four groups are swapped.
 pub(super) fn cross(group: usize) -> usize {
     [group, group + 1, group.wrapping_sub(1), group][group % 4]
 }
@@ -318,7 +321,7 @@ impl Tiles {
             }
             Ok(())
         })?;
-        // Where there are none, there is nothing to do.
+        // `pairs` may be empty; the loop then does nothing.
         let quads = self.quads.par_chunks_exact(width).zip(self.pairs.par_chunks_exact_mut(2 * width));
         quads.with_min_len(of_tile).for_each(|(quads, pairs)| {
             let (first, second) = pairs.split_at_mut(width);

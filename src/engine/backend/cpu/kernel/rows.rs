@@ -1,4 +1,4 @@
-//! What the kernels multiply: rows of weights as they are stored, and rows of activations.
+//! The operands of the kernels: rows of weights as they are stored, and rows of activations.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use llama_trace_core::ops::matmul::LANES;
 use llama_trace_core::ops::quantize::Quantized;
 use llama_trace_core::tensor::Dtype;
 
-/// Runs `$body` with `$format` as the format of blocks of number type `$dtype`.
+/// Runs `$body` with `$format` as the block format of number type `$dtype`.
 macro_rules! with_format {
     ($dtype:expr, $format:ident => $body:expr) => {
         with_format!($dtype, $format => $body;
@@ -36,35 +36,35 @@ pub(in crate::backend::cpu) use with_format;
 /// Rows of a weight matrix as they are stored.
 #[derive(Clone, Copy)]
 pub(in crate::backend::cpu) struct Rows<'a> {
-    /// The bytes of the rows, one after the other.
+    /// The bytes of the rows, one row after the other.
     pub(in crate::backend::cpu) bytes: &'a [u8],
     /// Their number type.
     pub(in crate::backend::cpu) dtype: Dtype,
-    /// Values in a row.
+    /// The number of values in a row.
     pub(in crate::backend::cpu) inputs: usize,
-    /// The scales of the matrix, where its values are int8.
+    /// The scales of the matrix, if its values are int8.
     pub(in crate::backend::cpu) scales: Option<GroupScales<'a>>,
-    /// What a weight is rounded to before it is used.
+    /// The precision to which a weight is rounded before use.
     pub(in crate::backend::cpu) precision: Precision,
 }
 
 /// The scales of a matrix of int8 values.
 #[derive(Clone, Copy)]
 pub(in crate::backend::cpu) struct GroupScales<'a> {
-    /// float32, little-endian, one a group of the whole matrix.
+    /// float32, little-endian, one for each group of the whole matrix.
     pub(in crate::backend::cpu) scales: &'a [[u8; 4]],
-    /// Values that share a scale.
+    /// The number of values that share a scale.
     pub(in crate::backend::cpu) group: usize,
-    /// The row of the matrix that `Rows::bytes` begins with.
+    /// The index in the matrix of the first row of `Rows::bytes`.
     pub(in crate::backend::cpu) first_row: usize,
 }
 
-/// 16 values where a vector of any width loads them at once, inside one line of the cache.
+/// 16 values, aligned to a cache line so that one load of any vector width stays inside it.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub(in crate::backend::cpu) struct Aligned(pub(in crate::backend::cpu) [f32; LANES]);
 
-/// A few rows of activations with some room between them.
+/// A few rows of activations with padding between them.
 #[derive(Clone, Copy)]
 pub(in crate::backend::cpu) struct Spaced<'a> {
     pub(super) values: &'a [f32],
@@ -72,11 +72,11 @@ pub(in crate::backend::cpu) struct Spaced<'a> {
 }
 
 impl<'a> Spaced<'a> {
-    /// Values between the rows, a line of the cache: with a power of two from one row to the next, all rows
-    /// would share a few lines of it.
+    /// Padding between the rows: one cache line. Without it, rows that are a power of two long would all share a few
+    /// cache lines.
     const ROOM: usize = 16;
 
-    /// Lays the rows of `x` out in `buffer`.
+    /// Copies the rows of `x` into `buffer` with padding.
     pub(in crate::backend::cpu) fn fill(x: &[f32], width: usize, buffer: &mut Vec<Aligned>) -> Result<()> {
         let stride = Spaced::new(&[], width).stride();
         let lines = (x.len() / width * stride).div_ceil(LANES);
@@ -90,12 +90,12 @@ impl<'a> Spaced<'a> {
         Ok(())
     }
 
-    /// What [`Spaced::fill`] laid out.
+    /// The rows that [`Spaced::fill`] wrote.
     pub(in crate::backend::cpu) fn new(values: &'a [Aligned], width: usize) -> Self {
         Self { values: bytemuck::cast_slice(values), width }
     }
 
-    /// Values from one row to the next.
+    /// The distance from one row to the next, in values.
     pub(super) fn stride(self) -> usize {
         self.width.next_multiple_of(LANES) + Self::ROOM
     }
@@ -125,7 +125,7 @@ impl<'a> Rows<'a> {
         &self.bytes[row * length..(row + 1) * length]
     }
 
-    /// Whether a weight is used as it lies there, without a scale or rounding.
+    /// Whether weights are used as they are stored, without a scale or rounding.
     pub(super) fn plain(self) -> bool {
         match self.dtype {
             Dtype::F32 => self.precision != Precision::Bf16,
@@ -143,9 +143,9 @@ impl<'a> Rows<'a> {
         Some(Quantized { values: bytemuck::cast_slice(self.row(row)), scales, group, first })
     }
 
-    /// Some values of row `row` as float32, which begin and end with a block of the number type: exactly
-    /// where they are floats, by the formula of the format where they are stored in blocks or groups, and
-    /// rounded where the precision asks for it.
+    /// Some values of row `row` as float32. `inputs` must begin and end at a block of the number type. Floats are
+    /// converted exactly; blocks and groups follow the formula of their format. The result is rounded if the precision
+    /// requires it.
     #[inline(always)]
     pub(in crate::backend::cpu) fn widen(self, row: usize, inputs: Range<usize>, out: &mut [f32]) {
         match self.quantized(row) {
@@ -157,15 +157,14 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Where in a row's bytes the values of `inputs` are, which begin and end with a block of the number type.
+    /// The byte range of `inputs` in a row. `inputs` must begin and end at a block of the number type.
     pub(super) fn range(self, inputs: Range<usize>) -> Range<usize> {
         let at = |input: usize| input / self.dtype.block() * self.dtype.block_bytes();
         at(inputs.start)..at(inputs.end)
     }
 }
 
-/// `bytes` of number type `dtype` as float32: exactly where it is a float, by the formula of the format
-/// where it is stored in blocks.
+/// Converts `bytes` of number type `dtype` to float32: floats exactly, blocks by the formula of their format.
 #[inline(always)]
 pub(in crate::backend::cpu) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
     match dtype {

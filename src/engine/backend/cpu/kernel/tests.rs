@@ -1,4 +1,4 @@
-//! Every kernel against the plain operations, bit for bit.
+//! Tests that compare every kernel with the plain operations, bit for bit.
 
 use half::{bf16, f16};
 
@@ -17,7 +17,7 @@ use {
     std::{env, process::Command, sync::atomic::Ordering},
 };
 
-/// `values` rounded to a number type, as bytes, and what they are then.
+/// `values` rounded to a number type, as bytes, and the rounded values.
 fn stored(values: &[f32], dtype: Dtype) -> (Vec<u8>, Vec<f32>) {
     let bytes: Vec<u8> = match dtype {
         Dtype::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
@@ -86,8 +86,8 @@ fn split(out: &mut [f32], width: usize) -> Vec<&mut [f32]> {
     out.chunks_exact_mut(width).collect()
 }
 
-/// Compares the products of `x`, quantised in groups of `group`, with `w` (tokens, rows) on every kernel with `plain`: with
-/// tiles laid out, and without.
+/// Compares the products of `x`, quantised in groups of `group`, with `w` on every kernel with `plain` (tokens, rows),
+/// both with tiles and without.
 fn every_kernel_gives(plain: &[f32], x: &[f32], group: usize, w: Rows<'_>, what: &str) {
     for kernel in Kernel::available() {
         for tiles in [None, kernel.tiles_q8()] {
@@ -105,8 +105,8 @@ fn every_kernel_gives(plain: &[f32], x: &[f32], group: usize, w: Rows<'_>, what:
 
 #[test]
 fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
-    // Regular groups with and without a short chunk, panel and tile; groups of other sizes; rows that
-    // are no whole groups.
+    // Regular groups with and without a short chunk, panel and tile; groups of other sizes; rows that do not consist of
+    // whole groups.
     for (inputs, rows, tokens, x_group, w_group) in [
         (32, 1, 1, 32, 32),
         (512, 16, 16, 32, 32),
@@ -126,7 +126,7 @@ fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
         let w = noise(inputs * rows, 8);
         let (mut values, mut scales) = (vec![0; w.len()], vec![[0; 4]; w.len().div_ceil(w_group)]);
         ops::quantize::quantize_weights(&w, w_group, &mut values, &mut scales);
-        // The most negative value, which a file may have.
+        // The most negative value, which a file may contain.
         values[0] = -128;
         let scales = GroupScales { scales: &scales, group: w_group, first_row: 0 };
         let w = Rows {
@@ -148,7 +148,7 @@ fn every_kernel_gives_the_bits_of_the_plain_int8_products() {
     }
 }
 
-/// Activations in int8, and what they stand for.
+/// Activations in int8, their scales, and the exact values that they represent.
 fn quantised(x: &[f32]) -> (Vec<i8>, Vec<f32>, Vec<f64>) {
     let (mut values, mut scales) = (vec![0; x.len()], vec![0.0; x.len() / blocks::GROUP]);
     ops::quantize::quantize(x, blocks::GROUP, &mut values, &mut scales);
@@ -160,7 +160,7 @@ fn quantised(x: &[f32]) -> (Vec<i8>, Vec<f32>, Vec<f64>) {
 #[test]
 fn every_kernel_gives_the_bits_of_the_plain_products_with_blocks_which_are_those_of_float64() {
     for dtype in Dtype::ALL.into_iter().filter(|dtype| dtype.is_blocks()) {
-        // Rows of one block, of whole chunks and of parts of them; panels and tiles that are not full.
+        // Rows of one block, of whole chunks and of partial chunks; panels and tiles that are not full.
         for (inputs, rows, tokens) in [
             (32, 1, 1),
             (32, 17, 5),
@@ -205,7 +205,7 @@ fn every_kernel_gives_the_bits_of_the_plain_products_with_blocks_which_are_those
 
 #[test]
 fn the_largest_products_with_blocks_are_exact_on_every_kernel() {
-    // One token, and so many that there are tiles.
+    // One token, and enough tokens for tiles.
     let sizes = [(1280, 3, 1), (256, 17, 18)];
     let dtypes = Dtype::ALL.into_iter().filter(|dtype| dtype.is_blocks());
     for (dtype, (inputs, rows, tokens)) in dtypes.flat_map(|dtype| sizes.map(|size| (dtype, size))) {
@@ -213,7 +213,7 @@ fn the_largest_products_with_blocks_are_exact_on_every_kernel() {
             let bytes = random_blocks(&vec![f32::from_bits(byte << 8); inputs * rows], dtype);
             let w =
                 Rows { bytes: &bytes, dtype, inputs, scales: None, precision: Precision::Q8 { group: 32 } };
-            // Four, eight and sixteen neighbours of one sign, and all of them.
+            // Runs of four, eight, sixteen and all inputs with the same sign.
             for run in [4, 8, 16, inputs] {
                 let x: Vec<f32> = (0..inputs).map(|i| if i / run % 2 == 0 { 1.0 } else { -1.0 }).collect();
                 let (values, scales, _) = quantised(&x);
@@ -257,7 +257,8 @@ fn every_kernel_gives_the_bits_of_the_plain_exponentials() {
     };
     for width in (0..50).chain([100, 257]) {
         let x: Vec<f32> = noise(width, 9).iter().map(|x| 50.0 * x).collect();
-        // Beyond what e^x has a number for, and what is none, at the beginning, in the middle and at the end.
+        // Values for which e^x overflows or underflows, infinities and NaN, at the beginning, in the middle and at the
+        // end.
         let odd = [0.0, -0.0, 200.0, -200.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MIN_POSITIVE];
         let odd = odd.into_iter().flat_map(|odd| [0, width / 2, width.saturating_sub(1)].map(|at| (odd, at)));
         for (odd, at) in odd.chain([(x.first().copied().unwrap_or(0.0), 0)]) {
@@ -287,7 +288,7 @@ fn every_kernel_gives_the_bits_of_the_plain_exponentials() {
 
 #[test]
 fn every_kernel_gives_the_bits_of_the_plain_attention_of_several_queries() {
-    // Components that are whole vectors and not; queries in pairs and alone; keys that begin and end inside a vector.
+    // Widths of whole vectors and others; queries in pairs and single; keys that begin and end inside a vector.
     for (width, queries, keys, part) in [
         (64, 4, 128, 0..128),
         (64, 3, 100, 17..93),
@@ -316,7 +317,7 @@ fn every_kernel_gives_the_bits_of_the_plain_attention_of_several_queries() {
             kernel.isa.mix(&weights[first..], count, values, 2 * width, width, &mut fast.1);
             assert_eq!(plain.1, fast.1, "mix {} {width} {queries} {part:?}", kernel.name());
             if kernel.isa.packs_keys(8, width) {
-                // What was there before is nothing to go by.
+                // Old contents of the buffer must not matter.
                 let mut packed = vec![Aligned([f32::NAN; LANES]); 4096];
                 kernel.isa.pack_keys(&stored, 2 * width, keys, width, &mut packed);
                 kernel.isa.qk_packed(&x, width, &packed, &part, (&mut fast.0[first..], row));
@@ -332,7 +333,7 @@ fn one_query_meets_any_number_of_keys_with_the_bits_of_the_plain_products() {
         [(2, 40), (4, 33), (8, 16), (8, 53), (10, 32), (16, 31), (31, 17), (64, 100), (128, 48)]
     {
         let (mut x, stored) = (noise(width, 16), noise(keys * (width + 3), 17));
-        // A product of no value with a negative one is −0, and no sum is.
+        // The product of 0 with a negative value is −0, but no sum is.
         x[width / 2] = 0.0;
         let mut plain = vec![0.5; keys];
         ops::attention::qk(&x, &stored, width + 3, &mut plain);
@@ -406,7 +407,7 @@ fn kernels_that_the_processor_lacks_pass_the_same_tests_with_their_instructions_
     for line in String::from_utf8_lossy(&tests.stderr).lines().filter(|line| line.starts_with("skipped")) {
         eprintln!("{line}");
     }
-    // The one that looks for them ran among the others.
+    // The test that checks the emulation ran among the others.
     assert!(said.contains("what_is_emulated_is_available_and_does_its_work ... ok"), "{said}");
 }
 
@@ -423,12 +424,12 @@ fn what_is_emulated_is_available_and_does_its_work() {
             continue;
         }
         assert!(names.contains(&name), "{name} among {names:?}");
-        let lacking = match name {
+        let missing = match name {
             "amx" => !amx::in_the_processor(),
             _ => !is_x86_feature_detected!("avxvnni"),
         };
         let before = done.load(Ordering::Relaxed);
         every_kernel_gives_the_bits_of_the_plain_int8_products();
-        assert_eq!(done.load(Ordering::Relaxed) > before, lacking, "{name} carried out by hand");
+        assert_eq!(done.load(Ordering::Relaxed) > before, missing, "{name} carried out by hand");
     }
 }

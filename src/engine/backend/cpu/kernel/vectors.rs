@@ -1,6 +1,6 @@
-//! Which vectors the processor has.
+//! Detection of the processor's vector instructions.
 
-/// Whether the processor has what the kernels for AVX2 need, those for AVX-512, and VNNI beside the latter.
+/// Whether the processor supports the AVX2 kernels, the AVX-512 kernels, and VNNI in addition to AVX-512.
 pub(super) fn vectors() -> [bool; 3] {
     let avx2 = is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("fma")

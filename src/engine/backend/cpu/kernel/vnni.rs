@@ -1,6 +1,6 @@
-//! The int8 products for AVX-512 VNNI, whose `vpdpbusd` multiplies unsigned with signed bytes and adds four
-//! neighbouring products to an int32. Weights are made unsigned by adding 128, and −128 · Σ x is added to each
-//! sum; all of this is exact, so the result is that of [`llama_trace_core::ops::quantize::dot`] to the bit.
+//! The int8 products for AVX-512 VNNI. `vpdpbusd` multiplies unsigned with signed bytes and adds four adjacent products
+//! to an int32. 128 is added to the weights to make them unsigned, and −128 · Σ x is added to each sum. All of this is
+//! exact, so the result has the bits of [`llama_trace_core::ops::quantize::dot`].
 #![allow(unsafe_code)]
 
 mod blocks;
@@ -22,10 +22,10 @@ use super::q8::{GROUP, QUADS, Quantized, Tiles, Tiling, place};
 use super::{Rows, avx512};
 use llama_trace_core::ops::matmul::LANES;
 
-/// The tiles that [`panels`] takes.
+/// The tile sizes of [`panels`].
 pub(super) const TILING: Tiling = Tiling { widths: &[4, 8, 16], pairs: false, lines: None };
 
-/// The same where AMX multiplies tiles of 16.
+/// The tile sizes if AMX multiplies tiles of 16.
 pub(super) const TILING_AMX: Tiling = Tiling { lines: Some(tiles::PADDING), ..TILING };
 
 /// See [`super::Isa::q8`].
@@ -37,7 +37,7 @@ pub(super) fn q8(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     let scales = &scales.scales[scales.first_row * groups..][..w.count() * groups];
     match x.tiles() {
         Some(x) if !x.lines.is_empty() => PANELS.with_borrow_mut(|panels| {
-            // SAFETY: a `Kernel` for VNNI exists only where the processor has these features.
+            // SAFETY: a `Kernel` for VNNI exists only if the processor has these features.
             unsafe {
                 let panels = fill_all(panels, w.count(), |panel, first, count| {
                     let padding = tiles::PADDING / size_of::<__m512i>();
@@ -65,7 +65,7 @@ pub(super) fn q8(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     }
 }
 
-/// See [`super::Kernel::multiply_limit`]: 64 products of int8 values for each 16 values.
+/// See [`super::Kernel::multiply_limit`]. Computes 64 products of int8 values for each 16 values.
 pub(super) fn multiply(rounds: usize, factor: i32) -> f32 {
     #[target_feature(enable = "avx512f,avx512vnni")]
     fn inner(rounds: usize, factor: i32) -> i32 {
@@ -78,7 +78,7 @@ pub(super) fn multiply(rounds: usize, factor: i32) -> f32 {
         }
         sums.into_iter().fold(0, |all, sum| all ^ _mm512_reduce_add_epi32(sum))
     }
-    // SAFETY: a `Kernel` for VNNI exists only where the processor has these features.
+    // SAFETY: a `Kernel` for VNNI exists only if the processor has these features.
     unsafe { inner(rounds, factor) as f32 }
 }
 
@@ -103,7 +103,7 @@ impl Weights for Int8 {
     }
 }
 
-/// Tiles of T rows of activations with panels of 16 weight rows, one row a lane.
+/// Multiplies tiles of T rows of activations with panels of 16 weight rows, one row per lane.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn panels<const T: usize>(x: &Tiles, groups: usize, w: Rows<'_>, scales: &[[u8; 4]], out: &mut [&mut [f32]]) {
     let mut panel = vec![_mm512_setzero_si512(); groups * QUADS];
@@ -145,8 +145,8 @@ fn panels<const T: usize>(x: &Tiles, groups: usize, w: Rows<'_>, scales: &[[u8; 
     }
 }
 
-/// Packs the scales of `count` ≤ 16 rows from `first` on in the order (group, row), each group at its place; the last
-/// row stands in for those that are missing.
+/// Packs the scales of `count` ≤ 16 rows from `first` on in the order (group, row), each group at its `place`. Missing
+/// rows are replaced by the last one.
 #[target_feature(enable = "avx512f")]
 fn pack_scales(
     scales: &[[u8; 4]],
@@ -175,8 +175,8 @@ fn pack_scales(
     }
 }
 
-/// Packs `count` ≤ 16 rows from `first` on in the order (group, quad, row), UNSIGNED or as they are, each group at its
-/// place; the last row stands in for those that are missing.
+/// Packs `count` ≤ 16 rows from `first` on in the order (group, quad, row), each group at its `place`. The values are
+/// made UNSIGNED or kept as they are. Missing rows are replaced by the last one.
 #[target_feature(enable = "avx512f,avx512bw")]
 fn pack<const UNSIGNED: bool>(
     w: Rows<'_>,
@@ -191,7 +191,7 @@ fn pack<const UNSIGNED: bool>(
     for group in 0..w.inputs / GROUP {
         let panel = &mut panel.as_chunks_mut::<QUADS>().0[place(group)];
         if group % 2 == 0 {
-            // Once a line of the cache: of rows side by side, the processor does not read enough ahead.
+            // Once per cache line. For rows side by side, the hardware prefetcher does not read far enough ahead.
             for row in rows {
                 avx512::prefetch_far(row[group].as_ptr().wrapping_add(LANES * w.inputs));
             }
@@ -208,7 +208,7 @@ fn pack<const UNSIGNED: bool>(
 /// A group of 16 rows in the order (quad, row).
 #[target_feature(enable = "avx512f,avx512bw")]
 fn pack_quads(rows: [&[u8; GROUP]; LANES]) -> [__m512i; QUADS] {
-    // Rows i and i + 8 side by side: two transposes of 8 × 8 quads at once, and the halves in order.
+    // Rows i and i + 8 are side by side: two transpositions of 8 × 8 quads at once. The halves are then put in order.
     let pair = |i: usize| {
         let (low, high) = (rows[i], rows[i + 8]);
         // SAFETY: 32 bytes each.
@@ -217,7 +217,7 @@ fn pack_quads(rows: [&[u8; GROUP]; LANES]) -> [__m512i; QUADS] {
         _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
     };
     let r: [__m512i; 8] = std::array::from_fn(pair);
-    // Within each 128 bits: quads of four rows side by side.
+    // Within each 128-bit part: quads of four rows side by side.
     let four = |a, b, c, d| {
         let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
         let (ab2, cd2) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
@@ -229,7 +229,7 @@ fn pack_quads(rows: [&[u8; GROUP]; LANES]) -> [__m512i; QUADS] {
         ]
     };
     let (low, high) = (four(r[0], r[1], r[2], r[3]), four(r[4], r[5], r[6], r[7]));
-    // Parts of 128 bits: rows 0-3 quad q, rows 0-3 quad q + 4, rows 8-11 quad q, rows 8-11 quad q + 4.
+    // The 128-bit parts: rows 0-3 quad q, rows 0-3 quad q + 4, rows 8-11 quad q, rows 8-11 quad q + 4.
     let first_half = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
     let second_half = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
     std::array::from_fn(|quad| match quad {

@@ -1,4 +1,4 @@
-//! Pickles as torch.save writes them, made by hand, and those that nothing good would write.
+//! Tests with hand-made pickles in the form of torch.save, and with malicious ones.
 
 use super::*;
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ fn sizes(sizes: &[usize]) -> Vec<u8> {
     tuple(sizes.iter().map(|&size| number(size)))
 }
 
-/// The pickle of an OrderedDict of tensors, with the attribute that `state_dict` gives it.
+/// The pickle of an OrderedDict of tensors, with the attribute of `state_dict`.
 pub(in crate::checkpoint) fn pickle(entries: &[Entry<'_>]) -> Vec<u8> {
     let mut bytes = b"\x80\x02ccollections\nOrderedDict\nq\x00)Rq\x01(".to_vec();
     for &(name, class, key, count, offset, shape, strides) in entries {
@@ -119,7 +119,7 @@ fn any_other_global_is_refused_by_name() {
 
 #[test]
 fn what_no_checkpoint_needs_is_refused() {
-    // A list, items for none, a class to be instantiated, an integer of 20 bytes, items for a tuple.
+    // A list; appending to nothing; the creation of an object; an integer of 20 bytes; items for a tuple.
     assert!(message(b"\x80\x02].").contains("a list"));
     assert!(message(b"\x80\x02}N a.").contains("0x20") && message(b"\x80\x02}Na.").contains("a list"));
     assert!(message(b"\x80\x02)(NNe.").contains("a tuple") && message(b"\x80\x02](a.").contains("none"));
@@ -164,23 +164,23 @@ fn a_training_programs_dictionary_is_looked_into() {
         let read = read(&whole).unwrap();
         assert_eq!((read.len(), read[0].0, read[0].1.storage.kind.name), (1, "w", "Half"), "{key}");
     }
-    // A tensor of that name is a tensor.
+    // A tensor with that name stays a tensor.
     let named = pickle(&[("model", "Half", "0", 1, 0, &[1], &[1])]);
     assert_eq!(read(&named).unwrap()[0].0, "model");
 }
 
 #[test]
 fn cyclic_deep_and_endless_pickles_end() {
-    // A dictionary that is its own value.
+    // A dictionary that contains itself as a value.
     assert!(message(b"\x80\x02}q\0X\x01\0\0\0ah\0s.").contains("names to tensors"));
-    // Tuples in tuples in tuples; dictionaries, marks and values without end.
+    // Tuples nested in tuples; endless dictionaries, marks and values.
     let deep = [&b"\x80\x02)"[..], &b"\x85".repeat(1 << 20), b"."].concat();
     assert!(message(&deep).contains("a tuple"));
     for endless in [b"}", b"(", b"N", b")", b"]"] {
         let pickle = [&b"\x80\x02"[..], &endless.repeat(1 << 20), b"."].concat();
         assert!(message(&pickle).contains("at most"));
     }
-    // A tuple of two of itself, a million times: 2^(2^20) elements, were it ever looked through.
+    // Nested tuples, each with the previous one twice, a million levels: 2^(2^20) elements, if they were ever visited.
     let squared = [&b"\x80\x02)q\0"[..], &b"h\0h\0\x86q\x00\x85".repeat(60_000), b"."].concat();
     assert!(message(&squared).contains("at most") || message(&squared).contains("a tuple"));
     // Lengths of 2^63.

@@ -1,5 +1,5 @@
-//! Attention's two loops, for heads of whole vectors, which all models but the smallest have. Where several queries read the
-//! same keys, a vector holds one component of eight keys; otherwise it holds eight components of one.
+//! The two loops of attention, for heads of whole vectors, which all but the smallest models have. If several queries
+//! read the same keys, a vector holds one component of eight keys; otherwise it holds eight components of one key.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -12,10 +12,10 @@ use crate::backend::cpu::kernel::gemm::ORDER;
 use llama_trace_core::ops;
 use llama_trace_core::ops::matmul::{LANES, STRETCH};
 
-/// Values in a vector, and keys that are taken at a time.
+/// The number of values in a vector, and of keys processed at a time.
 const WIDTH: usize = 8;
 
-/// [`ops::attention::qk`]: eight keys at a time, whose eight sums are reduced together.
+/// [`ops::attention::qk`] for eight keys at a time; their eight sums are reduced together.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
     let width = query.len();
@@ -34,7 +34,7 @@ pub(super) fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
     }
 }
 
-/// [`qk`] of `count` keys, of eight where they are `WHOLE`; where they are fewer, the others are the last one again.
+/// [`qk`] of `count` keys, or of exactly eight if `WHOLE`. Missing keys are replaced by the last one.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn of_block<const WHOLE: bool>(
@@ -50,8 +50,7 @@ fn of_block<const WHOLE: bool>(
     for (four, eights) in eights.as_chunks_mut::<4>().0.iter_mut().enumerate() {
         let mut sums = [[_mm256_setzero_ps(); 2]; 4];
         for at in (0..width).step_by(WIDTH) {
-            // SAFETY: `query` and the row of each key have eight values from here on; the last row ends where `keys`
-            // does.
+            // SAFETY: `query` and the row of each key have eight values from here on. The last row ends with `keys`.
             unsafe {
                 let x = _mm256_loadu_ps(query.as_ptr().add(at));
                 for (key, sums) in sums.iter_mut().enumerate() {
@@ -68,7 +67,7 @@ fn of_block<const WHOLE: bool>(
     unsafe { _mm256_storeu_ps(out.as_mut_ptr(), reduce_8(eights)) };
 }
 
-/// Vectors of eight keys that one query takes at once, where it takes the most.
+/// The maximum number of vectors of eight keys that one query multiplies at once.
 const VECTORS: usize = 8;
 
 /// Packs `count` keys of `width` components, a multiple of 8, as (16 keys, component, key) for [`qk_packed`].
@@ -93,8 +92,8 @@ pub(super) fn pack_keys(keys: &[f32], stride: usize, count: usize, width: usize,
     }
 }
 
-/// [`ops::attention::qk`] of several queries, one after the other, of `width` components, with those of the packed keys
-/// that are in `part`: `out` begins with the first of these, and with that many values after it for the next query.
+/// [`ops::attention::qk`] of consecutive queries of `width` components with the packed keys in `part`. `out` begins at
+/// the first of these keys; its second element is the stride from one query to the next.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn qk_packed(
     queries: &[f32],
@@ -114,7 +113,7 @@ pub(super) fn qk_packed(
     }
 }
 
-/// Q queries with V vectors of keys at a time.
+/// Multiplies Q queries with V vectors of keys at a time.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn tiles<const Q: usize, const V: usize>(
@@ -127,7 +126,7 @@ fn tiles<const Q: usize, const V: usize>(
     assert!(part.end.next_multiple_of(step) / LANES * width <= packed.len());
     assert!(queries.iter().all(|query| query.len() == width));
     for first in (part.start / step * step..part.end).step_by(step) {
-        // SAFETY: there are the keys of V vectors from here on, as was just checked: `first` is below the part's end.
+        // SAFETY: the assertion checks that the keys of V vectors follow from here on: `first` is below the part's end.
         let sums = unsafe { sums::<Q, V>(queries, &packed[first / LANES * width..]) };
         let wanted = part.start.max(first)..part.end.min(first + step);
         for q in 0..Q {
@@ -146,22 +145,22 @@ fn tiles<const Q: usize, const V: usize>(
     }
 }
 
-/// The products of Q queries with V vectors of keys, summed as [`ops::matmul::dot`] sums: the partial sums of the
-/// components that leave the same remainder when divided by 16, then these by halves.
+/// The products of Q queries with V vectors of keys, summed like [`ops::matmul::dot`]: first the partial sums of the
+/// components with the same remainder modulo 16, then these by halves.
 ///
 /// # Safety
-/// `blocks` has the keys of V vectors, of as many components as each query has.
+/// `blocks` has the keys of V vectors, each with as many components as a query.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 unsafe fn sums<const Q: usize, const V: usize>(queries: [&[f32]; Q], blocks: &[Aligned]) -> [[__m256; V]; Q] {
     let width = queries[0].len();
     let zeros = [[_mm256_setzero_ps(); V]; Q];
-    // The sum of 2^level remainders.
+    // Level l holds a sum of 2^l remainders.
     let mut levels = [zeros; LANES.ilog2() as usize + 1];
     for (turn, remainder) in ORDER.into_iter().enumerate() {
         let mut sums = zeros;
         for c in (remainder..width).step_by(LANES) {
-            // SAFETY: the component is one of the queries' and of the keys', 16 of which are two vectors.
+            // SAFETY: the queries and the keys have this component. 16 keys fill two vectors.
             unsafe {
                 let mut keys = [_mm256_setzero_ps(); V];
                 for v in 0..V {
@@ -189,8 +188,8 @@ unsafe fn sums<const Q: usize, const V: usize>(queries: [&[f32]; Q], blocks: &[A
     levels[LANES.ilog2() as usize]
 }
 
-/// [`ops::attention::mix`] of several rows of `count` weights, which begin `apart` of one another, with the values of as
-/// many keys: `out` has the rows of `width` components one after the other.
+/// [`ops::attention::mix`] of several rows of `count` weights with the values of as many keys. `apart` is the distance
+/// between the starts of the rows. `out` holds consecutive rows of `width` components.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn mix(
     weights: &[f32],
@@ -211,7 +210,7 @@ pub(super) fn mix(
     }
 }
 
-/// Q rows, up to V vectors of components at a time, whose sums are in registers.
+/// Q rows, up to V vectors of components at a time; their sums are in registers.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn rows<const Q: usize, const V: usize>(
@@ -228,7 +227,8 @@ fn rows<const Q: usize, const V: usize>(
     assert!(values.len() >= (count - 1) * stride + width);
     let mut at = 0;
     while at + WIDTH <= width {
-        // SAFETY: the components are inside each row, of `out` and of the value of each key, as was just checked.
+        // SAFETY: the components are inside each row of `out` and inside the value of each key; the assertion checks
+        // this.
         at += unsafe {
             match (width - at) / WIDTH {
                 vectors if vectors >= V => columns::<Q, V>(weights, values, stride, at, out),
@@ -244,11 +244,11 @@ fn rows<const Q: usize, const V: usize>(
     }
 }
 
-/// V vectors of components from `at` on; returns how many components these are.
+/// Computes V vectors of components from `at` on. Returns the number of components.
 ///
 /// # Safety
-/// They are inside the rows of `out`, which are Q, and inside the value of each key; each row of weights has one for every
-/// key.
+/// The components are inside the Q rows of `out` and inside the value of each key. Each row of weights has one weight
+/// for every key.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 unsafe fn columns<const Q: usize, const V: usize>(
@@ -259,7 +259,7 @@ unsafe fn columns<const Q: usize, const V: usize>(
     out: &mut [f32],
 ) -> usize {
     let width = out.len() / Q;
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let of_row = |q: usize, v: usize| q * width + at + v * WIDTH;
         let mut sums = [[_mm256_setzero_ps(); V]; Q];

@@ -1,5 +1,5 @@
-//! Products with few rows of activations: a weight is read once, widened in registers, and multiplied with all tokens at
-//! hand. Two vectors hold the 16 partial sums of an output.
+//! Products with few rows of activations. Each weight is read once, widened in registers, and multiplied with all
+//! tokens in registers. Two vectors hold the 16 partial sums of an output.
 
 use std::arch::x86_64::*;
 
@@ -8,20 +8,20 @@ use super::{reduce, reduce_8};
 use llama_trace_core::ops::matmul::{LANES, STRETCH};
 use llama_trace_core::tensor::Dtype;
 
-/// Values in a vector.
+/// The number of values in a vector.
 const WIDTH: usize = LANES / 2;
 
-/// For rows up to this long, eight sums are made at a time and their lanes added up together: one by one, that would take
-/// as long as making them.
+/// For rows up to this long, eight sums are computed at a time and reduced together. Reducing them one by one would
+/// take as long as computing them.
 const SHORT: usize = 512;
 
-/// Bytes by which weights are asked for early where they are read as they lie.
+/// The prefetch distance in bytes for weights that are read in address order.
 const AHEAD: usize = 8192;
 
-/// See [`super::super::Isa::dots`]; for number types in which every value stands for itself. One token reads up to
+/// See [`super::super::Isa::dots`]. Only for number types whose values need no scale. With one token, it reads up to
 /// `streams` rows side by side.
 pub(in super::super) fn dots(x: Spaced<'_>, w: Rows<'_>, streams: usize, out: &mut [&mut [f32]]) {
-    // SAFETY: a `Kernel` for AVX2 exists only where the processor has these features.
+    // SAFETY: a `Kernel` for AVX2 exists only if the processor has these features.
     unsafe {
         match w.dtype {
             Dtype::F32 => dots_of::<F32>(x, w, streams, out),
@@ -34,13 +34,13 @@ pub(in super::super) fn dots(x: Spaced<'_>, w: Rows<'_>, streams: usize, out: &m
 
 /// A number type that is widened in registers.
 trait Load {
-    /// Bytes of a value.
+    /// The size of a value in bytes.
     const SIZE: usize;
 
-    /// Eight values as float32.
+    /// Loads eight values as float32.
     ///
     /// # Safety
-    /// `values` points at so many, and the processor has the features of the kernel.
+    /// `values` points at eight values, and the processor has the features of the kernel.
     unsafe fn load(values: *const u8) -> __m256;
 }
 
@@ -54,7 +54,7 @@ macro_rules! load {
             #[target_feature(enable = "avx2,fma,f16c")]
             #[inline]
             unsafe fn load($values: *const u8) -> __m256 {
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 unsafe { $load }
             }
         }
@@ -64,14 +64,14 @@ macro_rules! load {
 load!(F32, 4, |values| _mm256_loadu_ps(values.cast()));
 load!(F16, 2, |values| _mm256_cvtph_ps(_mm_loadu_si128(values.cast())));
 load!(Bf16, 2, |values| {
-    // The upper half of a float32 is a bfloat16.
+    // A bfloat16 is the upper half of a float32.
     let halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(values.cast()));
     _mm256_castsi256_ps(_mm256_slli_epi32::<16>(halves))
 });
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dots_of<L: Load>(x: Spaced<'_>, w: Rows<'_>, streams: usize, out: &mut [&mut [f32]]) {
-    // So many tokens and rows at once that the sums fill the registers.
+    // The numbers of tokens and rows are chosen so that the sums fill the registers.
     let (mut x, mut out) = (x, out);
     while !out.is_empty() {
         let tokens = 1 << out.len().min(4).ilog2();
@@ -131,7 +131,7 @@ fn dots_of_tokens<L: Load, const T: usize, const R: usize>(
     }
 }
 
-/// The dot products of the first T tokens with `rows`, some R rows of weights, which follow one another.
+/// The dot products of the first T tokens with `rows`, R consecutive rows of weights.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn products<L: Load, const T: usize, const R: usize>(x: Spaced<'_>, rows: &[u8]) -> [[f32; T]; R] {
     let mut out = [[0.0; T]; R];
@@ -145,8 +145,8 @@ fn products<L: Load, const T: usize, const R: usize>(x: Spaced<'_>, rows: &[u8])
     out
 }
 
-/// [`products`] over the stretch that begins with input `start`: of each output the 16 partial sums, of which the first
-/// eight and the last are added.
+/// [`products`] over the stretch that begins at input `start`: the 16 partial sums of each output, with the first eight
+/// already added to the last eight.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn stretch<L: Load, const T: usize, const R: usize>(
@@ -157,8 +157,8 @@ fn stretch<L: Load, const T: usize, const R: usize>(
     let (x_row, length) = (x.stride(), x.width * L::SIZE);
     assert!(x.values.len() >= T * x_row && rows.len() == R * length && start < x.width);
     let mut sums = [[[_mm256_setzero_ps(); 2]; T]; R];
-    // SAFETY of its uses: `w` points at 16 weights in each of R rows, `w_row` bytes apart; `x` at as many activations of T
-    // tokens.
+    // SAFETY of its uses: `w` points at 16 weights in each of R rows, `w_row` bytes apart. `x` points at as many
+    // activations of T tokens.
     let step = |sums: &mut [[[__m256; 2]; T]; R], x: *const f32, w: *const u8, w_row: usize| unsafe {
         let mut weights = [[_mm256_setzero_ps(); 2]; R];
         for row in 0..R {
@@ -179,12 +179,12 @@ fn stretch<L: Load, const T: usize, const R: usize>(
     let count = STRETCH.min(x.width - start);
     let (mut x, mut w) = (x.values[start..].as_ptr(), rows[start * L::SIZE..].as_ptr());
     for _ in 0..count / LANES {
-        // An address that is no memory of ours is ignored.
+        // An invalid address is ignored.
         if (T, R) == (1, 1) {
             _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add(AHEAD).cast());
         } else {
             for row in 0..R {
-                // Of rows side by side, the processor does not read enough ahead.
+                // For rows side by side, the hardware prefetcher does not read far enough ahead.
                 _mm_prefetch::<_MM_HINT_T1>(w.wrapping_add((R + row) * length).cast());
             }
         }
@@ -193,7 +193,7 @@ fn stretch<L: Load, const T: usize, const R: usize>(
     }
     let left = count % LANES * L::SIZE;
     if left > 0 {
-        // There are no masked loads of two bytes. Past the end of an activation's row are zeros.
+        // AVX2 has no masked loads of two bytes. The end of an activation's row is padded with zeros.
         let mut padded = [[0_u8; 4 * LANES]; R];
         for (row, padded) in padded.iter_mut().enumerate() {
             let at = row * length + (start + count) * L::SIZE - left;

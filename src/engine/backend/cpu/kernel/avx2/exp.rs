@@ -1,5 +1,5 @@
-//! e^x of eight values at a time, and what is made of it: softmax and SiLU. By the operations of [`ops::exp`], and summed in
-//! the order of [`ops::softmax`].
+//! e^x of eight values at a time, and the functions built on it: softmax and SiLU. They use the operations of
+//! [`ops::exp`] and the summation order of [`ops::softmax`].
 
 use std::arch::x86_64::*;
 use std::f32::consts::LOG2_E;
@@ -7,7 +7,7 @@ use std::f32::consts::LOG2_E;
 use super::reduce;
 use llama_trace_core::ops::exp::{LARGEST, LN2_HIGH, LN2_LOW, ROUND, SMALLEST, TERMS};
 
-/// Values in a vector.
+/// The number of values in a vector.
 const WIDTH: usize = 8;
 
 /// [`ops::exp::exp`] of each lane.
@@ -16,7 +16,7 @@ const WIDTH: usize = 8;
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 fn exp(x: __m256) -> __m256 {
-    // What is not a number stays none: these give their second operand then.
+    // NaN stays NaN: with NaN these instructions return their second operand.
     let x = _mm256_min_ps(_mm256_set1_ps(LARGEST), _mm256_max_ps(_mm256_set1_ps(SMALLEST), x));
     let shifted = _mm256_fmadd_ps(x, _mm256_set1_ps(LOG2_E), _mm256_set1_ps(ROUND));
     let n = _mm256_sub_ps(shifted, _mm256_set1_ps(ROUND));
@@ -35,14 +35,14 @@ fn exp(x: __m256) -> __m256 {
     _mm256_mul_ps(_mm256_mul_ps(series, power(half)), power(_mm256_sub_epi32(n, half)))
 }
 
-/// The largest value of a row that is a number, in every lane; −∞ where there is none.
+/// The maximum of a row, ignoring NaN, in every lane; −∞ if there is none.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 fn max(row: &[f32]) -> __m256 {
     let (eights, rest) = row.as_chunks::<WIDTH>();
     let mut max = _mm256_set1_ps(f32::NEG_INFINITY);
     for eight in eights {
-        // SAFETY: eight values. What is not a number is no largest one: then the second operand is.
+        // SAFETY: eight values. With NaN the instruction returns its second operand, so NaN is never the maximum.
         max = unsafe { _mm256_max_ps(_mm256_loadu_ps(eight.as_ptr()), max) };
     }
     let mut last = [f32::NEG_INFINITY; WIDTH];
@@ -60,7 +60,7 @@ fn max(row: &[f32]) -> __m256 {
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn softmax(row: &mut [f32]) {
     let max = max(row);
-    // The first eight of the partial sums, and the others.
+    // The first eight partial sums, and the last eight.
     let mut sums = [_mm256_setzero_ps(); 2];
     let (eights, rest) = row.as_chunks_mut::<WIDTH>();
     for (i, eight) in eights.iter_mut().enumerate() {
@@ -71,7 +71,7 @@ pub(super) fn softmax(row: &mut [f32]) {
             _mm256_storeu_ps(eight.as_mut_ptr(), x);
         }
     }
-    // Beside the rest stand values whose exponential is 0: nothing is added to the other sums.
+    // The rest is padded with values whose exponential is 0, which adds nothing to the other sums.
     let mut last = [f32::NEG_INFINITY; WIDTH];
     last[..rest.len()].copy_from_slice(rest);
     if !rest.is_empty() {

@@ -1,4 +1,4 @@
-//! Products of few rows of activations with blocks in float32: the values that the blocks stand for are made in registers.
+//! Products of few rows of activations with blocks in float32. The blocks are converted to float32 in registers.
 
 use std::arch::x86_64::*;
 
@@ -11,17 +11,17 @@ use crate::backend::cpu::kernel::{Rows, Spaced};
 use llama_trace_core::ops::blocks::{Format, GROUP};
 use llama_trace_core::ops::matmul::STRETCH;
 
-/// Values in a vector.
+/// The number of values in a vector.
 const WIDTH: usize = 8;
 
-/// See [`super::super::Isa::dots`]; for blocks, in float32.
+/// See [`super::super::Isa::dots`]. For blocks, in float32.
 pub(in super::super) fn dots_of_floats(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
     let (mut x, mut out) = (x, out);
     while !out.is_empty() {
         let tokens = 1 << out.len().min(4).ilog2();
         let out_now;
         (out_now, out) = out.split_at_mut(tokens);
-        // SAFETY: a `Kernel` for AVX2 or AVX-512 exists only where the processor has these features.
+        // SAFETY: a `Kernel` for AVX2 or AVX-512 exists only if the processor has these features.
         with_format!(w.dtype, F => unsafe {
             match tokens {
                 4 => rows::<F, 4>(x, w, out_now),
@@ -33,7 +33,7 @@ pub(in super::super) fn dots_of_floats(x: Spaced<'_>, w: Rows<'_>, out: &mut [&m
     }
 }
 
-/// The first T rows of activations with every row of `w`.
+/// Multiplies the first T rows of activations with every row of `w`.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn rows<F: Unpack, const T: usize>(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
     assert!(x.values.len() >= T * x.stride());
@@ -45,7 +45,7 @@ fn rows<F: Unpack, const T: usize>(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [
             for chunk in (start..x.width.min(start + STRETCH)).step_by(VALUES) {
                 prefetch(row.bytes, chunk / VALUES * Chunk::bytes::<F>(), Chunk::bytes::<F>());
                 let mut w = Chunk::zeros();
-                // SAFETY: the features are those of this function.
+                // SAFETY: this function has the same features.
                 unsafe { F::take(row.part(chunk / VALUES, Chunk::bytes::<F>(), 0, &mut padding), &mut w) };
                 add_chunk::<F, T>(x, chunk, &w, &mut sums);
             }
@@ -86,7 +86,7 @@ fn add_chunk<F: Format, const T: usize>(x: Spaced<'_>, first: usize, w: &Chunk, 
             }
             for (token, sums) in sums.iter_mut().enumerate() {
                 let at = token * x.stride() + first + group * GROUP + eight * WIDTH;
-                // SAFETY: the group is inside the row of each of T tokens, which `x` has.
+                // SAFETY: the group is inside the row of each of the T tokens in `x`.
                 let x = unsafe { _mm256_loadu_ps(x.values.as_ptr().add(at)) };
                 sums[eight % 2] = _mm256_fmadd_ps(x, values, sums[eight % 2]);
             }

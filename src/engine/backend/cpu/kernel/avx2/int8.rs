@@ -1,5 +1,5 @@
-//! Products in int8 for AVX2: 32 values a vector; a few tokens with a row of weights at a time, eight groups side by side.
-//! Where the processor has AVX-VNNI too, one instruction does what takes three without it.
+//! Products in int8 for AVX2, 32 values per vector. A few tokens are multiplied with one row of weights at a time,
+//! eight groups side by side. With AVX-VNNI, one instruction does the work of three.
 
 use std::arch::x86_64::*;
 
@@ -14,13 +14,13 @@ use crate::backend::cpu::kernel::rows::with_format;
 use llama_trace_core::ops::blocks::GROUP;
 use llama_trace_core::tensor::Dtype;
 
-/// Rows of activations at a time: for more, tiles are laid out.
+/// The number of activation rows at a time. For more rows, tiles are built.
 const TOKENS: usize = 3;
 
-/// Bytes by which weights are asked for before they are needed.
+/// The prefetch distance for weights, in bytes.
 const AHEAD: usize = 6144;
 
-/// See [`super::super::Isa::q8`]; VNNI where the processor has AVX-VNNI.
+/// See [`super::super::Isa::q8`]. VNNI means that the processor has AVX-VNNI.
 pub(in crate::backend::cpu::kernel) fn q8<const VNNI: bool>(
     x: &Quantized,
     w: Rows<'_>,
@@ -36,7 +36,7 @@ pub(in crate::backend::cpu::kernel) fn q8<const VNNI: bool>(
 }
 
 fn product<S: Source, const VNNI: bool>(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
-    // SAFETY: a `Kernel` for AVX2 or more exists only where the processor has these features, and VNNI is its AVX-VNNI.
+    // SAFETY: a `Kernel` for AVX2 or more exists only if the processor has these features, and VNNI only with AVX-VNNI.
     unsafe {
         match x.tiles() {
             Some(x_tiles) => tiles::panels::<S, VNNI>(x_tiles, x.inputs / GROUP, w, out),
@@ -45,15 +45,15 @@ fn product<S: Source, const VNNI: bool>(x: &Quantized, w: Rows<'_>, out: &mut [&
     }
 }
 
-/// A few rows of activations with every row of `w`.
+/// Multiplies a few rows of activations with every row of `w`.
 ///
 /// # Safety
-/// As for [`add_products`].
+/// The conditions of [`add_products`].
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn rows<S: Source, const VNNI: bool>(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     for (i, out) in out.chunks_mut(TOKENS).enumerate() {
         let first = i * TOKENS;
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match out.len() {
                 1 => rows_of_tokens::<S, VNNI, 1>(x, first, w, out),
@@ -64,10 +64,10 @@ unsafe fn rows<S: Source, const VNNI: bool>(x: &Quantized, w: Rows<'_>, out: &mu
     }
 }
 
-/// [`rows`] of T tokens from `first` on, whose sums are in registers.
+/// [`rows`] of T tokens from `first` on; their sums are in registers.
 ///
 /// # Safety
-/// As for [`add_products`].
+/// The conditions of [`add_products`].
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn rows_of_tokens<S: Source, const VNNI: bool, const T: usize>(
     x: &Quantized,
@@ -80,15 +80,15 @@ unsafe fn rows_of_tokens<S: Source, const VNNI: bool, const T: usize>(
     let mut padding = Padding::new();
     for number in 0..w.count() {
         let row = Row::of(w, number);
-        // The next chunk's, and those of the one after it.
+        // The sums of the next chunk, and those of the chunk after it.
         let mut sums = [[_mm256_setzero_ps(); 2]; T];
         for chunk in 0..chunks {
             prefetch(row.bytes, chunk * S::BYTES, S::BYTES);
             let mut w = Chunk::zeros();
-            // SAFETY: the features are those of this function.
+            // SAFETY: this function has the same features.
             unsafe { S::take(row.part(chunk, S::BYTES, S::SCALES, &mut padding), &mut w) };
             for t in 0..T {
-                // SAFETY: `x` lives, each token has `chunks` chunks, and as the caller says.
+                // SAFETY: `x` lives, each token has `chunks` chunks, and the caller guarantees the rest.
                 let sum = unsafe { add_chunk::<S, VNNI>(&tokens[t], chunk, &w, sums[t][0]) };
                 sums[t] = [sums[t][1], sum];
             }
@@ -99,7 +99,7 @@ unsafe fn rows_of_tokens<S: Source, const VNNI: bool, const T: usize>(
     }
 }
 
-/// A row of activations: of each chunk the values, in order and crossed, the scales of its groups, and their sums.
+/// A row of activations. For each chunk: the values in order and crossed, the scales of its groups, and their sums.
 pub(in crate::backend::cpu::kernel) struct Activations {
     pub(in crate::backend::cpu::kernel) values: *const [i8; VALUES],
     pub(in crate::backend::cpu::kernel) crossed: *const [i8; VALUES],
@@ -109,7 +109,7 @@ pub(in crate::backend::cpu::kernel) struct Activations {
 }
 
 impl Activations {
-    /// The first `chunks` of row `row`: as long as `x` lives, each pointer is at so many of them.
+    /// The first `chunks` chunks of row `row`. While `x` lives, each pointer points at `chunks` of them.
     pub(in crate::backend::cpu::kernel) fn of(x: &Padded, row: usize, chunks: usize) -> Self {
         let x = x.row(row);
         let values = |values: &[[i8; GROUP]]| values.as_flattened().as_chunks().0[..chunks].as_ptr();
@@ -124,18 +124,17 @@ impl Activations {
     }
 }
 
-/// Asks for what comes [`AHEAD`] after the `bytes` bytes of `row` from `at` on: the rows of a matrix follow one another.
+/// Prefetches the weights [`AHEAD`] after the `bytes` bytes of `row` from `at` on; the rows of a matrix are contiguous.
 #[target_feature(enable = "sse")]
 #[inline]
 pub(in crate::backend::cpu::kernel) fn prefetch(row: &[u8], at: usize, bytes: usize) {
     for line in (at..at + bytes).step_by(64) {
-        // An address that is no memory of ours is ignored. In the second-level cache: the first level has few places for
-        // what comes from memory.
+        // An invalid address is ignored. The target is L2, because L1 has few buffers for lines that come from memory.
         _mm_prefetch::<_MM_HINT_T1>(row.as_ptr().wrapping_add(line + AHEAD).cast());
     }
 }
 
-/// See [`super::super::Kernel::multiply_limit`]: twice 32 products of int8 values for each 16 values.
+/// See [`super::super::Kernel::multiply_limit`]. Computes 32 products of int8 values twice for each 16 values.
 pub(in crate::backend::cpu::kernel) fn multiply<const VNNI: bool>(rounds: usize, factor: i32) -> f32 {
     #[target_feature(enable = "avx2")]
     fn inner<const VNNI: bool>(rounds: usize, factor: i32) -> i32 {
@@ -152,14 +151,14 @@ pub(in crate::backend::cpu::kernel) fn multiply<const VNNI: bool>(rounds: usize,
         }
         sums.into_iter().fold(0, |all, sum| all ^ _mm256_extract_epi32::<0>(sum))
     }
-    // SAFETY: a `Kernel` for AVX2 or more exists only where the processor has these features, and VNNI is its AVX-VNNI.
+    // SAFETY: a `Kernel` for AVX2 or more exists only if the processor has these features, and VNNI only with AVX-VNNI.
     unsafe { inner::<VNNI>(rounds, factor) as f32 }
 }
 
-/// sums + the products of a chunk of weights with chunk number `chunk` of the activations, one group a lane.
+/// sums + the products of a chunk of weights with chunk number `chunk` of the activations, one group per lane.
 ///
 /// # Safety
-/// The activations live and have the chunk; and as for [`add_products`], where VNNI.
+/// The activations live and have the chunk. If VNNI, the conditions of [`add_products`] hold.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(in crate::backend::cpu::kernel) unsafe fn add_chunk<S: Source, const VNNI: bool>(
@@ -168,19 +167,20 @@ pub(in crate::backend::cpu::kernel) unsafe fn add_chunk<S: Source, const VNNI: b
     w: &Chunk,
     sums: __m256,
 ) -> __m256 {
-    // SAFETY of their uses: as the caller says, there are eight values; no load needs alignment.
+    // SAFETY of their uses: the caller guarantees eight values; no load needs alignment.
     let floats = |values: *const [f32; GROUPS]| unsafe { _mm256_loadu_ps(values.add(chunk).cast()) };
     let whole = |values: *const [i32; GROUPS]| unsafe { _mm256_loadu_si256(values.add(chunk).cast()) };
     let x_scale = floats(x.scales);
-    // Two bytes' products have room in 16 bits up to 2 · 128 · 127: past 127 q is taken with its sign.
+    // The sum of two products of bytes fits into 16 bits up to 2 · 128 · 127. If q can exceed 127, it is multiplied as
+    // a signed value.
     let signed = S::OFFSET == 128 && !VNNI;
     let mut products = [_mm256_setzero_si256(); GROUPS];
     for (group, product) in products.iter_mut().enumerate() {
         let q = w.quants[group];
-        // SAFETY: as the caller says, there are the values of eight vectors.
+        // SAFETY: the caller guarantees the values of eight vectors.
         let x = unsafe { _mm256_loadu_si256(x.values.add(chunk).cast::<__m256i>().add(group)) };
         *product = if VNNI {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             unsafe { add_products(*product, q, x) }
         } else if signed {
             let q = _mm256_xor_si256(q, _mm256_set1_epi8(-128));
@@ -221,13 +221,13 @@ pub(in crate::backend::cpu::kernel) unsafe fn add_chunk<S: Source, const VNNI: b
     _mm256_fmadd_ps(x_scale, term, sums)
 }
 
-/// The sums of the first 16 values of each of eight groups, and of the second, one group a lane. `products` has a vector for
-/// each group: sums of two neighbours' products in 16 bits, or of four in 32 where VNNI.
+/// The sums of the first 16 values of each of eight groups, and of the second 16, one group per lane. `products` has
+/// one vector for each group: sums of two adjacent products in 16 bits, or of four in 32 bits if VNNI.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn half_sums<S: Source, const VNNI: bool>(products: [__m256i; GROUPS]) -> [__m256i; 2] {
     let widened = |pairs| _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-    // Where two such sums have room in 16 bits, they are added before they are widened.
+    // If two such sums fit into 16 bits, they are added before they are widened.
     let early = 4 * 127 * S::MOST as usize <= i16::MAX as usize;
     let two = |i: usize| {
         let [a, b] = match VNNI || early {
@@ -240,7 +240,7 @@ fn half_sums<S: Source, const VNNI: bool>(products: [__m256i; GROUPS]) -> [__m25
             false => _mm256_add_epi32(low, high),
         }
     };
-    // Every 128 bits, which are halves of the groups, end with the sums of four of them.
+    // Each 128-bit part, which is one half of the groups, then holds the sums of four groups.
     let four = |a, b| _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
     let (low, high) = (four(two(0), two(1)), four(two(2), two(3)));
     [_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high)]

@@ -1,9 +1,9 @@
-//! The one instruction of AVX-VNNI that the int8 loops are made of.
+//! The AVX-VNNI instruction of the int8 loops.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-/// sum + each four neighbouring products of unsigned `q` with signed `x`.
+/// sum + the products of unsigned `q` with signed `x`, added in fours.
 ///
 /// # Safety
 /// The processor has AVX-VNNI.
@@ -11,8 +11,8 @@ use std::arch::x86_64::*;
 #[inline]
 pub(super) unsafe fn add_products(sum: __m256i, q: __m256i, x: __m256i) -> __m256i {
     let mut sum = sum;
-    // In assembly, for a function that is compiled for more than its caller is not put in its place.
-    // SAFETY: registers alone take part.
+    // In assembly, because a function compiled for more features than its caller is not inlined.
+    // SAFETY: only registers are used.
     unsafe {
         asm!(
             "{{vex}} vpdpbusd {sum}, {q}, {x}",

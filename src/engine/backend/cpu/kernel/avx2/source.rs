@@ -1,5 +1,5 @@
-//! What int8 activations are multiplied with: blocks, and int8 values whose scales lie apart. AVX-512 takes the same, two chunks
-//! at a time.
+//! The weights that int8 activations are multiplied with: blocks, and int8 values with separate scales. AVX-512 reads
+//! the same formats, two chunks at a time.
 
 use std::arch::x86_64::*;
 
@@ -8,42 +8,42 @@ use crate::backend::cpu::kernel::Rows;
 use crate::backend::cpu::kernel::q8::CHUNK_GROUPS;
 use llama_trace_core::ops::blocks::{Format, GROUP, Q8_0};
 
-/// Weights that are multiplied in int8, eight groups at a time; the constants are those of [`Format`].
+/// Weights that are multiplied in int8, eight groups at a time. The constants are those of [`Format`].
 pub(in crate::backend::cpu::kernel) trait Source {
     const RUN: usize;
     const OFFSET: u8;
     const MOST: u8;
     const MINIMA: bool;
 
-    /// Whether the scales lie apart from the values. Such a scale is multiplied with that of the activations first, and not
-    /// with the integers.
+    /// Whether the scales are stored separately from the values. Such a scale is multiplied with the scale of the
+    /// activations first, not with the integers.
     const SCALES_APART: bool;
 
-    /// Bytes of a chunk, which is eight groups, without scales that lie apart.
+    /// The bytes of a chunk of eight groups, without separate scales.
     const BYTES: usize;
 
-    /// The scales of a chunk that lie apart.
+    /// The number of separate scales of a chunk.
     const SCALES: usize = if Self::SCALES_APART { GROUPS } else { 0 };
 
-    /// Takes what [`Row::part`] gave. It is made where it is to lie: copied as a whole, it would be read before it is
-    /// written.
+    /// Unpacks the result of [`Row::part`] into `chunk`. It writes in place: a returned chunk would be copied, and so
+    /// read before its stores are complete.
     ///
     /// # Safety
     /// The processor has the features of the kernel.
     unsafe fn take(part: Part<'_>, chunk: &mut Chunk);
 }
 
-/// The weights of a chunk as they are stored: so many bytes, and a scale for each group where they lie apart.
+/// The stored weights of a chunk: its bytes, and a scale for each group if scales are separate.
 #[derive(Clone, Copy)]
 pub(in crate::backend::cpu::kernel) struct Part<'a> {
     pub(in crate::backend::cpu::kernel) bytes: &'a [u8],
     pub(in crate::backend::cpu::kernel) scales: &'a [[u8; 4]],
 }
 
-/// Bytes of the largest part, which is of `Q8_0`.
+/// The bytes of the largest part, which is of `Q8_0`.
 const MAX_BYTES: usize = CHUNK_GROUPS * <Q8_0 as Format>::BYTES;
 
-/// Where the last part of a row is laid out where it is not whole.
+/// A buffer for the last part of a row, if that part is incomplete.
 pub(in crate::backend::cpu::kernel) struct Padding {
     bytes: [u8; MAX_BYTES],
     scales: [[u8; 4]; CHUNK_GROUPS],
@@ -54,7 +54,7 @@ impl Padding {
         Self { bytes: [0; MAX_BYTES], scales: [[0; 4]; CHUNK_GROUPS] }
     }
 
-    /// What there is of a part of `bytes` bytes, and zeros.
+    /// Copies an incomplete part and pads it with zeros to `bytes` bytes.
     #[cold]
     #[inline(never)]
     fn fill(&mut self, part: Part<'_>, bytes: usize) -> Part<'_> {
@@ -70,7 +70,7 @@ impl Padding {
 #[derive(Clone, Copy)]
 pub(in crate::backend::cpu::kernel) struct Row<'a> {
     pub(in crate::backend::cpu::kernel) bytes: &'a [u8],
-    /// The scales of its groups, where they lie apart.
+    /// The scales of its groups, if they are separate.
     scales: &'a [[u8; 4]],
 }
 
@@ -85,8 +85,8 @@ impl<'a> Row<'a> {
         Self { bytes: w.row(row), scales }
     }
 
-    /// Part number `number` of those of `bytes` bytes, with so many `scales` where they lie apart; past the end of the row are
-    /// zeros, laid out in `padding`.
+    /// Part number `number` of the row. A part has `bytes` bytes, and `scales` scales if they are separate. If it
+    /// reaches past the end of the row, it is copied to `padding` and filled with zeros.
     #[inline(always)]
     pub(in crate::backend::cpu::kernel) fn part(
         self,
@@ -118,7 +118,7 @@ impl<F: Unpack> Source for F {
     }
 }
 
-/// int8 values in groups of 32, with scales that lie apart.
+/// int8 values in groups of 32, with separate scales.
 pub(in crate::backend::cpu::kernel) struct Int8;
 
 impl Source for Int8 {

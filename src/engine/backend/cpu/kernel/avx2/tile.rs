@@ -1,4 +1,4 @@
-//! The register tile of products with many rows of activations, and the transposing of weights for it.
+//! The register tile of products with many rows of activations, and the transposition of weights for it.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use super::transpose;
 use llama_trace_core::ops::matmul::LANES;
 use llama_trace_core::tensor::Dtype;
 
-/// Values in a vector.
+/// The number of values in a vector.
 const WIDTH: usize = 8;
 
 /// 16 weight rows × 6 tokens: 12 of the 16 registers hold sums.
@@ -19,12 +19,12 @@ impl gemm::Tile for Tile {
     const TOKENS: usize = 6;
 
     fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
-        // SAFETY: a `Kernel` for AVX2 exists only where the processor has these features.
+        // SAFETY: a `Kernel` for AVX2 exists only if the processor has these features.
         unsafe { pack(w, first, inputs, scratch, panel) }
     }
 
     fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
-        // SAFETY: a `Kernel` for AVX2 exists only where the processor has these features.
+        // SAFETY: a `Kernel` for AVX2 exists only if the processor has these features.
         unsafe {
             match sums.len() / ROWS {
                 1 => sum::<1>(x, w, earlier, sums),
@@ -47,24 +47,24 @@ impl gemm::Tile for Tile {
 const TOKENS: usize = <Tile as gemm::Tile>::TOKENS;
 const ROWS: usize = <Tile as gemm::Tile>::ROWS;
 
-/// Vectors of weight rows in a tile.
+/// The number of vectors of weight rows in a tile.
 const VECTORS: usize = ROWS / WIDTH;
 
-/// Activations by which [`sum`] asks for more before they are needed.
+/// The prefetch distance of [`sum`] for activations, in values.
 const X_AHEAD: usize = 768;
 
-/// Values in a line of the cache, and bfloat16 values.
+/// The number of float32 values in a cache line, and of bfloat16 values.
 const LINE: usize = 16;
 const LINE_BF16: usize = 32;
 
-/// See [`gemm::Tile::sum`]; for T tokens.
+/// See [`gemm::Tile::sum`], for T tokens.
 #[target_feature(enable = "avx2,fma")]
 fn sum<const T: usize>(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
     let (steps, size) = (x.len() / T, T * ROWS);
     assert!(w.len() == steps * ROWS && sums.len() == size);
     let mut tile = [[_mm256_setzero_ps(); VECTORS]; T];
     let (mut x, mut w, sums) = (x.as_ptr(), w.as_ptr(), sums.as_mut_ptr());
-    // SAFETY: the lengths were just checked: `sums` and each of `earlier` hold T · VECTORS vectors, and each step
+    // SAFETY: the assertion checks the lengths. `sums` and each of `earlier` hold T · VECTORS vectors, and each step
     // reads T values of `x` and VECTORS vectors of `w`.
     unsafe {
         let mut step = || {
@@ -83,8 +83,8 @@ fn sum<const T: usize>(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) 
             for _ in 0..3 {
                 step();
             }
-            // The next tile's follow, in a level of the cache from which the processor does not read ahead by itself past a
-            // page.
+            // The next tile's activations follow. They are in a cache level from which the hardware prefetcher does not
+            // read past a page.
             let ahead = step().wrapping_add(X_AHEAD);
             _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
             _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(LINE).cast());
@@ -113,7 +113,7 @@ fn sum<const T: usize>(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) 
 fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
     let stride = gemm::panel_stride(inputs.len(), ROWS);
     assert!(panel.len() == LANES * stride && scratch.len() >= LANES * gemm::BLOCK);
-    // Where the vector of eight rows goes that `input` and `v` name.
+    // The position of the vector of eight rows for `input` and `v`.
     let at = |input: usize, v: usize| {
         let input = input - inputs.start;
         input % LANES * stride + input / LANES * ROWS + v * WIDTH
@@ -123,19 +123,19 @@ fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], pa
         let rows: [&[u8]; ROWS] = std::array::from_fn(|row| w.row(first + row));
         assert!(rows.iter().all(|row| row.len() == 2 * w.inputs));
         let odd = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
-        // The whole lines of the cache of both sides in one round: rows, and the parts of the panel, lie such that few of
-        // them stay in the first-level cache for another.
+        // Each round reads and writes whole cache lines. Because of the distances between the rows and between the
+        // parts of the panel, few of these lines stay in L1 for a later round.
         while done + LINE_BF16 <= inputs.end {
             for v in 0..VECTORS {
                 for done in [done, done + LANES] {
-                    // SAFETY: each row was just checked to have 16 values from `done` on; `panel` has 16 parts of `stride`
-                    // values, each of which holds VECTORS vectors for every 16 inputs.
+                    // SAFETY: the assertion checks that each row has 16 values from `done` on. `panel` has 16 parts of
+                    // `stride` values, each of which holds VECTORS vectors for every 16 inputs.
                     unsafe {
                         let pairs =
                             |row: usize| _mm256_loadu_ps(rows[v * WIDTH + row].as_ptr().add(2 * done).cast());
                         let mut to = panel.as_mut_ptr().add(at(done, v));
                         for pairs in transpose(std::array::from_fn(pairs)) {
-                            // The upper half of a float32 is a bfloat16.
+                            // A bfloat16 is the upper half of a float32.
                             let pairs = _mm256_castps_si256(pairs);
                             _mm256_storeu_si256(to.cast(), _mm256_slli_epi32::<16>(pairs));
                             _mm256_storeu_si256(to.add(stride).cast(), _mm256_and_si256(pairs, odd));
@@ -159,7 +159,7 @@ fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], pa
                 }
             }
             for step in (0..block.len().next_multiple_of(LANES)).step_by(WIDTH) {
-                // SAFETY: `scratch` has eight rows of BLOCK values, of which eight from each step on are read; for
+                // SAFETY: `scratch` has eight rows of BLOCK values, and eight values from each step on are read. For
                 // `panel`, see above.
                 unsafe {
                     let row = |row: usize| scratch.as_ptr().add(row * gemm::BLOCK + step);

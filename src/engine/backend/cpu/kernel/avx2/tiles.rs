@@ -1,8 +1,9 @@
-//! Products in int8 with many tokens, for AVX2: tiles of four tokens with panels of 16 rows of weights, one row a lane.
+//! Products in int8 with many tokens, for AVX2: tiles of four tokens with panels of 16 rows of weights, one row per
+//! lane.
 //!
-//! Without AVX-VNNI an instruction multiplies bytes and adds neighbouring products in 16 bits. Of weights of few bits
-//! several such sums have room there before they are widened; weights of eight bits are widened themselves, in the panel,
-//! and multiplied by an instruction that adds neighbouring products in 32 bits.
+//! Without AVX-VNNI, an instruction multiplies bytes and adds adjacent products in 16 bits. For weights of few bits,
+//! several such sums fit into 16 bits before they are widened. Weights of eight bits are widened in the panel instead,
+//! and multiplied by an instruction that adds adjacent products in 32 bits.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -17,29 +18,29 @@ use crate::backend::cpu::kernel::q8::{QUADS, Tiles};
 use llama_trace_core::ops::blocks::GROUP;
 use llama_trace_core::ops::matmul::LANES;
 
-/// Tokens in a tile.
+/// The number of tokens in a tile.
 pub(in crate::backend::cpu::kernel) const TOKENS: usize = 4;
 
-/// Rows in a vector.
+/// The number of rows in a vector.
 const WIDTH: usize = 8;
 
-/// Vectors in a panel.
+/// The number of vectors in a panel.
 const VECTORS: usize = 2;
 
-/// Rows in a panel.
+/// The number of rows in a panel.
 const ROWS: usize = VECTORS * WIDTH;
 
 thread_local! {
     static PANEL: RefCell<Panel> = RefCell::default();
 }
 
-/// 16 rows of weights, one a lane.
+/// 16 rows of weights, one per lane.
 #[derive(Default)]
 struct Panel {
-    /// (group, quad): four neighbouring q; or, widened, (group, quad, 2): the first and the third, the second and the
-    /// fourth, less the offset.
+    /// (group, quad): four adjacent q. If widened, (group, quad, 2): the first and the third, then the second and the
+    /// fourth, with the offset subtracted.
     values: Vec<[__m256i; VECTORS]>,
-    /// (group) of the first run and of the second.
+    /// (group), of the first run and of the second.
     scales: [Vec<[__m256; VECTORS]>; 2],
     minima: [Vec<[__m256; VECTORS]>; 2],
 }
@@ -49,7 +50,7 @@ const fn is_wide<S: Source>(vnni: bool) -> bool {
     !vnni && S::MOST > 127
 }
 
-/// Quads of which the sums have room in 16 bits.
+/// The number of quads whose sums fit into 16 bits.
 const fn quads_at_once<S: Source>() -> usize {
     (i16::MAX as usize) / (2 * 127 * S::MOST as usize)
 }
@@ -57,7 +58,7 @@ const fn quads_at_once<S: Source>() -> usize {
 /// See [`super::super::Isa::q8`].
 ///
 /// # Safety
-/// The processor has AVX-VNNI, where VNNI.
+/// The processor has AVX-VNNI, if VNNI.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn panels<S: Source, const VNNI: bool>(
     x: &Tiles,
@@ -74,9 +75,9 @@ pub(super) unsafe fn panels<S: Source, const VNNI: bool>(
             sums.fill([[_mm256_setzero_ps(); VECTORS]; TOKENS]);
             for group in 0..groups {
                 let sums = &mut sums[group % LANES];
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
-                    // As many vectors at once as there are registers for their sums.
+                    // Processes as many vectors at once as there are registers for their sums.
                     if S::RUN == GROUP && (VNNI || is_wide::<S>(VNNI) || quads_at_once::<S>() >= QUADS) {
                         multiply::<S, VNNI, 2>(x, tile * groups + group, &panel, group, 0, sums);
                     } else {
@@ -105,11 +106,11 @@ pub(super) unsafe fn panels<S: Source, const VNNI: bool>(
     PANEL.set(panel);
 }
 
-/// sums += the products of group `group` of the panel's V vectors from `from` on with those of a tile of tokens, which are
-/// number `at` of all.
+/// sums += the products of group `group` of the panel's V vectors from `from` on with those of a tile of tokens. `at`
+/// is the index of the tile's group.
 ///
 /// # Safety
-/// As for [`panels`].
+/// The conditions of [`panels`].
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 unsafe fn multiply<S: Source, const VNNI: bool, const V: usize>(
@@ -121,7 +122,7 @@ unsafe fn multiply<S: Source, const VNNI: bool, const V: usize>(
     sums: &mut [[__m256; VECTORS]; TOKENS],
 ) {
     let x_scales = &x.scales.as_chunks::<TOKENS>().0[at];
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let mut terms = unsafe { sums_of_run::<S, VNNI, V>(x, at, panel, group, from, 0) };
     if S::SCALES_APART {
         let scales = &panel.scales[0][group];
@@ -139,7 +140,7 @@ unsafe fn multiply<S: Source, const VNNI: bool, const V: usize>(
         }
     }
     if S::RUN < GROUP {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let second = unsafe { sums_of_run::<S, VNNI, V>(x, at, panel, group, from, 1) };
         for t in 0..TOKENS {
             for v in 0..V {
@@ -162,10 +163,10 @@ unsafe fn multiply<S: Source, const VNNI: bool, const V: usize>(
     }
 }
 
-/// The whole sums of run number `run` of a group, as for [`multiply`].
+/// The integer sums of run number `run` of a group; the arguments are those of [`multiply`].
 ///
 /// # Safety
-/// As for [`panels`].
+/// The conditions of [`panels`].
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 unsafe fn sums_of_run<S: Source, const VNNI: bool, const V: usize>(
@@ -199,7 +200,7 @@ unsafe fn sums_of_run<S: Source, const VNNI: bool, const V: usize>(
             _ => &x.half_offsets.as_chunks().0.as_chunks::<2>().0[at][run],
         };
         for (whole, offset) in whole.iter_mut().zip(offsets) {
-            // They are of 128, of which OFFSET, a power of two, is a part.
+            // The stored offsets are for 128. OFFSET, a power of two, is a fraction of it.
             let part = _mm_cvtsi32_si128(S::OFFSET.leading_zeros() as i32);
             *whole = [_mm256_sra_epi32(broadcast(offset), part); V];
         }
@@ -209,7 +210,7 @@ unsafe fn sums_of_run<S: Source, const VNNI: bool, const V: usize>(
             for t in 0..TOKENS {
                 let x = broadcast(&x[t]);
                 for v in 0..V {
-                    // SAFETY: as the caller says.
+                    // SAFETY: guaranteed by the caller.
                     whole[t][v] = unsafe { add_products(whole[t][v], w[from + v], x) };
                 }
             }
@@ -266,12 +267,12 @@ fn floats<const V: usize>(whole: [[__m256i; V]; TOKENS]) -> [[__m256; V]; TOKENS
     floats
 }
 
-/// `x` in every lane. The compiler makes two instructions of it, where assembly comes next.
+/// `x` in every lane. Before assembly, the compiler would need two instructions for this.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn broadcast(x: &i32) -> __m256i {
     let all;
-    // SAFETY: the four bytes of `x` are read.
+    // SAFETY: reads the four bytes of `x`.
     unsafe {
         asm!(
             "vpbroadcastd {all}, [{x}]",
@@ -283,8 +284,8 @@ fn broadcast(x: &i32) -> __m256i {
     all
 }
 
-/// `sum`, of which the compiler no longer knows that it is one: it would add up several in another order, which needs more
-/// registers than there are.
+/// Returns `sum` and hides from the compiler that it is a sum. The compiler would otherwise add several sums in another
+/// order, which needs more registers than there are.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn one_by_one(sum: __m256i) -> __m256i {
@@ -295,7 +296,7 @@ fn one_by_one(sum: __m256i) -> __m256i {
 }
 
 impl Panel {
-    /// Takes `count` ≤ 16 rows of `w` from `first` on; the last row stands in for those that are missing.
+    /// Packs `count` ≤ 16 rows of `w` from `first` on. Missing rows are replaced by the last one.
     #[target_feature(enable = "avx2,fma,f16c")]
     fn fill<S: Source, const VNNI: bool>(&mut self, w: Rows<'_>, first: usize, count: usize) {
         let rows: [Row<'_>; ROWS] = std::array::from_fn(|i| Row::of(w, first + i.min(count - 1)));
@@ -310,11 +311,11 @@ impl Panel {
         for number in 0..chunks {
             for (row, chunk) in rows.iter().zip(&mut of_rows) {
                 for line in (0..S::BYTES).step_by(64) {
-                    // An address that is no memory of ours is ignored.
+                    // An invalid address is ignored.
                     let at = ROWS * row.bytes.len() + number * S::BYTES + line;
                     _mm_prefetch::<_MM_HINT_T1>(row.bytes.as_ptr().wrapping_add(at).cast());
                 }
-                // SAFETY: the features are those of this function.
+                // SAFETY: this function has the same features.
                 unsafe { S::take(row.part(number, S::BYTES, S::SCALES, &mut padding), chunk) };
             }
             let values = &mut self.values[number * GROUPS * QUADS * parts..][..GROUPS * QUADS * parts];

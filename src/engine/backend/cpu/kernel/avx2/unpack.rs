@@ -1,5 +1,5 @@
-//! Blocks taken apart in vectors of AVX2: eight groups at a time, which are eight small blocks or a large one. The
-//! layouts are told at the types of [`llama_trace_core::ops::blocks`].
+//! Unpacks blocks in AVX2 vectors: eight groups at a time, which are eight small blocks or one large block. The types
+//! of [`llama_trace_core::ops::blocks`] document the layouts.
 
 use std::arch::x86_64::*;
 
@@ -8,29 +8,29 @@ use llama_trace_core::ops::blocks::{
     Format, GROUP, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, six_bits,
 };
 
-/// Groups in a chunk: as many as a vector has sums.
+/// The number of groups in a chunk, which is the number of sums in a vector.
 pub(in crate::backend::cpu::kernel) const GROUPS: usize = 8;
 
-/// Values in a chunk.
+/// The number of values in a chunk.
 pub(super) const VALUES: usize = GROUPS * GROUP;
 
 /// Eight groups of a row.
 pub(in crate::backend::cpu::kernel) struct Chunk {
-    /// q of a group each, without the offset taken off.
+    /// The q of one group each, before the offset is subtracted.
     pub(super) quants: [__m256i; GROUPS],
-    /// The scales of the first run of each group, and of the second where runs are halves of groups.
+    /// The scales of the first run of each group, and of the second if runs are half a group.
     pub(super) scales: [__m256; 2],
-    /// Their minima, where the format has them.
+    /// The minima of the same runs, if the format has them.
     pub(super) minima: [__m256; 2],
 }
 
 impl Chunk {
-    /// Bytes of a chunk.
+    /// The size of a chunk in bytes.
     pub(super) const fn bytes<F: Format>() -> usize {
         VALUES / F::VALUES * F::BYTES
     }
 
-    /// Zeros.
+    /// A chunk of zeros.
     #[target_feature(enable = "avx2")]
     #[inline]
     pub(in crate::backend::cpu::kernel) fn zeros() -> Self {
@@ -38,12 +38,12 @@ impl Chunk {
         Self { quants: [_mm256_setzero_si256(); GROUPS], scales: none, minima: none }
     }
 
-    /// Takes the blocks of eight groups.
+    /// Unpacks the blocks of eight groups.
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     pub(super) fn take<F: Unpack>(&mut self, blocks: &[u8]) {
         let blocks = blocks[..Self::bytes::<F>()].as_ptr();
-        // SAFETY: there are the bytes of a chunk.
+        // SAFETY: the slice has the bytes of a chunk.
         [self.scales, self.minima] = unsafe { F::numbers(blocks) };
         for (i, quants) in self.quants.iter_mut().enumerate() {
             let part = i % (F::VALUES / GROUP);
@@ -60,7 +60,7 @@ impl Chunk {
     }
 }
 
-/// A format whose blocks AVX2 takes apart.
+/// A format whose blocks AVX2 unpacks.
 pub(in crate::backend::cpu::kernel) trait Unpack: Format + Sized {
     /// [`Format::codes`] of group number `part` of a block.
     ///
@@ -68,7 +68,7 @@ pub(in crate::backend::cpu::kernel) trait Unpack: Format + Sized {
     /// `block` points at the block, and the processor has the features of the kernel.
     unsafe fn part(block: *const u8, part: usize) -> __m256i;
 
-    /// The scales of the runs of eight groups, and their minima, each as [`Chunk`] has them.
+    /// The scales of the runs of eight groups, and their minima, in the layout of [`Chunk`].
     ///
     /// # Safety
     /// `blocks` points at the blocks of eight groups, and the processor has the features of the kernel.
@@ -76,12 +76,12 @@ pub(in crate::backend::cpu::kernel) trait Unpack: Format + Sized {
     #[inline]
     unsafe fn numbers(blocks: *const u8) -> [[__m256; 2]; 2] {
         if Self::HALVES {
-            // SAFETY: blocks begin with these halves; there is a second where there are minima.
+            // SAFETY: blocks begin with these halves; formats with minima have a second one.
             let half = |at: usize| unsafe { halves(blocks.add(at), Self::BYTES) };
             let none = _mm256_setzero_ps();
             return [[half(0), none], [if Self::MINIMA { half(2) } else { none }, none]];
         }
-        // SAFETY: so many blocks there are.
+        // SAFETY: the caller guarantees this many blocks.
         let blocks = unsafe { std::slice::from_raw_parts(blocks, Chunk::bytes::<Self>()) };
         // SAFETY: two vectors of eight values.
         numbers::<Self, { 2 * GROUPS }>(blocks).map(|numbers| unsafe {
@@ -91,29 +91,29 @@ pub(in crate::backend::cpu::kernel) trait Unpack: Format + Sized {
     }
 }
 
-/// The halves at `first` and after each `stride` bytes from there.
+/// The float16 values at `first` and after each further `stride` bytes.
 ///
 /// # Safety
-/// As for [`words`].
+/// The conditions of [`words`].
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 unsafe fn halves(first: *const u8, stride: usize) -> __m256 {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let words = unsafe { words(first, stride) };
     let (low, high) = (_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
     _mm256_cvtph_ps(_mm_packus_epi32(low, high))
 }
 
-/// The two bytes at `first` and after each `stride` bytes from there, one pair a lane: each loaded as part of a vector that
-/// has it in that lane, for loading them one by one takes a shuffle each.
+/// The two bytes at `first` and after each further `stride` bytes, one pair per lane. Each pair is loaded as part of a
+/// vector that already has it in its lane, because single loads would take one shuffle each.
 ///
 /// # Safety
-/// There are eight strides of `stride` ≥ 18 bytes, of which the first begins up to four bytes before `first`.
+/// There are eight strides of `stride` ≥ 18 bytes. The first of them begins up to four bytes before `first`.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(in crate::backend::cpu::kernel) unsafe fn words(first: *const u8, stride: usize) -> __m256i {
-    // SAFETY: vector i begins so that its lane i is at i strides after `first`; the one that ends last ends 4 bytes into the
-    // eighth of them.
+    // SAFETY: vector i begins so that its lane i is i strides after `first`. The vector with the last end ends 4 bytes
+    // into the eighth stride.
     let at = |i: usize| unsafe { _mm256_loadu_si256(first.add(i * (stride - 4)).cast()) };
     let mut words = at(0);
     words = _mm256_blend_epi32::<0b0000_0010>(words, at(1));
@@ -126,24 +126,24 @@ pub(in crate::backend::cpu::kernel) unsafe fn words(first: *const u8, stride: us
     _mm256_and_si256(words, _mm256_set1_epi32(0xffff))
 }
 
-/// The half at the first two bytes, in every lane.
+/// The float16 value in the first two bytes, in every lane.
 ///
 /// # Safety
-/// There are so many bytes.
+/// There are two bytes.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 unsafe fn half(bytes: *const u8) -> __m256 {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     _mm256_cvtph_ps(_mm_set1_epi16(unsafe { bytes.cast::<i16>().read_unaligned() }))
 }
 
-/// Of 16 numbers of runs of 16 values those of the first run of each group, and those of the second.
+/// Separates 16 numbers of runs of 16 values: those of the first run of each group, and those of the second.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn first_and_second([low, high]: [__m256; 2]) -> [__m256; 2] {
     let order =
         |numbers: __m256| _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(_mm256_castps_pd(numbers)));
-    // Within each 128 bits: of the low ones, then of the high ones.
+    // Within each 128-bit part: first the low numbers, then the high ones.
     [
         order(_mm256_shuffle_ps::<0b10_00_10_00>(low, high)),
         order(_mm256_shuffle_ps::<0b11_01_11_01>(low, high)),
@@ -153,26 +153,26 @@ fn first_and_second([low, high]: [__m256; 2]) -> [__m256; 2] {
 /// The low four bits of 16 bytes, and then the high four.
 ///
 /// # Safety
-/// There are so many bytes.
+/// There are 16 bytes.
 #[target_feature(enable = "avx2")]
 #[inline]
 unsafe fn nibbles(bytes: *const u8) -> __m256i {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let twice = unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(bytes.cast())) };
     let shifted = _mm256_srlv_epi64(twice, _mm256_setr_epi64x(0, 0, 4, 4));
     _mm256_and_si256(shifted, _mm256_set1_epi8(15))
 }
 
-/// `codes` with a fifth bit: that of value j is bit j of the u32 at `fifths`.
+/// `codes` with a fifth bit. The fifth bit of value j is bit j of the u32 at `fifths`.
 ///
 /// # Safety
-/// It has four bytes.
+/// `fifths` has four bytes.
 #[target_feature(enable = "avx2")]
 #[inline]
 unsafe fn with_fifths(codes: __m256i, fifths: *const u8) -> __m256i {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let all = _mm256_set1_epi32(unsafe { fifths.cast::<i32>().read_unaligned() });
-    // Every byte of it for eight values, then the bit of each.
+    // Each of its bytes is repeated for eight values; then the bit of each value is selected.
     let order = _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
     let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64.cast_signed());
     let bits = _mm256_and_si256(_mm256_shuffle_epi8(all, order), bit);
@@ -180,16 +180,16 @@ unsafe fn with_fifths(codes: __m256i, fifths: *const u8) -> __m256i {
     _mm256_or_si256(codes, fifth)
 }
 
-/// 32 bytes, of each only the bits of `mask` after bit `from` was moved to bit `to`.
+/// 32 bytes: bit `from` of each is shifted to bit `to`, and the bits outside `mask` are cleared.
 ///
 /// # Safety
-/// There are so many bytes.
+/// There are 32 bytes.
 #[target_feature(enable = "avx2")]
 #[inline]
 unsafe fn bits(bytes: *const u8, from: usize, to: usize, mask: i8) -> __m256i {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let bytes = unsafe { _mm256_loadu_si256(bytes.cast()) };
-    // One of the counts is 0. What comes from a neighbour, the mask takes away.
+    // One of the two counts is 0. The mask clears bits that come from a neighbouring byte.
     let right = _mm256_srl_epi64(bytes, _mm_cvtsi64_si128(from.saturating_sub(to) as i64));
     let moved = _mm256_sll_epi64(right, _mm_cvtsi64_si128(to.saturating_sub(from) as i64));
     _mm256_and_si256(moved, _mm256_set1_epi8(mask))
@@ -198,20 +198,20 @@ unsafe fn bits(bytes: *const u8, from: usize, to: usize, mask: i8) -> __m256i {
 /// [`Unpack::numbers`] of a block of `Q4_K` or `Q5_K`.
 ///
 /// # Safety
-/// There is one.
+/// `block` points at one block.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 unsafe fn six_bit_numbers(block: *const u8) -> [[__m256; 2]; 2] {
     let none = _mm256_setzero_ps();
     let float = |bytes: u64| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes.cast_signed())));
-    // SAFETY: a block begins with two halves and the twelve bytes.
+    // SAFETY: a block begins with two float16 values and twelve bytes.
     let (d, e, (s, m)) =
         unsafe { (half(block), half(block.add(2)), six_bits(std::slice::from_raw_parts(block.add(4), 12))) };
     let minima = _mm256_xor_ps(_mm256_mul_ps(e, float(m)), _mm256_set1_ps(-0.0));
     [[_mm256_mul_ps(d, float(s)), none], [minima, none]]
 }
 
-/// Implements [`Unpack`] for a format: its codes, and its scales and minima where the general way is slow.
+/// Implements [`Unpack`] for a format: its codes, and its scales and minima if the default implementation is slow.
 macro_rules! unpack {
     ($format:ty, |$block:ident, $part:pat_param| $codes:expr $(, |$blocks:ident| $numbers:expr)?) => {
         impl Unpack for $format {
@@ -225,7 +225,7 @@ macro_rules! unpack {
                 #[target_feature(enable = "avx2,fma,f16c")]
                 #[inline]
                 unsafe fn numbers($blocks: *const u8) -> [[__m256; 2]; 2] {
-                    // SAFETY: there is a block.
+                    // SAFETY: the caller guarantees a block.
                     unsafe { $numbers }
                 }
             )?

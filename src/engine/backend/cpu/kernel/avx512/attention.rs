@@ -1,5 +1,5 @@
-//! Attention's loops. Where several queries read the same keys, a vector holds one component of 16 keys; otherwise it holds
-//! 16 components of one.
+//! The loops of attention. If several queries read the same keys, a vector holds one component of 16 keys; otherwise it
+//! holds 16 components of one key.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -10,10 +10,10 @@ use crate::backend::cpu::kernel::Aligned;
 use llama_trace_core::ops;
 use llama_trace_core::ops::matmul::{LANES, STRETCH};
 
-/// The width of the narrowest heads that there are in practice: two of their keys are one vector.
+/// The width of the narrowest heads in practice. Two of their keys fill one vector.
 const HALF: usize = LANES / 2;
 
-/// [`ops::attention::qk`]: 16 keys at a time, whose 16 sums are reduced together.
+/// [`ops::attention::qk`] for 16 keys at a time; their 16 sums are reduced together.
 pub(in super::super) fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     fn inner(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
@@ -29,17 +29,17 @@ pub(in super::super) fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut
             }
         }
     }
-    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    // SAFETY: a `Kernel` for AVX-512 exists only if the processor has these features.
     unsafe { inner(query, keys, stride, out) }
 }
 
-/// [`qk`] of up to 16 keys, of 16 where they are `WHOLE`.
+/// [`qk`] of up to 16 keys, or of exactly 16 if `WHOLE`.
 #[target_feature(enable = "avx512f,avx512dq")]
 #[inline]
 fn of_block<const WHOLE: bool>(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
     let (width, last) = (query.len(), if WHOLE { LANES - 1 } else { out.len() - 1 });
     let (keys, of_keys) = (&keys[..last * stride + width], mask(out.len()));
-    // Keys that are not there are the last one again.
+    // Missing keys are replaced by the last one.
     let of_key = |key: usize| keys.as_ptr().wrapping_add(stride * if WHOLE { key } else { key.min(last) });
     if width == HALF {
         // SAFETY: the query and each of the keys have 8 values.
@@ -48,7 +48,7 @@ fn of_block<const WHOLE: bool>(query: &[f32], keys: &[f32], stride: usize, out: 
             std::array::from_fn(|i| {
                 let pair = _mm512_castps256_ps512(_mm256_loadu_ps(of_key(2 * i)));
                 let pair = _mm512_insertf32x8::<1>(pair, _mm256_loadu_ps(of_key(2 * i + 1)));
-                // From 0, as the sums of whole vectors begin: −0 becomes 0.
+                // Starts from 0, like the sums of whole vectors, so −0 becomes 0.
                 _mm512_fmadd_ps(x, pair, _mm512_setzero_ps())
             })
         };
@@ -58,8 +58,7 @@ fn of_block<const WHOLE: bool>(query: &[f32], keys: &[f32], stride: usize, out: 
     let mut sums = [_mm512_setzero_ps(); LANES];
     for at in (0..width).step_by(LANES) {
         let mask = mask(width - at);
-        // SAFETY: the mask keeps each load inside `query` and inside the row of its key, of which the last one ends where
-        // `keys` does.
+        // SAFETY: the mask keeps each load inside `query` and inside the row of its key. The last row ends with `keys`.
         unsafe {
             let x = _mm512_maskz_loadu_ps(mask, query.as_ptr().add(at));
             for (key, sum) in sums.iter_mut().enumerate() {
@@ -71,7 +70,7 @@ fn of_block<const WHOLE: bool>(query: &[f32], keys: &[f32], stride: usize, out: 
     unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), of_keys, reduce_16(sums)) };
 }
 
-/// Vectors of 16 keys that one query takes at once, where it takes the most.
+/// The maximum number of vectors of 16 keys that one query multiplies at once.
 const VECTORS: usize = 4;
 
 /// Packs `count` keys of `width` components as (16 keys, component, key) for [`qk_packed`].
@@ -101,12 +100,12 @@ pub(in super::super) fn pack_keys(
         }
     }
     packed.resize(count.next_multiple_of(VECTORS * LANES) / LANES * width, bytemuck::Zeroable::zeroed());
-    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    // SAFETY: a `Kernel` for AVX-512 exists only if the processor has these features.
     unsafe { inner(keys, stride, count, width, packed) }
 }
 
-/// [`ops::attention::qk`] of several queries, one after the other, of `width` components, with those of the packed keys
-/// that are in `part`: `out` begins with the first of these, and with that many values after it for the next query.
+/// [`ops::attention::qk`] of consecutive queries of `width` components with the packed keys in `part`. `out` begins at
+/// the first of these keys; its second element is the stride from one query to the next.
 pub(in super::super) fn qk_packed(
     queries: &[f32],
     width: usize,
@@ -134,11 +133,11 @@ pub(in super::super) fn qk_packed(
             }
         }
     }
-    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    // SAFETY: a `Kernel` for AVX-512 exists only if the processor has these features.
     unsafe { inner(queries, width, packed, part, out, stride) }
 }
 
-/// Q queries with V vectors of keys at a time.
+/// Multiplies Q queries with V vectors of keys at a time.
 #[target_feature(enable = "avx512f,avx512dq")]
 #[inline]
 fn tiles<const Q: usize, const V: usize>(
@@ -153,13 +152,13 @@ fn tiles<const Q: usize, const V: usize>(
         queries.iter().all(|query| query.len() == width) && out.iter().all(|out| out.len() >= part.len())
     );
     for first in (part.start / step * step..part.end).step_by(step) {
-        // SAFETY: there are V blocks from here on, as was just checked: `first` is below the part's end.
+        // SAFETY: the assertion checks that V blocks follow from here on: `first` is below the part's end.
         let sums = unsafe { sums::<Q, V>(queries, &packed[first / LANES * width..]) };
         for (sums, out) in sums.into_iter().zip(&mut out) {
             for (v, sums) in sums.into_iter().enumerate() {
                 let first = first + v * LANES;
                 let wanted = mask(part.end.saturating_sub(first)) & !mask(part.start.saturating_sub(first));
-                // SAFETY: `out` begins with the part's first key, and the mask keeps the store to the part's.
+                // SAFETY: `out` begins with the part's first key, and the mask keeps the store to the keys of the part.
                 unsafe {
                     let to = out.as_mut_ptr().wrapping_sub(part.start).wrapping_add(first);
                     _mm512_mask_storeu_ps(to, wanted, sums);
@@ -169,11 +168,11 @@ fn tiles<const Q: usize, const V: usize>(
     }
 }
 
-/// The products of Q queries with V vectors of keys, summed as [`ops::matmul::dot`] sums: the partial sums of the
-/// components that leave the same remainder when divided by 16, then these by halves.
+/// The products of Q queries with V vectors of keys, summed like [`ops::matmul::dot`]: first the partial sums of the
+/// components with the same remainder modulo 16, then these by halves.
 ///
 /// # Safety
-/// `blocks` has V blocks of as many components as each query has.
+/// `blocks` has V blocks, each with as many components as a query.
 #[target_feature(enable = "avx512f")]
 #[inline]
 unsafe fn sums<const Q: usize, const V: usize>(queries: [&[f32]; Q], blocks: &[Aligned]) -> [[__m512; V]; Q] {
@@ -181,7 +180,7 @@ unsafe fn sums<const Q: usize, const V: usize>(queries: [&[f32]; Q], blocks: &[A
     let partial = |remainder: usize| {
         let mut sums = [[_mm512_setzero_ps(); V]; Q];
         for c in (remainder..width).step_by(LANES) {
-            // SAFETY: the component is one of the queries' and of each block's.
+            // SAFETY: every query and every block has this component.
             unsafe {
                 let mut keys = [_mm512_setzero_ps(); V];
                 for (v, keys) in keys.iter_mut().enumerate() {
@@ -211,8 +210,8 @@ unsafe fn sums<const Q: usize, const V: usize>(queries: [&[f32]; Q], blocks: &[A
     add(of_8(0), of_8(1))
 }
 
-/// [`ops::attention::mix`] of several rows of `count` weights, which begin `apart` of one another, with the values of as
-/// many keys: `out` has the rows of `width` components one after the other.
+/// [`ops::attention::mix`] of several rows of `count` weights with the values of as many keys. `apart` is the distance
+/// between the starts of the rows. `out` holds consecutive rows of `width` components.
 pub(in super::super) fn mix(
     weights: &[f32],
     (count, apart): (usize, usize),
@@ -231,7 +230,7 @@ pub(in super::super) fn mix(
             _ => 1,
         };
         let out = rest.split_off_mut(..at_once * width).unwrap_or_default();
-        // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+        // SAFETY: a `Kernel` for AVX-512 exists only if the processor has these features.
         unsafe {
             match at_once {
                 4 => rows::<4, 4>(std::array::from_fn(weights), values, stride, out),
@@ -243,7 +242,7 @@ pub(in super::super) fn mix(
     }
 }
 
-/// Q rows, up to V vectors of components at a time, whose sums are in registers.
+/// Q rows, up to V vectors of components at a time; their sums are in registers.
 #[target_feature(enable = "avx512f")]
 fn rows<const Q: usize, const V: usize>(
     weights: [&[f32]; Q],
@@ -261,7 +260,7 @@ fn rows<const Q: usize, const V: usize>(
     }
 }
 
-/// V vectors of components from `at` on; returns how many components these are.
+/// Computes V vectors of components from `at` on. Returns the number of components.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn columns<const Q: usize, const V: usize>(
@@ -275,11 +274,11 @@ fn columns<const Q: usize, const V: usize>(
     assert!(out.len() == Q * width && at + (V - 1) * LANES < width);
     assert!(weights.iter().all(|weights| weights.len() == count));
     assert!(count == 0 || values.len() >= (count - 1) * stride + width);
-    // The last of them may not be full.
+    // The last vector may not be full.
     let last = mask(width - at - (V - 1) * LANES);
     let mask = |v: usize| if v == V - 1 { last } else { !0 };
-    // SAFETY: the masks keep loads and stores inside the rows of `out` and inside the value of each key, the last of which
-    // is inside `values`, as was just checked; each row of weights has one for every key.
+    // SAFETY: the masks keep loads and stores inside the rows of `out` and inside the value of each key. The assertion
+    // checks that the last value is inside `values`. Each row of weights has one weight for every key.
     unsafe {
         let mut sums = [[_mm512_setzero_ps(); V]; Q];
         for (q, sums) in sums.iter_mut().enumerate() {

@@ -1,5 +1,5 @@
-//! Products with few rows of activations: a weight is read once, widened in registers, and multiplied with all tokens at
-//! hand.
+//! Products with few rows of activations. Each weight is read once, widened in registers, and multiplied with all
+//! tokens in registers.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -9,17 +9,18 @@ use super::{mask, prefetch, prefetch_far, prefetch_near, reduce, reduce_16};
 use llama_trace_core::ops::matmul::{LANES, STRETCH};
 use llama_trace_core::tensor::Dtype;
 
-/// For rows up to this long, 16 sums are made at a time and their lanes added up together: one by one, that would take
-/// as long as making them.
+/// For rows up to this long, 16 sums are computed at a time and reduced together. Reducing them one by one would take
+/// as long as computing them.
 const SHORT: usize = 512;
 
-/// Bytes by which weights are asked for early where they are read as they lie.
+/// The prefetch distance in bytes for weights that are read in address order.
 const AHEAD: usize = 8192;
 
-/// See [`super::super::Isa::dots`]; for number types in which every value stands for itself. One token reads up to
+/// See [`super::super::Isa::dots`]. Only for number types whose values need no scale. With one token, it reads up to
 /// `streams` rows side by side.
 pub(in super::super) fn dots(x: Spaced<'_>, w: Rows<'_>, streams: usize, out: &mut [&mut [f32]]) {
-    // So many tokens and rows at once that the sums fill the registers, and a row is widened once for them.
+    // The numbers of tokens and rows are chosen so that the sums fill the registers and a row is widened once for all
+    // of them.
     let (mut x, mut out) = (x, out);
     let most = if w.inputs > SHORT { 8 } else { 4 };
     while !out.is_empty() {
@@ -50,7 +51,7 @@ fn dots_of_short(x: Spaced<'_>, w: Rows<'_>, out: &mut [&mut [f32]]) {
     let (blocks, rest) = out.as_chunks_mut::<LANES>();
     let (rows, rows_left) = w.bytes.split_at(blocks.len() * LANES * length);
     for (out, rows) in blocks.iter_mut().zip(rows.chunks_exact(LANES * length)) {
-        // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+        // SAFETY: a `Kernel` for AVX-512 exists only if the processor has these features.
         *out = unsafe {
             match w.dtype {
                 Dtype::F32 => short_f32(first, rows),
@@ -86,9 +87,9 @@ fn dots_of_tokens<const T: usize, const R: usize>(x: Spaced<'_>, w: Rows<'_>, ou
     }
 }
 
-/// The dot products of the first T tokens with `rows`, some R rows of `w`.
+/// The dot products of the first T tokens with `rows`, R rows of `w`.
 fn products<const T: usize, const R: usize>(x: Spaced<'_>, w: Rows<'_>, rows: &[u8]) -> [[f32; T]; R] {
-    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    // SAFETY: a `Kernel` for AVX-512 exists only if the processor has these features.
     unsafe {
         match w.dtype {
             Dtype::F32 => dots_f32(x, rows),
@@ -101,16 +102,16 @@ fn products<const T: usize, const R: usize>(x: Spaced<'_>, w: Rows<'_>, rows: &[
 
 macro_rules! dots_of {
     ($name:ident, $short:ident, $size:literal, |$pointer:ident, $mask:ident| $load:expr, $line:expr) => {
-        /// The dot products of the first T rows of activations with R rows of as many weights.
+        /// The dot products of the first T rows of activations with R rows of weights of the same length.
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
         fn $name<const T: usize, const R: usize>(x: Spaced<'_>, rows: &[u8]) -> [[f32; T]; R] {
-            /// Weights in a line of the cache.
+            /// The number of weights in a cache line.
             const LINE: usize = 64 / $size;
             let (inputs, x_row, length) = (x.width, x.stride(), x.width * $size);
             assert!(x.values.len() >= T * x_row && rows.len() == R * length);
             let step = |mut sums: [[__m512; T]; R], x: *const f32, w: *const u8, lanes: u64| {
-                // SAFETY: masked loads touch only lanes below the end of a row; `x` and `w` point into the first of T and of R
-                // rows, which follow one another, as was just checked.
+                // SAFETY: masked loads touch only lanes below the end of a row. `x` and `w` point into the first of T
+                // and of R consecutive rows; the assertion checks that these are there.
                 unsafe {
                     let mut weights = [[_mm512_setzero_ps(); LINE / LANES]; R];
                     for row in 0..R {
@@ -142,15 +143,15 @@ macro_rules! dots_of {
                 let count = STRETCH.min(inputs - start);
                 let mut sums = [[_mm512_setzero_ps(); T]; R];
                 let (mut x, mut w) = (x.values[start..].as_ptr(), rows[start * $size..].as_ptr());
-                // Of rows side by side, the processor does not read enough ahead: the next ones are asked for in the
-                // order in which they lie.
+                // For rows side by side, the hardware prefetcher does not read far enough ahead. The next rows are
+                // prefetched in address order.
                 let mut ahead = rows.as_ptr().wrapping_add(rows.len() + R * start * $size);
                 for _ in 0..count / LINE {
                     if (T, R) == (1, 1) {
                         prefetch_near(w.wrapping_add(AHEAD));
                     } else {
                         for _ in 0..R {
-                            // Four side by side are what Cascade Lake was measured with.
+                            // Four rows side by side were measured on Cascade Lake.
                             let ask = if (T, R) == (1, 4) { prefetch_near } else { prefetch_far };
                             ask(ahead);
                             ahead = ahead.wrapping_add(64);
@@ -170,8 +171,8 @@ macro_rules! dots_of {
             out
         }
 
-        /// The dot products of no more than a stretch of activations with 16 rows of as many weights, which follow one
-        /// another: their sums are reduced together.
+        /// The dot products of at most one stretch of activations with 16 consecutive rows of weights of the same
+        /// length. Their sums are reduced together.
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
         fn $short(x: &[f32], rows: &[u8]) -> [f32; LANES] {
             let inputs = x.len();
@@ -182,7 +183,7 @@ macro_rules! dots_of {
                     // SAFETY: masked loads touch only lanes below `inputs - at`; `x` and `row` have `inputs` values.
                     unsafe {
                         let $pointer = row.as_ptr().add(at * $size);
-                        // Once a line of the cache.
+                        // Once per cache line.
                         if at * $size % 64 == 0 {
                             prefetch($pointer);
                         }
@@ -226,14 +227,14 @@ dots_of!(
     short_bf16,
     2,
     |pointer, mask| {
-        // The upper half of a float32 is a bfloat16.
+        // A bfloat16 is the upper half of a float32.
         let halves = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, pointer.cast()));
         _mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves))
     },
     [widen_bf16::<0>(pointer), widen_bf16::<1>(pointer)]
 );
 
-/// Of each half of a line: number i / 2 goes to place i.
+/// For each half of a line: value i / 2 goes to position i.
 const PLACES: [[i16; 2 * LANES]; 2] = {
     let mut places = [[0; 2 * LANES]; 2];
     let mut i = 0;
@@ -245,18 +246,18 @@ const PLACES: [[i16; 2 * LANES]; 2] = {
     places
 };
 
-/// Half HALF of a line of bfloat16, each of which is the upper half of its float32.
+/// Widens half HALF of a line of bfloat16 values. Each value becomes the upper half of its float32.
 ///
 /// # Safety
-/// `line` points at 32 numbers.
+/// `line` points at 32 values.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn widen_bf16<const HALF: usize>(line: *const u8) -> __m512 {
     const UPPER: __mmask32 = 0xaaaa_aaaa;
     let upper: __m512;
-    // One instruction for the load, the move and the zeros: the fewer wait for memory, the further the processor reads
-    // ahead. Its intrinsic becomes three.
-    // SAFETY: reads the 64 bytes at `line`, and 32 numbers of 16 bits.
+    // One instruction loads, moves and sets the zeros. The fewer instructions wait for memory, the further the
+    // processor reads ahead. The intrinsic compiles to three.
+    // SAFETY: reads the 64 bytes at `line`, and 32 values of 16 bits.
     unsafe {
         std::arch::asm!(
             "vpermw {upper}{{{mask}}}{{z}}, {places}, [{line}]",

@@ -1,5 +1,5 @@
-//! e^x of 16 values at a time, and what is made of it: softmax and SiLU. By the operations of [`ops::exp`], and summed in the
-//! order of [`ops::softmax`].
+//! e^x of 16 values at a time, and the functions built on it: softmax and SiLU. They use the operations of [`ops::exp`]
+//! and the summation order of [`ops::softmax`].
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -15,7 +15,7 @@ use llama_trace_core::ops::matmul::LANES;
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn exp(x: __m512) -> __m512 {
-    // What is not a number stays none: these give their second operand then.
+    // NaN stays NaN: with NaN these instructions return their second operand.
     let x = _mm512_min_ps(_mm512_set1_ps(LARGEST), _mm512_max_ps(_mm512_set1_ps(SMALLEST), x));
     let shifted = _mm512_fmadd_ps(x, _mm512_set1_ps(LOG2_E), _mm512_set1_ps(ROUND));
     let n = _mm512_sub_ps(shifted, _mm512_set1_ps(ROUND));
@@ -46,7 +46,7 @@ pub(in super::super) fn softmax(row: &mut [f32]) {
         for at in (0..count).step_by(LANES) {
             // SAFETY: the mask keeps the load inside the row.
             let x = unsafe { _mm512_mask_loadu_ps(least, mask(count - at), row.add(at)) };
-            // What is not a number is no largest one.
+            // NaN is never the maximum.
             max = _mm512_max_ps(x, max);
         }
         let max = _mm512_set1_ps(_mm512_reduce_max_ps(max));
@@ -70,7 +70,7 @@ pub(in super::super) fn softmax(row: &mut [f32]) {
             }
         }
     }
-    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    // SAFETY: a `Kernel` for AVX-512 exists only if the processor has these features.
     unsafe { inner(row) }
 }
 
@@ -92,6 +92,6 @@ pub(in super::super) fn silu(gate: &[f32], out: &mut [f32]) {
             }
         }
     }
-    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    // SAFETY: a `Kernel` for AVX-512 exists only if the processor has these features.
     unsafe { inner(gate, out) }
 }

@@ -1,4 +1,4 @@
-//! The register tile of products with many rows of activations, and the transposing of weights for it.
+//! The register tile of products with many rows of activations, and the transposition of weights for it.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -21,7 +21,7 @@ impl gemm::Tile for Tile {
     }
 
     fn sum(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
-        // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+        // SAFETY: a `Kernel` for AVX-512 exists only if the processor has these features.
         unsafe {
             match sums.len() / Self::ROWS {
                 1 => sum::<1>(x, w, earlier, sums),
@@ -42,20 +42,20 @@ impl gemm::Tile for Tile {
     }
 }
 
-/// Vectors of weight rows in a tile.
+/// The number of vectors of weight rows in a tile.
 const VECTORS: usize = <Tile as gemm::Tile>::ROWS / LANES;
 
-/// Activations by which [`sum`] asks for more before they are needed.
+/// The prefetch distance of [`sum`] for activations, in values.
 const X_AHEAD: usize = 1024;
 
-/// See [`gemm::Tile::sum`]; for T tokens.
+/// See [`gemm::Tile::sum`], for T tokens.
 #[target_feature(enable = "avx512f")]
 fn sum<const T: usize>(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) {
     let (steps, size) = (x.len() / T, T * VECTORS * LANES);
     assert!(w.len() == steps * VECTORS * LANES && sums.len() == size);
     let mut tile = [[_mm512_setzero_ps(); VECTORS]; T];
     let (mut x, mut w, sums) = (x.as_ptr(), w.as_ptr(), sums.as_mut_ptr());
-    // SAFETY: the lengths were just checked: `sums` and each of `earlier` hold T·VECTORS vectors, and each step
+    // SAFETY: the assertion checks the lengths. `sums` and each of `earlier` hold T·VECTORS vectors, and each step
     // reads T values of `x` and VECTORS vectors of `w`.
     unsafe {
         let mut step = |x: *const f32, w: *const f32| {
@@ -70,10 +70,10 @@ fn sum<const T: usize>(x: &[f32], w: &[f32], earlier: &[f32], sums: &mut [f32]) 
                 }
             }
         };
-        // Two steps read one line of the activations at most.
+        // Two steps read at most one cache line of the activations.
         for _ in 0..steps / 2 {
-            // The next tile's follow, in a level of the cache from which the processor does not read ahead by
-            // itself past a page.
+            // The next tile's activations follow. They are in a cache level from which the hardware prefetcher does not
+            // read past a page.
             _mm_prefetch::<_MM_HINT_T0>(x.wrapping_add(X_AHEAD).cast());
             step(x, w);
             step(x.add(T), w.add(VECTORS * LANES));
@@ -105,7 +105,7 @@ fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], pa
     fn inner(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], panel: &mut [f32]) {
         let stride = gemm::panel_stride(inputs.len(), VECTORS * LANES);
         assert!(panel.len() == LANES * stride && scratch.len() >= LANES * gemm::BLOCK);
-        // Where the vector of 16 rows goes that `input` and `v` name.
+        // The position of the vector of 16 rows for `input` and `v`.
         let at = |input: usize, v: usize| {
             let input = input - inputs.start;
             input % LANES * stride + (input / LANES * VECTORS + v) * LANES
@@ -116,11 +116,11 @@ fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], pa
             if w.dtype == Dtype::BF16 && rows.end <= w.count() {
                 let rows: [&[u8]; LANES] = std::array::from_fn(|row| w.row(rows.start + row));
                 assert!(rows.iter().all(|row| row.len() == 2 * w.inputs));
-                // Values of a panel from one step to the next.
+                // The distance in a panel from one step to the next, in values.
                 const STEP: usize = VECTORS * LANES;
                 let odd = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
                 while done + 2 * LANES <= inputs.end {
-                    // SAFETY: each row was just checked to have 32 values from `done` on; `panel` has 16 parts of
+                    // SAFETY: the assertion checks that each row has 32 values from `done` on. `panel` has 16 parts of
                     // `stride` values, each of which holds VECTORS vectors for every 16 inputs.
                     unsafe {
                         let pairs = |row: usize| _mm512_loadu_ps(rows[row].as_ptr().add(2 * done).cast());
@@ -128,7 +128,7 @@ fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], pa
                         let (low, high) = pairs.split_at(LANES / 2);
                         let mut to = panel.as_mut_ptr().add(at(done, v));
                         for (low, high) in low.iter().zip(high) {
-                            // The upper half of a float32 is a bfloat16.
+                            // A bfloat16 is the upper half of a float32.
                             let [low, high] = [low, high].map(|pairs| _mm512_castps_si512(*pairs));
                             _mm512_storeu_si512(to.cast(), _mm512_slli_epi32::<16>(low));
                             _mm512_storeu_si512(to.add(STEP).cast(), _mm512_slli_epi32::<16>(high));
@@ -167,7 +167,7 @@ fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], pa
                     }
                 }
                 for step in (0..block.len()).step_by(LANES) {
-                    // SAFETY: `scratch` has 16 rows of BLOCK values, of which 16 from each step on are read; for
+                    // SAFETY: `scratch` has 16 rows of BLOCK values, and 16 values from each step on are read. For
                     // `panel`, see above.
                     unsafe {
                         let row = |row: usize| scratch.as_ptr().add(row * gemm::BLOCK + step);
@@ -180,7 +180,7 @@ fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], pa
             }
         }
     }
-    // SAFETY: a `Kernel` for AVX-512 exists only where the processor has these features.
+    // SAFETY: a `Kernel` for AVX-512 exists only if the processor has these features.
     unsafe { inner(w, first, inputs, scratch, panel) }
 }
 
@@ -188,7 +188,7 @@ fn pack(w: Rows<'_>, first: usize, inputs: Range<usize>, scratch: &mut [f32], pa
 #[target_feature(enable = "avx512f")]
 pub(in super::super) fn transpose(rows: [__m512; LANES]) -> [__m512; LANES] {
     let zero = _mm512_setzero_ps();
-    // Within each 128 bits: columns of four neighbouring rows.
+    // Within each 128-bit part: columns of four adjacent rows.
     let mut fours = [zero; LANES];
     for i in (0..LANES).step_by(4) {
         let pair = |a, b| {

@@ -1,5 +1,5 @@
-//! Instructions carried out one at a time in the handler of the signal that they cause. The encodings and what the
-//! instructions do: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2.
+//! Emulates instructions one at a time in the handler of the signal that they raise. Source for the encodings and the
+//! operations: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -8,10 +8,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, mem, ptr};
 
-/// Set in the process that emulates.
+/// The environment variable of the process that emulates.
 pub(in crate::backend::cpu::kernel) const WANTED: &str = "LLAMA_TRACE_TEST_EMULATES";
 
-/// Instructions that were carried out: of AMX, and of AVX-VNNI.
+/// The numbers of emulated AMX and AVX-VNNI instructions.
 pub(in crate::backend::cpu::kernel) static DONE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// See [`super::on`].
@@ -20,7 +20,7 @@ pub(super) fn on() -> bool {
     *ON.get_or_init(|| {
         let wanted = env::var_os(WANTED).is_some() && is_x86_feature_detected!("avx2");
         if wanted {
-            // SAFETY: the handler is a function for a signal with information, and the rest of the structure may be zeros.
+            // SAFETY: the handler has the signature for SA_SIGINFO, and the rest of the structure may be zeros.
             unsafe {
                 let mut action: libc::sigaction = mem::zeroed();
                 action.sa_sigaction = handler as *const () as usize;
@@ -32,7 +32,7 @@ pub(super) fn on() -> bool {
     })
 }
 
-/// The eight tiles of a thread: how many rows of how many bytes, and the bytes, 64 apart.
+/// The eight tiles of a thread: for each its number of rows, bytes per row, and the rows, 64 bytes apart.
 struct Tiles {
     rows: [usize; 8],
     bytes: [usize; 8],
@@ -44,31 +44,32 @@ thread_local! {
         const { UnsafeCell::new(Tiles { rows: [0; 8], bytes: [0; 8], values: [[0; 1024]; 8] }) };
 }
 
-/// Carries out the instruction that the processor refused, and goes on after it.
+/// Emulates the instruction that raised the signal and continues after it.
 unsafe extern "C" fn handler(_signal: i32, _information: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the system hands a handler of this kind the state of the thread that was interrupted.
+    // SAFETY: the system passes the state of the interrupted thread to a handler of this kind.
     let state = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
     let code = state.gregs[libc::REG_RIP as usize] as *const u8;
-    // SAFETY: the instruction is in memory; those that are carried out have five bytes or more, and another that ends the
-    // last page of the program is not among ours.
+    // SAFETY: the instruction is in memory, and emulated instructions have at least five bytes. Another instruction,
+    // which could end with the program's last page, is not in our code.
     let Some(length) = (unsafe { carry_out(code, state) }) else {
-        // SAFETY: the instruction is met again, and is the fault that it is.
+        // SAFETY: the instruction runs again and then raises the default fault.
         unsafe { libc::signal(libc::SIGILL, libc::SIG_DFL) };
         return;
     };
     state.gregs[libc::REG_RIP as usize] += length as i64;
 }
 
-/// The number of bytes of the instruction at `code`, once it is carried out.
+/// Emulates the instruction at `code` and returns its length in bytes.
 ///
 /// # Safety
-/// It is what the thread with this state was about to do.
+/// It must be the next instruction of the thread with this state.
 unsafe fn carry_out(code: *const u8, state: &mut libc::mcontext_t) -> Option<usize> {
-    // SAFETY: as the caller says; what is read of the state is where the system's description of it says; loads and stores
-    // are those of the instruction. No other code of this thread runs meanwhile, so that its tiles are borrowed once.
+    // SAFETY: the caller guarantees the instruction. The state is read at the places that the system's definition
+    // gives. Loads and stores are those of the instruction. No other code of this thread runs meanwhile, so its tiles
+    // are borrowed only once.
     unsafe {
         let [escape, map, fields, operation, operands] = code.cast::<[u8; 5]>().read_unaligned();
-        // A VEX prefix of three bytes, of the map 0F38, without W.
+        // A three-byte VEX prefix, map 0F38, without W.
         if escape != 0xc4 || map & 0x1f != 2 || fields & 0x80 != 0 {
             return None;
         }
@@ -151,7 +152,7 @@ unsafe fn carry_out(code: *const u8, state: &mut libc::mcontext_t) -> Option<usi
 type Step = [[u8; 4]; 2];
 
 impl Tiles {
-    /// Adds to each four bytes of tile `sums` what `add` makes of the row of `x` and the column of `w`.
+    /// Updates every four bytes of tile `sums` with `add`, applied to the row of `x` and the column of `w`.
     fn multiply(&mut self, sums: usize, x: usize, w: usize, add: impl Fn([u8; 4], &[Step]) -> [u8; 4]) {
         assert!(self.rows[sums] == self.rows[x] && self.bytes[sums] == self.bytes[w]);
         assert!(self.bytes[x] / 4 == self.rows[w] && sums != x && sums != w && x != w);
@@ -173,7 +174,7 @@ impl Tiles {
     }
 }
 
-/// Two sums, of the even products and of the odd ones, which are added to each other and then to `sum`.
+/// Computes the sum of the even products and the sum of the odd ones. They are added to each other and then to `sum`.
 fn pairs_of_bf16(sum: [u8; 4], steps: &[Step]) -> [u8; 4] {
     let [even, odd] = steps.iter().fold([0.0_f32; 2], |[even, odd], step| {
         let [x, w] =
@@ -190,14 +191,14 @@ fn fours_of_int8(sum: [u8; 4], steps: &[Step]) -> [u8; 4] {
     i32::from_le_bytes(sum).wrapping_add(steps.iter().map(product).sum()).to_le_bytes()
 }
 
-/// A vector register of 256 bits in the state that the system saved: the lower half among those of SSE, the upper one among
-/// those of AVX, where the processor stores them (XSAVE, volume 1, chapter 13).
+/// A 256-bit vector register in the state that the system saved. Its lower half is in the SSE area and its upper half
+/// in the AVX area, as the processor stores them (XSAVE, volume 1, chapter 13).
 struct Ymm(usize);
 
 impl Ymm {
-    /// Where the halves lie; those of AVX are made zeros where they were so and were not stored.
+    /// Pointers to the two halves. AVX halves that were zero and were not stored are first set to zero.
     unsafe fn halves(&self, state: &mut libc::mcontext_t) -> [*mut [u8; 16]; 2] {
-        // SAFETY: a processor with AVX2 saves 832 bytes and more, with the halves and the flags at these places.
+        // SAFETY: a processor with AVX2 saves at least 832 bytes, with the halves and the flags at these offsets.
         unsafe {
             let saved = state.fpregs.cast::<u8>();
             let stored = saved.add(512).cast::<u64>();
@@ -230,18 +231,18 @@ impl Ymm {
     }
 }
 
-/// What an instruction of five bytes and more says of its memory.
+/// The memory operand of an instruction of five bytes or more.
 struct Memory {
-    /// Without what the index adds, where it has one.
+    /// The address without the index.
     address: *mut u8,
-    /// The bytes of the index.
+    /// The value of the index register, in bytes.
     index: usize,
-    /// Of the instruction.
+    /// The length of the instruction.
     length: usize,
 }
 
 impl Memory {
-    /// Of the instruction at `code`; none where the address is in relation to it.
+    /// The operand of the instruction at `code`. `None` if the address is relative to the instruction pointer.
     unsafe fn of(code: *const u8, state: &libc::mcontext_t) -> Option<Self> {
         const REGISTERS: [i32; 16] = [
             libc::REG_RAX,
@@ -265,7 +266,7 @@ impl Memory {
             let number = usize::from(number & 7) + usize::from(map & map_bit == 0) * 8;
             state.gregs[REGISTERS[number] as usize] as usize
         };
-        // SAFETY: the bytes of the instruction, as far as its own fields say that there are more.
+        // SAFETY: these are the bytes of the instruction, as many as its own fields announce.
         unsafe {
             let (map, operands) = (*code.add(1), *code.add(4));
             let (mode, mut length) = (operands >> 6, 5);

@@ -1,4 +1,4 @@
-//! Products of many tokens with blocks for AVX-512 VNNI: tiles of tokens, with panels of 16 rows.
+//! Products of many tokens with blocks for AVX-512 VNNI: tiles of tokens with panels of 16 rows.
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
@@ -15,7 +15,7 @@ use crate::backend::cpu::kernel::rows::{Rows, with_format};
 use llama_trace_core::ops::blocks::{Format, GROUP};
 use llama_trace_core::ops::matmul::LANES;
 
-/// What is taken apart for AMX.
+/// Blocks of format F, unpacked for AMX.
 struct Blocks<F>(PhantomData<F>);
 
 impl<F: Format> Weights for Blocks<F> {
@@ -62,7 +62,7 @@ impl<F: Format> Weights for Blocks<F> {
 pub(in crate::backend::cpu::kernel) fn blocks(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     let groups = x.inputs / GROUP;
     with_format!(w.dtype, F => {
-        // SAFETY: a `Kernel` for VNNI exists only where the processor has these features.
+        // SAFETY: a `Kernel` for VNNI exists only if the processor has these features.
         unsafe {
             match x.tiles() {
                 Some(x) if !x.lines.is_empty() => PANELS.with_borrow_mut(|kept| {
@@ -85,8 +85,8 @@ pub(in crate::backend::cpu::kernel) fn blocks(x: &Quantized, w: Rows<'_>, out: &
     });
 }
 
-/// Tiles of T rows of activations with panels of 16 weight rows, one row a lane. Where a group is two runs, H of the T
-/// are in registers at once.
+/// Multiplies tiles of T rows of activations with panels of 16 weight rows, one row per lane. If a group consists of
+/// two runs, H of the T rows are in registers at once.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn panels<F: Unpack, const T: usize, const H: usize>(
     x: &Tiles,
@@ -110,7 +110,8 @@ fn panels<F: Unpack, const T: usize, const H: usize>(
     }
 }
 
-/// sums += the products of group `group` of the panel with those of a tile of tokens, which are number `at` of all.
+/// sums += the products of group `group` of the panel with those of a tile of tokens. `at` is the index of the tile's
+/// group.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn multiply<F: Format, const T: usize, const H: usize>(
@@ -177,8 +178,8 @@ fn multiply<F: Format, const T: usize, const H: usize>(
 }
 
 impl Panel {
-    /// Takes `count` ≤ 16 rows of `w` from `first` on, with `up` added to every value, each group at its place; the last
-    /// row stands in for those that are missing.
+    /// Packs `count` ≤ 16 rows of `w` from `first` on, each group at its `place`. `up` is added to every value. Missing
+    /// rows are replaced by the last one.
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     fn fill<F: Unpack>(
         &mut self,
@@ -192,7 +193,7 @@ impl Panel {
         let (chunks, groups) = (w.inputs.div_ceil(unpack::VALUES), w.inputs / GROUP);
         let padding = PADDING / size_of::<__m512i>();
         self.quads.resize(chunks * CHUNK_GROUPS * QUADS + padding, _mm512_setzero_si512());
-        // Those that the format has not are read along with the others.
+        // Scales and minima that the format does not have are read along with the others.
         for numbers in self.scales.iter_mut().chain(&mut self.minima) {
             numbers.resize(chunks * CHUNK_GROUPS, _mm512_setzero_ps());
         }

@@ -1,5 +1,5 @@
-//! Products of a few tokens with blocks or int8 values for AVX-512 VNNI: a row of weights at a time, 16 groups side by side. What
-//! is left of a row is for AVX2's loops, eight groups at a time.
+//! Products of a few tokens with blocks or int8 values for AVX-512 VNNI: one row of weights at a time, 16 groups side
+//! by side. The rest of a row uses the loops of AVX2, eight groups at a time.
 
 use std::arch::x86_64::*;
 
@@ -10,10 +10,10 @@ use crate::backend::cpu::kernel::{Rows, avx512};
 use llama_trace_core::ops::blocks::GROUP;
 use llama_trace_core::ops::matmul::LANES;
 
-/// Rows of activations at a time: for more, tiles are laid out.
+/// The number of activation rows at a time. For more rows, tiles are built.
 const TOKENS: usize = 3;
 
-/// Chunks of AVX2 in one of AVX-512.
+/// The number of AVX2 chunks in an AVX-512 chunk.
 const HALVES: usize = CHUNK_GROUPS / avx2::GROUPS;
 
 /// Weights that are multiplied in int8, 16 groups at a time.
@@ -21,7 +21,7 @@ pub(super) trait Wide: Source {
     /// See [`Unpack::CROSSED`].
     const CROSSED: bool;
 
-    /// Takes what [`Row::part`] gave of 16 groups.
+    /// Unpacks the result of [`Row::part`] for 16 groups.
     ///
     /// # Safety
     /// The processor has the features of the kernel.
@@ -55,7 +55,7 @@ impl Wide for Int8 {
     }
 }
 
-/// Every row of activations with every row of `w`.
+/// Multiplies every row of activations with every row of `w`.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(super) fn rows<S: Wide>(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     for (i, out) in out.chunks_mut(TOKENS).enumerate() {
@@ -68,7 +68,7 @@ pub(super) fn rows<S: Wide>(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) 
     }
 }
 
-/// [`rows`] of T tokens from `first` on, whose sums are in registers.
+/// [`rows`] of T tokens from `first` on; their sums are in registers.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn rows_of_tokens<S: Wide, const T: usize>(x: &Quantized, first: usize, w: Rows<'_>, out: &mut [&mut [f32]]) {
     let groups = x.inputs / GROUP;
@@ -82,7 +82,7 @@ fn rows_of_tokens<S: Wide, const T: usize>(x: &Quantized, first: usize, w: Rows<
             avx2::prefetch(row.bytes, chunk * HALVES * S::BYTES, HALVES * S::BYTES);
             let mut w = Chunk::zeros();
             let part = row.part(chunk, HALVES * S::BYTES, HALVES * S::SCALES, &mut padding);
-            // SAFETY: the features are those of this function.
+            // SAFETY: this function has the same features.
             unsafe { S::take_wide(part, &mut w) };
             for t in 0..T {
                 // SAFETY: `x` lives, and each token has the chunk.
@@ -92,7 +92,7 @@ fn rows_of_tokens<S: Wide, const T: usize>(x: &Quantized, first: usize, w: Rows<
         for half in whole * HALVES..halves {
             avx2::prefetch(row.bytes, half * S::BYTES, S::BYTES);
             let mut w = avx2::Chunk::zeros();
-            // SAFETY: the features are among those of this function.
+            // SAFETY: this function has these features and more.
             unsafe { S::take(row.part(half, S::BYTES, S::SCALES, &mut padding), &mut w) };
             for t in 0..T {
                 let [low, high] = [_mm512_castps512_ps256(sums[t]), _mm512_extractf32x8_ps::<1>(sums[t])];
@@ -111,7 +111,7 @@ fn rows_of_tokens<S: Wide, const T: usize>(x: &Quantized, first: usize, w: Rows<
     }
 }
 
-/// sums + the products of a chunk of weights with chunk number `chunk` of the activations, one group a lane.
+/// sums + the products of a chunk of weights with chunk number `chunk` of the activations, one group per lane.
 ///
 /// # Safety
 /// The activations live and have the chunk.
@@ -119,14 +119,14 @@ fn rows_of_tokens<S: Wide, const T: usize>(x: &Quantized, first: usize, w: Rows<
 #[inline]
 unsafe fn add_chunk<S: Wide>(x: &Activations, chunk: usize, w: &Chunk, sums: __m512) -> __m512 {
     let at = HALVES * chunk;
-    // SAFETY of their uses: as the caller says, there are 16 values; no load needs alignment.
+    // SAFETY of their uses: the caller guarantees 16 values; no load needs alignment.
     let floats = |values: *const [f32; avx2::GROUPS]| unsafe { _mm512_loadu_ps(values.add(at).cast()) };
     let whole = |values: *const [i32; avx2::GROUPS]| unsafe { _mm512_loadu_si512(values.add(at).cast()) };
     let x_scale = floats(x.scales);
     let values = if S::CROSSED { x.crossed } else { x.values };
     let mut products = [_mm512_setzero_si512(); 8];
     for (i, product) in products.iter_mut().enumerate() {
-        // SAFETY: as the caller says, there are the values of eight vectors.
+        // SAFETY: the caller guarantees the values of eight vectors.
         let x = unsafe { _mm512_loadu_si512(values.add(at).cast::<__m512i>().add(i)) };
         *product = _mm512_dpbusd_epi32(*product, w.quants[i], x);
     }
@@ -163,7 +163,7 @@ unsafe fn add_chunk<S: Wide>(x: &Activations, chunk: usize, w: &Chunk, sums: __m
     _mm512_fmadd_ps(x_scale, term, sums)
 }
 
-/// From the order of [`half_sums`] to that of the groups.
+/// The permutation from the order of [`half_sums`] to the order of the groups.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn group_order<S: Wide>() -> __m512i {
@@ -173,19 +173,19 @@ fn group_order<S: Wide>() -> __m512i {
     }
 }
 
-/// The sums of the first halves of 16 groups, and of the second: the groups 0 2 4 6, 1 3 5 7, 8 10 12 14 and 9 11 13 15 of the
-/// vectors `v`, each of which holds two, eight sums of four products in each half.
+/// The sums of the first halves of 16 groups, and of the second halves. The order of the groups is 0 2 4 6, 1 3 5 7, 8
+/// 10 12 14 and 9 11 13 15 of the vectors `v`. Each vector holds two groups, with eight sums of four products in each.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 fn half_sums<S: Wide>(v: [__m512i; LANES / 2]) -> [__m512i; 2] {
-    // Whether sums of so many products have room in 16 bits: then adding neighbours takes one shuffle, and not two.
+    // Whether sums of this many products fit into 16 bits. Adding neighbours then takes one shuffle instead of two.
     let short = |products: usize| products * 127 * usize::from(S::MOST) <= i16::MAX as usize;
     let packed = |a, b| _mm512_madd_epi16(_mm512_packs_epi32(a, b), _mm512_set1_epi16(1));
     let neighbours = |a, b| match short(4) {
         true => packed(a, b),
         false => _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b)),
     };
-    // Every 128 bits end with the sums of their part of four vectors.
+    // Each 128-bit part then holds the sums of its part of four vectors.
     let four = |v: &[__m512i]| {
         let (a, b) = (neighbours(v[0], v[1]), neighbours(v[2], v[3]));
         if short(8) {

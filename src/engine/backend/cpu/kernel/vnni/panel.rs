@@ -1,4 +1,4 @@
-//! Weights as tiles of many tokens read them: 16 rows side by side.
+//! Weights in the order in which tiles of many tokens read them: 16 rows side by side.
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -10,7 +10,7 @@ thread_local! {
     pub(super) static PANELS: RefCell<Vec<Panel>> = RefCell::default();
 }
 
-/// The first of the thread's panels.
+/// The first panel of the thread.
 pub(super) fn first(panels: &mut Vec<Panel>) -> &mut Panel {
     if panels.is_empty() {
         panels.push(Panel::default());
@@ -18,7 +18,7 @@ pub(super) fn first(panels: &mut Vec<Panel>) -> &mut Panel {
     &mut panels[0]
 }
 
-/// As many of the thread's panels as `rows` rows take, each made by `fill` of so many rows from one on.
+/// The panels of the thread for `rows` rows. `fill` fills each of them with a number of rows from a first one on.
 pub(super) fn fill_all(
     panels: &mut Vec<Panel>,
     rows: usize,
@@ -32,18 +32,18 @@ pub(super) fn fill_all(
     &panels[..count]
 }
 
-/// 16 rows of weights, one a lane.
+/// 16 rows of weights, one per lane.
 #[derive(Default)]
 pub(super) struct Panel {
-    /// (group, quad): four neighbouring values, with 128 added to what they are where VNNI reads them.
+    /// (group, quad): four adjacent values, with 128 added if VNNI reads them.
     pub(super) quads: Vec<__m512i>,
-    /// (group) of the first run and of the second.
+    /// (group), of the first run and of the second.
     pub(super) scales: [Vec<__m512>; 2],
     pub(super) minima: [Vec<__m512>; 2],
 }
 
-/// Adds up the partial sums (partial sum, token) of 16 rows, by halves, and writes those that there are to the `columns`
-/// of each token.
+/// Adds the partial sums (partial sum, token) of 16 rows by halves. Writes those that exist to the `columns` of each
+/// token.
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub(super) fn add_up<const T: usize>(
@@ -61,7 +61,7 @@ pub(super) fn add_up<const T: usize>(
         }
         let out = &mut out[columns.clone()];
         let mask = ((1_u32 << out.len().min(LANES)) - 1) as u16;
-        // SAFETY: the mask keeps the store to the columns.
+        // SAFETY: the mask keeps the store inside the columns.
         unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), mask, sums[0][t]) };
     }
 }

@@ -1,5 +1,5 @@
-//! Products of many tokens where AMX multiplies int8 values: tiles of 16 tokens with panels of 16 weight rows. The sums
-//! of a group are whole numbers, so they are those of VNNI; the float32 that is made of them comes in the same order.
+//! Products of many tokens if AMX multiplies int8 values: tiles of 16 tokens with panels of 16 weight rows. The sums of
+//! a group are integers, so they equal those of VNNI. They are converted to float32 in the same order.
 
 use std::arch::x86_64::*;
 
@@ -10,13 +10,13 @@ use crate::backend::cpu::kernel::amx::{self, AT_ONCE, Configured, Whole};
 use crate::backend::cpu::kernel::q8::{GROUP, QUADS, Tiles, places};
 use llama_trace_core::ops::matmul::LANES;
 
-/// What the panels hold, and so how whole sums become terms.
+/// The contents of the panels, and so the conversion of integer sums to terms.
 pub(super) trait Weights {
-    /// Whether a group is two runs, each with sums of its own.
+    /// Whether a group consists of two runs with separate sums.
     const HALVES: bool;
 
-    /// sums (token) += the terms of the group at `place` of `panel`, which is number `at` of the tiles, by its whole sums:
-    /// of one run or of both.
+    /// sums (token) += the terms of the group at `place` of `panel`, computed from its integer sums `whole`, of one run
+    /// or of both. `at` is the index of the group in the tiles.
     ///
     /// # Safety
     /// The processor has the features of the kernel.
@@ -30,15 +30,15 @@ pub(super) trait Weights {
     );
 }
 
-/// Values of the groups that one call of [`amx::int8`] may read past the last.
+/// The number of values that one call of [`amx::int8`] may read past the last group.
 pub(super) const PADDING: usize = AT_ONCE * LANES * GROUP;
 
-/// out (token)(row) = the products of the tokens with the rows of `panels`, as many as `out` has.
+/// out (token)(row) = the products of the tokens with the rows of `panels`, for as many as `out` has.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(super) fn tiles<W: Weights>(x: &Tiles, groups: usize, panels: &[Panel], out: &mut [&mut [f32]]) {
     let runs = 1 + usize::from(W::HALVES);
     let _configured = Configured::for_int8(GROUP / runs);
-    // The groups of each partial sum, a few at a time, and whether the sum is then whole.
+    // The groups of each partial sum in batches, and whether the sum is complete after the batch.
     let mut batches = Vec::with_capacity(groups);
     for places in (0..LANES).map(|lane| places(groups, lane)) {
         for first in places.clone().step_by(AT_ONCE / runs) {
@@ -53,7 +53,7 @@ pub(super) fn tiles<W: Weights>(x: &Tiles, groups: usize, panels: &[Panel], out:
         for (number, panel) in panels.iter().enumerate() {
             let (mut lane, mut sums) = (0, zero);
             for i in 0..=batches.len() {
-                // The next sums are made while those before become float32.
+                // The next sums are computed while the previous ones are converted to float32.
                 if let Some(&(first, ..)) = batches.get(i) {
                     let (lines, quads) = (&lines[first * LANES * GROUP..], &panel.quads[first * QUADS..]);
                     amx::int8(lines, quads, W::HALVES, &mut whole[i % 2]);
@@ -77,7 +77,7 @@ pub(super) fn tiles<W: Weights>(x: &Tiles, groups: usize, panels: &[Panel], out:
     }
 }
 
-/// The sums of token `t` as float32.
+/// The sums of token `t`, converted to float32.
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub(super) fn float(whole: &Whole, t: usize) -> __m512 {

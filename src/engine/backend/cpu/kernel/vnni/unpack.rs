@@ -1,5 +1,5 @@
-//! Blocks taken apart in vectors of AVX-512: 16 groups at a time, which are 16 small blocks or two large ones. The
-//! layouts are told at the types of [`llama_trace_core::ops::blocks`].
+//! Unpacks blocks in AVX-512 vectors: 16 groups at a time, which are 16 small blocks or two large ones. The types of
+//! [`llama_trace_core::ops::blocks`] document the layouts.
 
 use std::arch::x86_64::*;
 
@@ -10,26 +10,26 @@ use llama_trace_core::ops::blocks::{
     Format, GROUP, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
 };
 
-/// Values in a chunk.
+/// The number of values in a chunk.
 pub(super) const VALUES: usize = CHUNK_GROUPS * GROUP;
 
 /// 16 groups of a row.
 pub(super) struct Chunk {
-    /// q of two groups, one after the other, without the offset taken off; in the order of [`Unpack::CROSSED`].
+    /// The q of two groups, one after the other, before the offset is subtracted; in the order of [`Unpack::CROSSED`].
     pub(super) quants: [__m512i; 8],
-    /// The scales of the first run of each group, and of the second where runs are halves of groups.
+    /// The scales of the first run of each group, and of the second if runs are half a group.
     pub(super) scales: [__m512; 2],
-    /// Their minima, where the format has them.
+    /// The minima of the same runs, if the format has them.
     pub(super) minima: [__m512; 2],
 }
 
 impl Chunk {
-    /// Bytes of a chunk.
+    /// The size of a chunk in bytes.
     pub(super) const fn bytes<F: Format>() -> usize {
         VALUES / F::VALUES * F::BYTES
     }
 
-    /// Zeros.
+    /// A chunk of zeros.
     #[target_feature(enable = "avx512f")]
     #[inline]
     pub(super) fn zeros() -> Self {
@@ -37,12 +37,12 @@ impl Chunk {
         Self { quants: [_mm512_setzero_si512(); 8], scales: none, minima: none }
     }
 
-    /// Takes the blocks of 16 groups.
+    /// Unpacks the blocks of 16 groups.
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     #[inline]
     pub(super) fn take<F: Unpack>(&mut self, blocks: &[u8]) {
         let blocks = blocks[..Self::bytes::<F>()].as_ptr();
-        // SAFETY: there are the bytes of a chunk.
+        // SAFETY: the slice has the bytes of a chunk.
         [self.scales, self.minima] = unsafe { F::numbers(blocks) };
         for (i, quants) in self.quants.iter_mut().enumerate() {
             let part = i % (F::VALUES / 64).max(1);
@@ -59,19 +59,19 @@ impl Chunk {
     }
 }
 
-/// A format whose blocks AVX-512 takes apart.
+/// A format whose blocks AVX-512 unpacks.
 pub(super) trait Unpack: Format + Sized {
-    /// Whether [`Chunk::quants`] has each second and third of four groups in each other's place, which saves a load and a
-    /// turn: see [`cross`](crate::backend::cpu::kernel::q8::cross).
+    /// Whether the second and the third of every four groups in [`Chunk::quants`] are swapped, which saves a load and a
+    /// permutation. See [`cross`](crate::backend::cpu::kernel::q8::cross).
     const CROSSED: bool;
 
-    /// [`Format::codes`] of 64 values: part number `part` of a large block, or two small ones.
+    /// [`Format::codes`] of 64 values: part number `part` of a large block, or two small blocks.
     ///
     /// # Safety
     /// `block` points at the block, or at both, and the processor has the features of the kernel.
     unsafe fn part(block: *const u8, part: usize) -> __m512i;
 
-    /// The scales of the runs of 16 groups, and their minima, each as [`Chunk`] has them.
+    /// The scales of the runs of 16 groups, and their minima, in the layout of [`Chunk`].
     ///
     /// # Safety
     /// `blocks` points at the blocks of 16 groups, and the processor has the features of the kernel.
@@ -79,12 +79,12 @@ pub(super) trait Unpack: Format + Sized {
     #[inline]
     unsafe fn numbers(blocks: *const u8) -> [[__m512; 2]; 2] {
         if Self::HALVES {
-            // SAFETY: blocks begin with these halves; there is a second where there are minima.
+            // SAFETY: blocks begin with these halves; formats with minima have a second one.
             let half = |at: usize| unsafe { halves(blocks.add(at), Self::BYTES) };
             let none = _mm512_setzero_ps();
             return [[half(0), none], [if Self::MINIMA { half(2) } else { none }, none]];
         }
-        // SAFETY: so many blocks there are.
+        // SAFETY: the caller guarantees this many blocks.
         let blocks = unsafe { std::slice::from_raw_parts(blocks, Chunk::bytes::<Self>()) };
         // SAFETY: two vectors of 16 values.
         numbers::<Self, { 2 * CHUNK_GROUPS }>(blocks).map(|numbers| unsafe {
@@ -94,20 +94,20 @@ pub(super) trait Unpack: Format + Sized {
     }
 }
 
-/// The halves at `first` and after each `stride` bytes from there.
+/// The float16 values at `first` and after each further `stride` bytes.
 ///
 /// # Safety
-/// As for [`words`], twice: there are 16 strides.
+/// The conditions of [`words`], twice: there are 16 strides.
 #[target_feature(enable = "avx2,avx512f")]
 #[inline]
 unsafe fn halves(first: *const u8, stride: usize) -> __m512 {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let (low, high) = unsafe { (words(first, stride), words(first.add(8 * stride), stride)) };
     let words = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
     _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words))
 }
 
-/// Of 32 numbers of runs of 16 values those of the first run of each group, and those of the second.
+/// Separates 32 numbers of runs of 16 values: those of the first run of each group, and those of the second.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn first_and_second([low, high]: [__m512; 2]) -> [__m512; 2] {
@@ -116,14 +116,14 @@ fn first_and_second([low, high]: [__m512; 2]) -> [__m512; 2] {
     [_mm512_permutex2var_ps(low, even, high), _mm512_permutex2var_ps(low, odd, high)]
 }
 
-/// The low four bits of 16 bytes and then the high four, of two places.
+/// The low four bits of 16 bytes and then the high four, at two places.
 ///
 /// # Safety
-/// Both have 16 bytes.
+/// Both places have 16 bytes.
 #[target_feature(enable = "avx2,avx512f")]
 #[inline]
 unsafe fn nibbles(first: *const u8, second: *const u8) -> __m512i {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let both = unsafe {
         let first = _mm256_broadcastsi128_si256(_mm_loadu_si128(first.cast()));
         let second = _mm256_broadcastsi128_si256(_mm_loadu_si128(second.cast()));
@@ -133,40 +133,40 @@ unsafe fn nibbles(first: *const u8, second: *const u8) -> __m512i {
     _mm512_and_si512(shifted, _mm512_set1_epi8(15))
 }
 
-/// `codes` with a fifth bit: that of value j is bit j of the u32 at `first`, and then of that at `second`.
+/// `codes` with a fifth bit. The fifth bit of value j is bit j of the u32 at `first`, followed by the one at `second`.
 ///
 /// # Safety
 /// Both have four bytes.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 unsafe fn with_fifths(codes: __m512i, first: *const u8, second: *const u8) -> __m512i {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let [first, second] = [first, second].map(|at| u64::from(unsafe { at.cast::<u32>().read_unaligned() }));
     _mm512_mask_add_epi8(codes, first | second << 32, codes, _mm512_set1_epi8(16))
 }
 
-/// 32 bytes twice, each turned right so that its bit `bit` becomes bit `to`, and bit `bit` + `step` in the second half.
-/// Other bits of it may come from its neighbour.
+/// 32 bytes twice, rotated right so that bit `bit` becomes bit `to`; in the second half, bit `bit` + `step`. The other
+/// bits of a byte may come from its neighbour.
 ///
 /// # Safety
-/// There are so many bytes.
+/// There are 32 bytes.
 #[target_feature(enable = "avx512f")]
 #[inline]
 unsafe fn turned(bytes: *const u8, bit: usize, step: usize, to: usize) -> __m512i {
     let (first, second) = ((64 + bit - to) as i64, (64 + bit + step - to) as i64);
     let counts = _mm512_setr_epi64(first, first, first, first, second, second, second, second);
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     _mm512_rorv_epi64(unsafe { _mm512_broadcast_i64x4(_mm256_loadu_si256(bytes.cast())) }, counts)
 }
 
-/// The low four bits of 64 bytes, or the high.
+/// The low or the high four bits of 64 bytes.
 ///
 /// # Safety
-/// There are so many bytes.
+/// There are 64 bytes.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 unsafe fn nibble_of_64(bytes: *const u8, nibble: usize) -> __m512i {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let bytes = unsafe { _mm512_loadu_si512(bytes.cast()) };
     let bytes = if nibble == 0 { bytes } else { _mm512_srli_epi16::<4>(bytes) };
     _mm512_and_si512(bytes, _mm512_set1_epi8(15))
@@ -175,17 +175,17 @@ unsafe fn nibble_of_64(bytes: *const u8, nibble: usize) -> __m512i {
 /// [`Unpack::numbers`] of two blocks of `Q4_K` or `Q5_K`.
 ///
 /// # Safety
-/// There are two.
+/// `blocks` points at two blocks.
 #[target_feature(enable = "avx2,f16c,avx512f,avx512dq,avx512vl")]
 #[inline]
 unsafe fn six_bit_numbers<F: Format>(blocks: *const u8) -> [[__m512; 2]; 2] {
     let none = _mm512_setzero_ps();
-    // SAFETY: a block begins with 16 bytes: two halves, and the twelve of `six_bits`.
+    // SAFETY: a block begins with 16 bytes: two float16 values and the twelve bytes of `six_bits`.
     let heads = unsafe {
         let first = _mm256_castsi128_si256(_mm_loadu_si128(blocks.cast()));
         _mm256_inserti128_si256::<1>(first, _mm_loadu_si128(blocks.add(F::BYTES).cast()))
     };
-    // In each block's 128 bits: s 0 to 3, s 4 to 7, m 0 to 3, m 4 to 7.
+    // In each block's 128-bit part: s 0 to 3, s 4 to 7, m 0 to 3, m 4 to 7.
     let low = _mm256_shuffle_epi32::<0b11_10_11_01>(heads);
     let low = _mm256_srlv_epi32(low, _mm256_setr_epi32(0, 0, 0, 4, 0, 0, 0, 4));
     let low = _mm256_and_si256(low, _mm256_set1_epi64x(0x0f0f_0f0f_3f3f_3f3f));
@@ -199,7 +199,7 @@ unsafe fn six_bit_numbers<F: Format>(blocks: *const u8) -> [[__m512; 2]; 2] {
     [[_mm512_mul_ps(d, s), none], [_mm512_xor_ps(_mm512_mul_ps(e, m), _mm512_set1_ps(-0.0)), none]]
 }
 
-/// Implements [`Unpack`] for a format: its codes, and its scales and minima where the general way is slow.
+/// Implements [`Unpack`] for a format: its codes, and its scales and minima if the default implementation is slow.
 macro_rules! unpack {
     ($format:ty, $(crossed: $crossed:literal,)? |$block:ident, $part:pat_param| $codes:expr $(, |$blocks:ident| $numbers:expr)?) => {
         impl Unpack for $format {
@@ -208,14 +208,14 @@ macro_rules! unpack {
             #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
             #[inline]
             unsafe fn part($block: *const u8, $part: usize) -> __m512i {
-                // SAFETY: every load is inside the block, or of two small ones inside both.
+                // SAFETY: every load is inside the block, or inside both small blocks.
                 unsafe { $codes }
             }
             $(
                 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
                 #[inline]
                 unsafe fn numbers($blocks: *const u8) -> [[__m512; 2]; 2] {
-                    // SAFETY: two blocks there are.
+                    // SAFETY: the caller guarantees two blocks.
                     unsafe { $numbers }
                 }
             )?

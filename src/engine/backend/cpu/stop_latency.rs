@@ -1,4 +1,4 @@
-//! How soon operations stop that are asked to: each is run to its end, and stopped at many of its looks at the request.
+//! Tests of how soon operations stop on request. Each is first run to its end, and then stopped at many of its checks.
 
 use super::*;
 use crate::backend::AttentionPart;
@@ -6,10 +6,10 @@ use llama_trace_core::stop::testing::stops_at_every_look;
 use llama_trace_core::tensor::Bytes;
 use llama_trace_core::tensor::Dtype;
 
-/// The most multiply-adds between two looks, on average.
+/// The maximum average number of multiply-adds between two checks.
 const MOST: usize = 1 << 24;
 
-/// Every thread may look while another one asks, and before it is told of that.
+/// The number of checks allowed after the request: each thread may still check before it sees the request.
 fn after() -> usize {
     4 * llama_trace_core::threads::count()
 }
@@ -19,7 +19,7 @@ fn matrix(dtype: Dtype, outputs: usize, inputs: usize) -> Tensor {
     Tensor::new(dtype, vec![outputs, inputs], Bytes::owned(bytes)).unwrap()
 }
 
-/// A pass over so many tokens.
+/// A pass over `tokens` tokens.
 fn pass(tokens: usize) -> Pass {
     Pass { ids: vec![3; tokens], spans: vec![Span { sequence: 0, start: 0, tokens }] }
 }

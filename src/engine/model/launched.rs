@@ -1,13 +1,13 @@
-//! What is known of a pass that was asked for ahead of its turn.
+//! The record of a pass that was launched ahead.
 
 use crate::backend::{Draw, Span};
 
-/// A pass that was asked for before it was known what it reads; now it is.
-pub(super) struct Asked {
+/// A pass that was launched before its token ids were known. They are known now.
+pub(super) struct Launched {
     pub(super) steps: Vec<Step>,
 }
 
-/// What a pass does for a sequence: the span, of one token, which token that is, and how the one after it is drawn.
+/// The work of a pass for one sequence: its span of one token, the token's id, and how the next token is sampled.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Step {
     pub(super) span: Span,
@@ -15,8 +15,8 @@ pub(super) struct Step {
     pub(super) draw: Draw,
 }
 
-impl Asked {
-    /// Where in it a pass over `spans` is, span by span; none where it was another one.
+impl Launched {
+    /// For each span of a pass over `spans`, its index in this pass. Returns `None` if this was a different pass.
     pub(super) fn places(&self, spans: &[Span], (ids, draws): (&[u32], &[Draw])) -> Option<Vec<usize>> {
         if ids.len() != spans.len() {
             return None;
@@ -24,7 +24,7 @@ impl Asked {
         let step = |((&span, &id), &draw)| Step { span, id, draw };
         let mut steps = spans.iter().zip(ids).zip(draws).map(step);
         steps.try_fold(Vec::new(), |mut places, step| {
-            places.push(self.steps.iter().position(|asked| *asked == step)?);
+            places.push(self.steps.iter().position(|launched| *launched == step)?);
             Some(places)
         })
     }

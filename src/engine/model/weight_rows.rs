@@ -1,21 +1,21 @@
-//! Rows of the weights, for whoever looks at a running model.
+//! Reads rows of a model's weights, for viewers of a running model.
 
 use super::{Linear, Model};
 use crate::backend::{Backend, SeeGroups};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{PassDims, Run, Weight, WeightRows};
 
-/// A weight as the backend holds it.
+/// A weight in the form that the backend stores.
 enum Held<'a, B: Backend> {
     Matrix(&'a B::Matrix),
     Vector(&'a B::Vector),
 }
 
 impl<B: Backend> Model<B> {
-    /// The values of rows of a weight, widened to float32 from its file's number type.
+    /// Returns rows of a weight, widened to float32 from the number type of the file.
     ///
     /// # Errors
-    /// [`Error::Usage`] where the model has no such weight, layer or row.
+    /// Returns [`Error::Usage`] if the model has no such weight, layer or row.
     pub fn rows(&self, at: &WeightRows) -> Result<Vec<f32>> {
         let mut values = Vec::new();
         let mut keep = |seen: &[f32]| {
@@ -29,10 +29,11 @@ impl<B: Backend> Model<B> {
         Ok(values)
     }
 
-    /// Shows rows of a matrix to `see` as its products multiply them where they run in int8; elsewhere nothing.
+    /// Shows rows of a matrix to `see` in the int8 form that its products multiply. In other precisions it shows
+    /// nothing.
     ///
     /// # Errors
-    /// As [`Model::rows`], and those of `see`.
+    /// The errors of [`Model::rows`] and those of `see`.
     pub fn int8_rows(&self, at: &WeightRows, see: SeeGroups<'_>) -> Result<()> {
         match self.checked(at)? {
             Held::Matrix(matrix) => self.backend.read_int8_rows(matrix, at.rows.clone(), see),
@@ -40,7 +41,7 @@ impl<B: Backend> Model<B> {
         }
     }
 
-    /// The matrix of this name as the backend holds it, where the model has it.
+    /// The backend's matrix of this name, if the model has it.
     pub fn matrix(&self, layer: Option<usize>, weight: Weight) -> Option<&B::Matrix> {
         match self.held(&WeightRows { run: Run::ITSELF, layer, weight, rows: 0..0 })? {
             Held::Matrix(matrix) => Some(matrix),
@@ -48,7 +49,7 @@ impl<B: Backend> Model<B> {
         }
     }
 
-    /// The vector of this name.
+    /// The backend's vector of this name, if the model has it.
     pub fn vector(&self, layer: Option<usize>, weight: Weight) -> Option<&B::Vector> {
         match self.held(&WeightRows { run: Run::ITSELF, layer, weight, rows: 0..0 })? {
             Held::Vector(vector) => Some(vector),
@@ -56,7 +57,7 @@ impl<B: Backend> Model<B> {
         }
     }
 
-    /// The weight, where the model has it and the rows.
+    /// The weight, checked to exist and to have the rows.
     fn checked<'a>(&'a self, at: &WeightRows) -> Result<Held<'a, B>> {
         let weight = at.weight;
         let held = self.held(at).filter(|_| weight.present(&self.card()));

@@ -1,5 +1,5 @@
-//! The merges of a tokenizer.json, one by one. The `tokenizers` crate gives only where they end, so they
-//! are made here once more, from the same vocabulary and the same list; tests hold the two together.
+//! The merges of a tokenizer.json, one by one. The `tokenizers` crate returns only the results, so the merges are
+//! repeated here from the same vocabulary and list. Tests compare the two.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use crate::tokenizer::merges::{Merge, Priority, Stretch, Way};
 use crate::tokenizer::{Tokenizer, bpe};
 use llama_trace_core::error::{Error, Result};
 
-/// How `text` comes to its tokens; none where the model merges nothing.
+/// How `text` is turned into tokens. `None` if the model does not merge.
 pub(super) fn stretches(tokenizer: &HfTokenizer, text: &str, plain: bool) -> Result<Option<Vec<Stretch>>> {
     let inner = tokenizer.inner(plain);
     let ModelWrapper::BPE(model) = inner.get_model() else { return Ok(None) };
@@ -43,7 +43,7 @@ pub(super) fn stretches(tokenizer: &HfTokenizer, text: &str, plain: bool) -> Res
         }
     }
     let ids: Vec<u32> = stretches.iter().flat_map(|stretch| &stretch.ids).copied().collect();
-    // What the post-processor adds stands before and after.
+    // The post-processor's tokens come before and after.
     let before =
         (0..=all.len().saturating_sub(ids.len())).find(|&at| all[at..].starts_with(&ids)).unwrap_or(0);
     let added = |ids: &[u32]| -> Vec<Stretch> {
@@ -53,7 +53,7 @@ pub(super) fn stretches(tokenizer: &HfTokenizer, text: &str, plain: bool) -> Res
     Ok(Some([added(&all[..before]), stretches, after].concat()))
 }
 
-/// The stretches that the model is given one by one, and the added tokens between them.
+/// The stretches that the model receives, and the added tokens between them.
 fn pieces(inner: &Inner, text: &str) -> tokenizers::Result<Vec<(String, Option<u32>)>> {
     let mut cut: PreTokenizedString =
         inner.get_added_vocabulary().extract_and_normalize(inner.get_normalizer(), text);
@@ -68,18 +68,18 @@ fn pieces(inner: &Inner, text: &str) -> tokenizers::Result<Vec<(String, Option<u
     Ok(splits.into_iter().map(piece).collect())
 }
 
-/// What the crate's model merges by: for a pair of tokens the rank of its merge, and what the two become.
+/// The merge rules of the crate's model: for a pair of tokens, the rank of its merge and the merged token.
 pub(super) struct Rules(HashMap<(u32, u32), (u32, u32)>);
 
-/// The list of merges in a serialised model; the crate does not give it otherwise.
+/// The list of merges in a serialised model; the crate does not expose it otherwise.
 #[derive(Deserialize)]
 struct Serialised {
     merges: Vec<(String, String)>,
 }
 
 impl Rules {
-    /// The rules of `model`; the rank of a merge is the id of what it makes where `by_id` is set, or else its place in
-    /// the list.
+    /// The rules of `model`. The rank of a merge is the id of its result if `by_id` is set, or else its position in the
+    /// list.
     fn new(model: &BPE, by_id: bool) -> tokenizers::Result<Self> {
         let list: Serialised = serde_json::from_str(&serde_json::to_string(model)?)?;
         let mut merges = HashMap::new();
@@ -92,7 +92,7 @@ impl Rules {
         Ok(Self(merges))
     }
 
-    /// One piece; none where nothing of it is in the vocabulary.
+    /// The stretch of one piece. `None` if no part of it is in the vocabulary.
     fn stretch(&self, piece: &str, model: &BPE, tokenizer: &HfTokenizer) -> Option<Stretch> {
         if model.ignore_merges
             && let Some(id) = model.token_to_id(piece)
@@ -116,11 +116,11 @@ impl Rules {
     }
 }
 
-/// What merging begins with: the token of each character, those of its bytes, or the unknown token.
+/// The initial parts: the token of each character, the tokens of its bytes, or the unknown token.
 fn parts(piece: &str, model: &BPE) -> Vec<u32> {
     let unknown = model.unk_token.as_ref().and_then(|token| model.token_to_id(token));
     let mut parts = Vec::new();
-    // Whether the last part stands for unknown characters, to which the next one may belong.
+    // Whether the last part represents unknown characters, so that the next one may be added to it.
     let mut fusing = false;
     for character in piece.chars() {
         if let Some(id) = model.token_to_id(character.encode_utf8(&mut [0; 4])) {
