@@ -1,4 +1,4 @@
-//! What the hub's refusals mean, and what to do about each.
+//! Error messages for the hub's refusals, with the next step for each.
 
 use super::client::{Client, Failure};
 use super::name::Name;
@@ -6,10 +6,10 @@ use super::settings::Settings;
 use llama_trace_core::error::{Error, printable};
 use llama_trace_core::stop;
 
-/// Characters of a server's own words that are shown.
+/// The most characters of a server's message that are shown.
 const SHOWN: usize = 300;
 
-/// Where a failure happened, for a message.
+/// Returns the place of a failure for a message.
 pub(super) fn place(client: &Client<'_>) -> String {
     let (settings, name) = client.asked();
     at(settings, name)
@@ -19,7 +19,7 @@ fn at(settings: &Settings, name: &Name) -> String {
     format!("{}/{name}", settings.endpoint)
 }
 
-/// The error for what the hub did not give; where the process was asked to stop, that.
+/// Returns the error for a failed request; after a stop request, the error for that.
 pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
     if let Err(interrupted) = stop::check() {
         return interrupted;
@@ -99,7 +99,7 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
     Error::model(what).at(place).expected(expected).found(told(failure)).next(next)
 }
 
-/// What came instead of what was asked for.
+/// Describes the answer for an error's `found`.
 pub(super) fn told(failure: &Failure) -> String {
     match failure {
         Failure::Unreachable(text) | Failure::Untrusted(text) | Failure::Strange(text) => shown(text),
@@ -111,7 +111,7 @@ pub(super) fn told(failure: &Failure) -> String {
     }
 }
 
-/// A server's words, made harmless and short.
+/// Returns a server's text, printable and short.
 fn shown(text: &str) -> String {
     let end = text.char_indices().nth(SHOWN).map_or(text.len(), |(end, _)| end);
     printable(&text[..end]).into_owned()
