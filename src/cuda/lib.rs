@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Cuda (the operations) ─▶ Kernels (which, with what defined) ─▶ Queue (in order; passes are repeated) ─▶ Driver
-//!                                                               NVIDIA's, or in tests the CPU emulation ◀┘
+//!                                                                     NVIDIA's, or in tests the CPU emulation ◀┘
 //! ```
 //!
 //! **Order of summation and bits.** Norms, element-wise operations, quantised activations and integer products are
