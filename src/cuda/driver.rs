@@ -320,7 +320,7 @@ pub(super) trait Driver: Send + Sync {
 /// Returns an error for a device that fails at `what`; `found` is the driver's error code.
 pub(super) fn failed(what: &str, found: impl std::fmt::Display) -> Error {
     Error::prompt(format!("the CUDA device cannot {what}"))
-        .expected("a device that works to the end of the run")
+        .expected("a working device")
         .found(found)
-        .next("run it again, on the processor with --device cpu; what nvidia-smi and the system's log say may tell why")
+        .next("run again with --device cpu; nvidia-smi and the system's log may show the cause")
 }

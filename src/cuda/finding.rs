@@ -86,7 +86,7 @@ pub(super) struct Found {
 /// # Errors
 /// [`Error::Usage`] if there is no driver, no such device, or if one of them is too old.
 pub(super) fn find(number: usize) -> Result<Found> {
-    let cpu = "run with --device cpu, or on a machine with a GPU of NVIDIA's";
+    let cpu = "run with --device cpu, or on a machine with an NVIDIA GPU";
     if !present() {
         let names = DRIVER.join(", ");
         return Err(Error::usage("there is no CUDA driver on this machine")
@@ -98,7 +98,7 @@ pub(super) fn find(number: usize) -> Result<Found> {
         Error::usage(format!("there is no CUDA device {number}"))
             .expected(
                 "a GPU that the driver finds (nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some, and \
-                 CUDA_DEVICE_ORDER=PCI_BUS_ID has them in its order)",
+                 CUDA_DEVICE_ORDER=PCI_BUS_ID sorts them in its order)",
             )
             .found(found)
             .next(cpu)
@@ -140,7 +140,7 @@ pub(super) fn find(number: usize) -> Result<Found> {
         let mut value = 0;
         // SAFETY: the device exists, and the place is for an int.
         let code = unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, device) };
-        check(code, "describe itself").map(|()| u32::try_from(value).unwrap_or(0))
+        check(code, "report its properties").map(|()| u32::try_from(value).unwrap_or(0))
     };
     let about = About {
         name: String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned(),
@@ -153,7 +153,7 @@ pub(super) fn find(number: usize) -> Result<Found> {
     };
     if about.architecture < OLDEST {
         let (major, minor) = about.architecture;
-        return Err(Error::usage("the kernels do not run on so old a device")
+        return Err(Error::usage("the device is too old for the kernels")
             .at(&about.name)
             .expected("compute capability 8.0 or newer (Ampere)")
             .found(format!("{major}.{minor}"))

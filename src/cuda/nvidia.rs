@@ -103,7 +103,7 @@ impl Pinned {
             unsafe {
                 check(sys::cuMemAllocHost_v2(&raw mut memory, HALF), "pin memory for copies")?;
                 *half = memory.cast();
-                check(sys::cuEventCreate(done, flags), "begin its work")?;
+                check(sys::cuEventCreate(done, flags), "create an event")?;
             }
         }
         Ok(())
@@ -122,7 +122,7 @@ impl Pinned {
             check(sys::cuEventSynchronize(self.done[half]), "copy")?;
             ptr::copy_nonoverlapping(part.as_ptr(), self.halves[half], part.len());
             let from = self.halves[half].cast_const().cast();
-            check(sys::cuMemcpyHtoDAsync_v2(to, from, part.len(), stream), "take what is copied to it")?;
+            check(sys::cuMemcpyHtoDAsync_v2(to, from, part.len(), stream), "copy to its memory")?;
             check(sys::cuEventRecord(self.done[half], stream), "copy")
         }
     }
@@ -167,8 +167,8 @@ impl Nvidia {
             check(sys::cuDevicePrimaryCtxRetain(&raw mut new.context, device), "be opened")?;
             check(sys::cuCtxSetCurrent(new.context), "be opened")?;
             let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-            check(sys::cuStreamCreate(&raw mut new.stream, flags), "begin its work")?;
-            check(sys::cuStreamCreate(&raw mut new.beside, flags), "begin its work")?;
+            check(sys::cuStreamCreate(&raw mut new.stream, flags), "create a stream")?;
+            check(sys::cuStreamCreate(&raw mut new.beside, flags), "create a stream")?;
             pinned.pin()?;
         }
         Ok(new)
@@ -187,7 +187,7 @@ impl Nvidia {
     /// Makes the context current for this thread.
     fn enter(&self) -> Result<()> {
         // SAFETY: the context lives as long as this value.
-        check(unsafe { sys::cuCtxSetCurrent(self.context) }, "go on")
+        check(unsafe { sys::cuCtxSetCurrent(self.context) }, "set its context")
     }
 
     fn loaded(&self) -> MutexGuard<'_, Loaded> {
@@ -377,19 +377,19 @@ impl Nvidia {
     fn taken_down(&self, launches: &[Launch], early: bool) -> Result<Graph> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is ours, and the caller keeps other users from it.
-        check(unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) }, "take a pass down")?;
+        check(unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) }, "capture a graph")?;
         let launched = launches.iter().try_for_each(|launch| self.launch_one(launch, early));
         let mut graph: sys::CUgraph = ptr::null_mut();
         // SAFETY: the capture was begun. It is ended even if a launch failed.
         let ended = unsafe { sys::cuStreamEndCapture(self.stream, &raw mut graph) };
-        let whole = launched.and(check(ended, "take a pass down"));
+        let whole = launched.and(check(ended, "capture a graph"));
         let mut ready: CUgraphExec = ptr::null_mut();
         // SAFETY: the graph is complete if nothing failed. The instantiated graph no longer needs it. Each handle is
         // destroyed once.
         unsafe {
             let made = whole.and_then(|()| {
-                check(sys::cuGraphInstantiateWithFlags(&raw mut ready, graph, 0), "take a pass down")?;
-                check(sys::cuGraphUpload(ready, self.stream), "take a pass down")
+                check(sys::cuGraphInstantiateWithFlags(&raw mut ready, graph, 0), "capture a graph")?;
+                check(sys::cuGraphUpload(ready, self.stream), "capture a graph")
             });
             if !graph.is_null() {
                 sys::cuGraphDestroy(graph);
@@ -442,7 +442,7 @@ impl Driver for Nvidia {
         self.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are places for a size.
-        check(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) }, "say how much memory is free")?;
+        check(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) }, "report its free memory")?;
         Ok(Room { free, total })
     }
 
@@ -452,7 +452,7 @@ impl Driver for Nvidia {
         // SAFETY: a place for an address.
         match unsafe { sys::cuMemAlloc_v2(&raw mut at, bytes) } {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(no_memory(bytes)),
-            code => check(code, "give memory").map(|()| at),
+            code => check(code, "allocate memory").map(|()| at),
         }
     }
 
@@ -498,7 +498,7 @@ impl Driver for Nvidia {
                 let at = from + (part * HALF) as u64;
                 check(
                     sys::cuMemcpyDtoHAsync_v2(halves[half].cast(), at, bytes, self.stream),
-                    "give what it holds",
+                    "copy from its memory",
                 )?;
                 check(sys::cuEventRecord(done[half], self.stream), "copy")
             }
@@ -561,7 +561,7 @@ impl Driver for Nvidia {
             copied?;
             check(
                 sys::cuMemcpyDtoHAsync_v2(to as *mut c_void, from, bytes, self.beside),
-                "give what it holds",
+                "copy from its memory",
             )?;
             check(sys::cuEventCreate(&raw mut done, flags as u32), "copy")?;
             check(sys::cuEventRecord(done, self.beside), "copy")?;
@@ -633,7 +633,7 @@ impl Driver for Nvidia {
     fn take_down(&self, launches: &[Launch]) -> Result<Graph> {
         self.enter()?;
         if self.without.graphs {
-            return Err(failed("take a pass down", without::VARIABLE));
+            return Err(failed("capture a graph", without::VARIABLE));
         }
         let overlaps = self.overlaps();
         // Drivers before CUDA 12.3 do not capture kernels that may begin early. A graph without early starts is still
@@ -647,7 +647,7 @@ impl Driver for Nvidia {
     fn repeat(&self, graph: Graph) -> Result<()> {
         self.enter()?;
         // SAFETY: the graph was made by `take_down` and not destroyed. Its launches equal those of this call.
-        check(unsafe { sys::cuGraphLaunch(graph.0 as CUgraphExec, self.stream) }, "repeat a pass")
+        check(unsafe { sys::cuGraphLaunch(graph.0 as CUgraphExec, self.stream) }, "launch a graph")
     }
 
     fn forget(&self, graph: Graph) {
@@ -690,8 +690,8 @@ impl Driver for Nvidia {
         let mut event: CUevent = ptr::null_mut();
         // SAFETY: a place for a handle. The event exists when it is recorded.
         unsafe {
-            check(sys::cuEventCreate(&raw mut event, 0), "tell the time")?;
-            check(sys::cuEventRecord(event, self.stream), "tell the time")?;
+            check(sys::cuEventCreate(&raw mut event, 0), "record an event")?;
+            check(sys::cuEventRecord(event, self.stream), "record an event")?;
         }
         Ok(Event(event as u64))
     }

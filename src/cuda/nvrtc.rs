@@ -351,7 +351,7 @@ impl Nvrtc {
         ))
         .at(source.defines.join(" "))
         .found(first)
-        .next("tell us with these words and the device's name; --device cpu runs without it"))
+        .next("report this message with the device's name; or run with --device cpu"))
     }
 }
 

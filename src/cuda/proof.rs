@@ -55,7 +55,7 @@ const MANY: usize = 20;
 const KEYS_OF_HEADS: usize = 1 << 14;
 
 /// The name of attention over several tokens.
-const MANY_TOKENS: &str = "attend from many tokens";
+const MANY_TOKENS: &str = "compute attention for many tokens";
 
 /// The tolerance of a result with another order of summation: the relative L2 distance.
 fn orders_apart(precision: Precision) -> f64 {
@@ -236,7 +236,7 @@ fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
         }
         let bound = if group.is_some() { 0.0 } else { apart };
         let made = [values(backend, &sum, MANY * INPUTS)?, values(backend, &out, MANY * OUTPUTS)?];
-        add("go from one to the next", bound, made.concat());
+        add("chain the operations of a layer", bound, made.concat());
     }
 
     // A prompt, then one token, which each head computes on its own; then one token with so many keys that heads are
@@ -251,9 +251,11 @@ fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
     for (keys, seed) in [(&mut keys, 11), (&mut cached, 12)] {
         backend.cache(&buffer(backend, &any(after.len() * of_keys, seed))?, of_keys, &of_after, 0, keys)?;
     }
-    for (what, start, tokens) in
-        [(MANY_TOKENS, 0, tokens), ("attend from one token", tokens, 1), ("attend over many keys", many, 1)]
-    {
+    for (what, start, tokens) in [
+        (MANY_TOKENS, 0, tokens),
+        ("compute attention for one token", tokens, 1),
+        ("compute attention over many keys", many, 1),
+    ] {
         let pass = pass(backend, start, tokens)?;
         let [q, k, v] = [(width, 5), (of_keys, 6), (of_keys, 7)]
             .map(|(width, seed)| buffer(backend, &any(tokens * width, seed + start)));
@@ -282,9 +284,9 @@ fn compare(found: &Made, expected: &[f32]) -> Result<()> {
     }
     let bound = found.bound;
     Err(failed(
-        &format!("{} as the processor does", found.what),
+        &format!("{} as the CPU does", found.what),
         format!(
-            "results whose relative L2 distance from the processor's is {apart:.1e}, not up to {bound:.0e}"
+            "results with a relative L2 distance of {apart:.1e} from the CPU's; the limit is {bound:.0e}"
         ),
     ))
 }
@@ -332,7 +334,7 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
         made(cuda, uses)?.iter().zip(&expected).try_for_each(|(found, expected)| {
             let compared = compare(found, &expected.values);
             if found.what == MANY_TOKENS && attention::splits(cuda, uses.heads) {
-                let next = "leave them out: LLAMA_TRACE_CUDA_WITHOUT=split; or run with --device cpu";
+                let next = "switch them off with LLAMA_TRACE_CUDA_WITHOUT=split; or run with --device cpu";
                 return compared.map_err(|error| error.next(next));
             }
             compared
@@ -349,7 +351,7 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
             // If the first kernels break the device, later ones fail too: report the first.
             Some(Err(ref first)) => first
                 .clone()
-                .next("leave them out: LLAMA_TRACE_CUDA_WITHOUT=streams; or run with --device cpu"),
+                .next("switch them off with LLAMA_TRACE_CUDA_WITHOUT=streams; or run with --device cpu"),
             _ => error,
         })?;
     }
@@ -374,7 +376,7 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
     // If the first kernels break the device, later ones fail too: report the first.
     match (of_four, prove(&product::OF_WARPS)) {
         (Some(Err(first)), Err(_)) => {
-            Err(first.next("leave them out: LLAMA_TRACE_CUDA_WITHOUT=wgmma; or run with --device cpu"))
+            Err(first.next("switch them off with LLAMA_TRACE_CUDA_WITHOUT=wgmma; or run with --device cpu"))
         }
         (_, Err(error)) => Err(error),
         (of_four, Ok(())) => Ok(whether(of_four)),
@@ -535,7 +537,7 @@ fn compare_draws(found: &[Drawn], expected: &[usize]) -> Result<()> {
     let word = |drawn: &Drawn| format!("{}{}", drawn.id, if drawn.not_a_number { " of NaN" } else { "" });
     let words = |drawn: &[Drawn]| drawn.iter().map(word).collect::<Vec<_>>().join(", ");
     let why = format!("tokens {}, not {}", words(found), words(&expected));
-    Err(failed("draw tokens as the processor does", why))
+    Err(failed("draw tokens as the CPU does", why))
 }
 
 /// Computes by `run` with two matrices: the product with the first, and hidden of both.
@@ -577,7 +579,7 @@ mod tests {
         assert!(compare(&made(1e-3, &[1.0, 2.001]), &[1.0, 2.0]).is_ok());
         for wrong in [[1.0, 2.1], [1.0, f32::NAN], [f32::INFINITY, 2.0]] {
             let error = compare(&made(1e-3, &wrong), &[1.0, 2.0]).unwrap_err();
-            assert!(error.to_string().contains("cannot add as the processor does"), "{error}");
+            assert!(error.to_string().contains("cannot add as the CPU does"), "{error}");
         }
     }
 

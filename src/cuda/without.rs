@@ -39,10 +39,12 @@ impl Without {
                 "streams" => all.streams = true,
                 "wgmma" => all.wgmma = true,
                 other => {
-                    return Err(Error::usage(format!("{VARIABLE} names what a device cannot be without"))
-                        .expected("early, graphs, split, streams, wgmma, or some of them with commas between")
+                    return Err(Error::usage(format!("{VARIABLE} has an unknown word"))
+                        .expected(
+                            "one or more of early, graphs, split, streams and wgmma, separated by commas",
+                        )
                         .found(format!("`{other}`"))
-                        .next("name one of these, or unset the variable"));
+                        .next("correct the word, or unset the variable"));
                 }
             }
         }

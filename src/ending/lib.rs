@@ -67,7 +67,7 @@ pub fn watch() -> Result<()> {
                 false => ("the thread", "raise the limit on processes (ulimit -u), or end other programs"),
             };
             Error::usage("signals cannot be caught")
-                .expected(format!("room for {room} that waiting for them takes"))
+                .expected(format!("room for {room} that signal handling needs"))
                 .found(error)
                 .next(next)
         })

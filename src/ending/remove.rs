@@ -40,7 +40,7 @@ pub(super) fn going_on() -> Option<String> {
     let (folder, half_done) = going.filter(|(folder, _)| folder.exists())?;
     let folder = folder.display();
     Some(match half_done {
-        true => format!("what was there before is being put back from {folder}, which goes last"),
+        true => format!("the earlier files are being put back from {folder}, which is removed last"),
         false => format!("{folder} is being removed"),
     })
 }

@@ -83,7 +83,7 @@ impl Scratch {
             let scratch = Self { files: folder.join(FILES), folder, kept: false };
             return fs::create_dir(&scratch.files).map(|()| scratch);
         }
-        Err(io::Error::new(ErrorKind::AlreadyExists, "others remove what is made"))
+        Err(io::Error::new(ErrorKind::AlreadyExists, "other processes remove the new folder"))
     }
 
     /// The empty folder inside, to be filled.

@@ -141,6 +141,6 @@ mod tests {
             assert!(left.load(Ordering::SeqCst));
         });
         assert_eq!(taken(), None);
-        give_back(|| panic!("nobody has it any more"));
+        give_back(|| panic!("it was given back already"));
     }
 }

@@ -157,9 +157,9 @@ fn symlink(target: &Path, link: &Path) -> io::Result<()> {
 
 /// Returns the error for a file of the cache that cannot be written.
 pub(super) fn cannot_write(path: &Path, error: &io::Error) -> Error {
-    Error::output("the model cannot be kept in the cache")
+    Error::output("the model cannot be written to the cache")
         .in_file(path)
-        .expected("room, and the right to write there")
+        .expected("free space and write permission")
         .found(error)
-        .next("make room, or set HF_HOME to another folder; what was fetched is kept")
+        .next("free some space, or set HF_HOME to another folder; downloaded files are kept")
 }

@@ -80,11 +80,14 @@ impl Download<'_, '_> {
             let Some((expected, found)) = wrong else { break };
             fs::remove_file(&path).map_err(failed)?;
             if !inherited {
-                return Err(Error::model(format!("what came for `{}` is not that file", self.file))
-                    .at(refusal::place(self.client))
-                    .expected(expected)
-                    .found(found)
-                    .next("try again; should it come again, ask the repository's owners"));
+                return Err(Error::model(format!(
+                    "the bytes received for `{}` have a wrong checksum",
+                    self.file
+                ))
+                .at(refusal::place(self.client))
+                .expected(expected)
+                .found(found)
+                .next("try again; if it fails again, tell the repository's owners"));
             }
             partial = self.start(&path)?;
             inherited = false;
@@ -182,7 +185,7 @@ impl Download<'_, '_> {
     }
 
     fn broken(&self, failure: &Failure, at: u64) -> Error {
-        Error::model(format!("`{}` did not come whole", self.file))
+        Error::model(format!("`{}` was not received completely", self.file))
             .at(refusal::place(self.client))
             .expected(format!("{} bytes", self.meta.size))
             .found(format!("{at} bytes, then: {}", refusal::told(failure)))

@@ -171,11 +171,14 @@ impl Kept<'_> {
 
 /// Returns the error for an incomplete cache if the hub may not be asked.
 fn offline(kept: &Kept<'_>, missing: &str) -> Error {
-    Error::model(format!("{} is not in the cache, or not all of it, and the hub may not be asked", kept.name))
-        .in_file(kept.cache.folder())
-        .expected("the files of the model")
-        .found(missing)
-        .next("leave --offline out, or HF_HUB_OFFLINE unset, until it is fetched")
+    Error::model(format!(
+        "{} is not in the cache, or is incomplete there, and the program is offline",
+        kept.name
+    ))
+    .in_file(kept.cache.folder())
+    .expected("the files of the model")
+    .found(missing)
+    .next("leave --offline out, and HF_HUB_OFFLINE unset, to download it")
 }
 
 /// A download of one commit.
@@ -196,7 +199,7 @@ impl Fetch<'_, '_> {
         let small = files::small(files, name, need);
         if need == Need::Tokenizer && name.file.is_none() {
             if small.is_empty() {
-                return Err(Error::model("the repository has no tokenizer that is read here")
+                return Err(Error::model("the repository has no tokenizer in a supported format")
                     .at(name)
                     .expected("tokenizer.json or tokenizer.model")
                     .found(format!("{} other files", files.len()))

@@ -48,7 +48,7 @@ impl Settings {
             .or_else(|| folder("XDG_CACHE_HOME").map(|cache| cache.join("huggingface")))
             .or_else(|| user.map(|user| user.join(".cache/huggingface")))
             .ok_or_else(|| {
-                Error::usage("there is no folder to keep models in")
+                Error::usage("there is no folder for the cache of models")
                     .expected("a home directory, or HF_HOME")
                     .found("neither")
                     .next("set HF_HOME to a folder")
@@ -58,7 +58,7 @@ impl Settings {
         let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into());
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         if super::address::origin(&endpoint).is_none() {
-            return Err(Error::usage("the address of the hub is none")
+            return Err(Error::usage("the hub's address is not valid")
                 .at("HF_ENDPOINT")
                 .expected("https://…")
                 .found(format!("`{}`", printable(&endpoint)))
@@ -76,7 +76,7 @@ impl Settings {
         let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
         if token.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
             // A message never contains the token itself.
-            return Err(Error::usage("the token for the hub is none")
+            return Err(Error::usage("the hub's token is not valid")
                 .at(format!("HF_TOKEN, or {}", token_file.display()))
                 .expected("letters and digits, as in hf_…")
                 .found("other characters")

@@ -107,11 +107,11 @@ fn parts(size: u64, fetch: impl Fn(Range<u64>) -> Answer<Vec<u8>>) -> Answer<Vec
 }
 
 fn cannot_write(error: &std::io::Error) -> Error {
-    Error::output("there is no room to look at the model")
+    Error::output("the model's headers cannot be stored")
         .in_file(&std::env::temp_dir())
-        .expected("a folder for temporary files")
+        .expected("free space and write permission in the folder for temporary files")
         .found(error)
-        .next("make room, or set TMPDIR to another folder")
+        .next("free some space, or set TMPDIR to another folder")
 }
 
 #[cfg(test)]

@@ -24,9 +24,9 @@ pub(super) fn distrust(error: &ureq::Error) -> Option<String> {
     };
     let rustls::Error::InvalidCertificate(reason) = reason else { return None };
     Some(match reason {
-        CertificateError::UnknownIssuer => "one of an unknown authority".into(),
+        CertificateError::UnknownIssuer => "a certificate of an unknown authority".into(),
         CertificateError::Other(reason) if reason.to_string() == "CaUsedAsEndEntity" => {
-            "one that is signed by itself, of an authority and not of a server".into()
+            "a self-signed certificate of an authority, not of a server".into()
         }
         other => other.to_string(),
     })

@@ -55,7 +55,7 @@ impl Format {
         let known = Self::ALL.iter().find(|(_, name)| suffix.as_deref() == Some(name));
         known.map(|(format, _)| *format).ok_or_else(|| {
             let suffixes: Vec<_> = Self::ALL.iter().map(|(_, name)| format!(".{name}")).collect();
-            Error::usage("the suffix names no kind of picture")
+            Error::usage("the suffix is not that of a picture format")
                 .at(path.display())
                 .expected(suffixes.join(", "))
                 .found(suffix.map_or_else(|| "none".to_owned(), |suffix| format!(".{suffix}")))

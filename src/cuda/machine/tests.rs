@@ -203,9 +203,9 @@ fn what_has_no_defined_result_ends_the_run() {
     for (body, words) in [
         ("st.global.u32 [%rd1+1], %r0;", "4 bytes at"),
         ("st.global.v2.u32 [%rd1+4], {%r0, %r0};", "aligned"),
-        ("st.global.u32 [%rd1+256], %r0;", "nobody's"),
-        ("st.shared.u32 [256], %r0;", "nobody's"),
-        ("mov.u32 %r3, room; st.shared.u32 [%r3+256], %r0;", "nobody's"),
+        ("st.global.u32 [%rd1+256], %r0;", "not allocated"),
+        ("st.shared.u32 [256], %r0;", "not allocated"),
+        ("mov.u32 %r3, room; st.shared.u32 [%r3+256], %r0;", "not allocated"),
         ("setp.lt.u32 %p0, %r0, 8; @%p0 bra $on; shfl.sync.bfly.b32 %r2, %r0, 8, 31, 255; $on:", "not named"),
         (
             "setp.lt.u32 %p0, %r0, 8; @%p0 ret; ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r5];",

@@ -282,7 +282,7 @@ impl<'a> Warp<'a> {
             let first = at.checked_sub(first).map(|first| first as usize);
             first.filter(|first| first.saturating_add(bytes) <= memory.len())
         };
-        let nobody = || -> ! { panic!("{bytes} bytes at {at:#x} of {space:?}, which are nobody's") };
+        let nobody = || -> ! { panic!("{bytes} bytes at {at:#x} of {space:?}, which are not allocated") };
         match space {
             Space::Shared => match inside(&block.shared, FIRST_SHARED) {
                 Some(first) => block.shared[first..].as_mut_ptr(),
@@ -459,7 +459,7 @@ impl<'a> Warp<'a> {
                     let arrivals = block.arrivals.get_mut(&at).expect("arrivals that were begun");
                     assert!(
                         arrivals.left < arrivals.lanes || arrivals.copies.is_empty(),
-                        "nobody has waited for the copies before: {}",
+                        "no lane has waited for the earlier copies: {}",
                         instruction.text
                     );
                     arrivals.expected += u64::from(bytes);
@@ -503,7 +503,7 @@ impl<'a> Warp<'a> {
                     let arrivals = block.arrivals.get_mut(&at).expect("arrivals that were begun");
                     // The copying lanes come before the waiting ones: a barrier lies between.
                     let is_done = arrivals.done > 0 && (arrivals.done - 1) & 1 == parity;
-                    assert!(is_done, "nobody copies what is waited for: {}", instruction.text);
+                    assert!(is_done, "a wait without a copy: {}", instruction.text);
                     let copied: usize = arrivals.copies.iter().map(|(_, _, bytes)| bytes).sum();
                     assert!(arrivals.copies.is_empty() || copied as u64 == arrivals.expected);
                     for (to, from, bytes) in arrivals.copies.drain(..) {
