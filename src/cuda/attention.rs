@@ -87,12 +87,13 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         // The number of splits is the same in every pass, and so is the order of the sums.
         let processors = cuda.queue.device().about().multiprocessors as usize;
         let splits = (BLOCKS_OF_EACH[usize::from(at_once > 4)] * processors / blocks).clamp(1, MOST_SPLITS);
-        // The splits that have keys in some span of the pass. Rounded up, so launches seldom change.
+        // Only the splits with keys in some span of the pass. Their number is rounded up to a power of two, so launches
+        // seldom change.
         let visible = |keys: usize| asked.shape.window.map_or(keys, |window| keys.min(window));
         let tiles = asked.pass.spans().iter().map(|span| visible(span.keys()).div_ceil(TILE)).max();
         let used = splits.min(tiles.unwrap_or(1).next_power_of_two());
-        // While all heads' blocks run at once, each head has its own block. This has less latency, and all sums are the
-        // same.
+        // If the blocks of all heads fit on the device at once, each head has its own block. This has less latency, and
+        // all sums are the same.
         let each = heads * used * asked.pass.spans().len() <= processors;
         let (blocks, of_heads) = if each { (heads, 0) } else { (blocks, of_heads) };
         let of_channels = head_dim.div_ceil(64).next_power_of_two().ilog2() as usize;
@@ -116,7 +117,7 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
     }
     let rows = tokens * group;
     let arguments = arguments.address(asked.out.at(0));
-    // By the tensor cores, up to the limit of a grid.
+    // Tensor cores, unless the grid would be too large.
     let few_blocks = rows.div_ceil(64) <= MOST_BLOCKS;
     if cuda.precision == Precision::Bf16 && cuda.cache_dtype == CacheDtype::Bf16 && few_blocks {
         let (name, width) = match head_dim {
@@ -195,8 +196,8 @@ pub(super) fn parts(cuda: &Cuda, asked: Asked<'_>, sink: &mut dyn AttentionSink)
     Ok(())
 }
 
-/// Queues a copy of the wanted parts, `values` values each, to the memory that is read when the pass is done. Returns
-/// whether there was room for all of them.
+/// Queues a kernel that writes the wanted parts, `values` values each, to memory that is read when the pass is done.
+/// Returns whether there was room for all of them.
 fn fetch_parts(
     cuda: &Cuda,
     asked: Asked<'_>,
@@ -267,7 +268,8 @@ fn repeat_kv(
 mod tests {
     use half::bf16;
 
-    /// A claim of `attention_bf16.cu` about its scores. All bfloat16 values are one of these 128, times a power of two.
+    /// Checks a claim of `attention_bf16.cu` about its scores. Every bfloat16 value is one of these 128, times a power
+    /// of two.
     #[test]
     fn to_multiply_by_the_inverse_root_and_round_is_to_divide_and_round() {
         for head_dim in (8..=256_u16).step_by(8) {

@@ -54,7 +54,7 @@ impl Coming {
         (first, memory.at(first))
     }
 
-    /// Notes that kernels which write `bytes` bytes there were queued.
+    /// Notes that queued kernels write `bytes` bytes to the slot at byte `first`.
     pub(super) fn asked(&self, cuda: &Cuda, first: usize, bytes: usize) -> Result<()> {
         let there =
             Mark { event: Some(cuda.queue.ask(|device| device.mark())?), queue: Arc::clone(&cuda.queue) };
@@ -81,7 +81,7 @@ impl Coming {
     }
 }
 
-/// Parses drawn tokens. `bytes` may be unaligned: the pinned memory of the device that only lists kernels is.
+/// Parses drawn tokens. `bytes` may be unaligned, as on the device that only lists kernels.
 fn drawn_of(bytes: &[u8]) -> Vec<Drawn> {
     let all = bytes.as_chunks::<DRAWN>().0.iter();
     all.map(|drawn| {

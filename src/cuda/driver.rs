@@ -51,7 +51,7 @@ struct Narrow {
     count: usize,
     /// The word for the bfloat16 result's address.
     at: usize,
-    /// The range of words with the addresses of outputs that are then not needed.
+    /// The range of words with the addresses of the outputs that are then left out.
     others: (usize, usize),
 }
 
@@ -92,8 +92,8 @@ pub(super) struct Room {
 }
 
 impl Launch {
-    /// Joins another launch to this one, as one more layer in the grid's third dimension. Possible if only the
-    /// arguments of its span differ, the first `words` words. Returns whether it did.
+    /// Joins another launch to this one, as one more layer in the grid's third dimension. They may differ only in the
+    /// arguments of their spans, the first `words` words. Returns whether it did.
     pub(super) fn join(&mut self, other: &Self, words: usize) -> bool {
         let (spans, all) = (self.grid[2] as usize, words * MOST_TOGETHER);
         let alike =
@@ -139,8 +139,9 @@ impl Arguments {
         self.words(&[at])
     }
 
-    /// Adds a null address for a result in bfloat16. By default the kernel writes `count` values to `out`. The `others`
-    /// words before this one are addresses of outputs; the kernel does not write those that are null.
+    /// Adds the address of a result in bfloat16, null at first; [`Arguments::narrow`] can set it. Until then the kernel
+    /// writes `count` float32 values to `out`. The `others` words before it are addresses of outputs, which `narrow`
+    /// sets to null. The kernel does not write outputs with a null address.
     pub(super) fn narrow_too(self, out: Address, count: usize, others: usize) -> Self {
         let narrow = Narrow { out, count, at: self.used, others: (self.used - others, self.used) };
         Self { narrow: Some(narrow), ..self.address(0) }
@@ -281,7 +282,7 @@ pub(super) trait Driver: Send + Sync {
     /// Destroys a graph.
     fn forget(&self, graph: Graph);
 
-    /// Returns an error if kernels are not compiled for this very device: the reason. The driver then compiles the
+    /// Returns an error with the reason if kernels are not compiled for this very device. The driver then compiles the
     /// embedded PTX.
     fn compiles(&self) -> Result<()> {
         Ok(())
@@ -297,8 +298,8 @@ pub(super) trait Driver: Send + Sync {
     /// Whether kernels that read weights through shared memory (`stream_q8`) can be compiled, and may be used.
     fn streams(&self) -> bool;
 
-    /// Returns a product of (side, side) bfloat16 matrices by NVIDIA's own library. The addresses: the first matrix,
-    /// which is transposed, the second, the result, and the workspace. `None` if the library is not there.
+    /// Returns a product of (side, side) bfloat16 matrices by NVIDIA's own library. Its addresses are those of the
+    /// first matrix (transposed), the second, the result and the workspace. `None` if the library is not there.
     fn library_product(&self, side: usize) -> Option<LibraryProduct<'_>> {
         let _ = side;
         None

@@ -36,7 +36,7 @@ type Run = unsafe extern "C" fn(
     &mut Vec<Address>,
 ) -> c_int;
 
-/// Takes an address.
+/// Adds an address to the list.
 extern "C" fn take(addresses: &mut Vec<Address>, at: Address) {
     addresses.push(at);
 }
@@ -90,7 +90,7 @@ pub enum Asked {
     Launches(usize),
     /// A graph of this many launches.
     Graph(usize),
-    /// Another request that has an order.
+    /// Another request that has a place in the order.
     Other,
 }
 
@@ -356,7 +356,7 @@ fn compiled(module: &Module) -> std::result::Result<PathBuf, String> {
     hash.update(compiler_version().unwrap_or_default());
     for path in all {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // Other kernels and generated files do not change the result.
+        // The result depends on no other kernel file, and on no generated file.
         let made = name.ends_with(".txt") || name.ends_with(".lzma");
         if !made && (!name.ends_with(".cu") || name == format!("{}.cu", module.file)) {
             hash.update(&fs::read(&path).map_err(|error| error.to_string())?);

@@ -1,6 +1,6 @@
 //! Read-back of recorded stages. Kernels pack them into memory of the pass, in the order of the device's work. One copy
-//! brings those of a layer to the host while the device goes on with the next layer. The host waits only at the end of
-//! the pass, or if the memory is full.
+//! transfers the stages of a layer to the host, while the device goes on with the next layer. The host waits only at
+//! the end of the pass, or if the memory is full.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +28,7 @@ struct Places {
     /// The memory that kernels write, and the one that the host reads.
     memory: Option<(Arc<Memory>, Arc<Pinned>)>,
     used: usize,
-    /// How many of the first bytes are on the host, or in flight.
+    /// Bytes from the start that are on the host, or in flight.
     brought: usize,
     /// The event of the last copy in flight.
     coming: Option<Event>,

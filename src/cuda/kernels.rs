@@ -100,7 +100,7 @@ impl Kernels {
     }
 
     /// Changes the last waiting launch that `change` can change. `change` gets each launch and its kernel, the last
-    /// first. It reports whether it changed it, and whether earlier ones may be tried.
+    /// first. It returns whether it has changed that launch, or whether an earlier one may be changed.
     pub(super) fn change_recent(&self, mut change: impl FnMut(Kernel, &mut Launch) -> Change) -> bool {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         self.queue.change_recent(|launch| {

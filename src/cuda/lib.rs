@@ -84,11 +84,11 @@ pub struct Cuda {
     cache_dtype: CacheDtype,
     stop: Stop,
     architecture: &'static str,
-    /// Whether many rows are multiplied by warpgroups (four warps together): the proof found their results right.
+    /// Whether many rows are multiplied by warpgroups (four warps together): only after a proof of their results.
     warpgroups: Arc<AtomicBool>,
     /// Whether its kernels were proved in this precision.
     proved: Arc<AtomicBool>,
-    /// Whether weights of integer products go through shared memory: the proof found the results right.
+    /// Whether weights of integer products go through shared memory: only after a proof of the results.
     streams: Arc<AtomicBool>,
 }
 
@@ -146,13 +146,13 @@ impl Cuda {
         Ok(Self::over(Box::new(nvidia::Nvidia::open(number)?)))
     }
 
-    /// Whether there is a driver that reports a device, or that cannot be queried. If not, a GPU is not expected.
+    /// Whether there is a driver that reports a device, or that cannot be queried.
     pub fn is_there() -> bool {
         finding::is_there()
     }
 
-    /// Returns the device for the tests of every device: GPU number LLAMA_TRACE_GPU. If that variable is not set, the
-    /// CPU emulation with `bytes` bytes of memory. Warpgroups and streamed weights count as proved.
+    /// Returns the device of the tests: GPU number LLAMA_TRACE_GPU if that variable is set, otherwise the CPU emulation
+    /// with `bytes` bytes of memory. Warpgroups and streamed weights count as proved.
     #[cfg(any(test, feature = "testing"))]
     pub fn of_tests(bytes: usize) -> Option<Self> {
         let cuda = match std::env::var("LLAMA_TRACE_GPU") {
@@ -169,7 +169,7 @@ impl Cuda {
         Some(cuda)
     }
 
-    /// The CPU emulation with the kernels in the form of the PTX that is embedded in the program.
+    /// The CPU emulation of the kernels as they are compiled for the embedded PTX.
     #[cfg(any(test, feature = "testing"))]
     pub fn compact(bytes: usize) -> Option<Self> {
         Some(Self::over(Box::new(emulated::Emulated::new(bytes, usize::MAX)?.carried())))

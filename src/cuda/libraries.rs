@@ -11,7 +11,7 @@ use libloading::Library;
 /// The supported major versions, the newest first.
 pub(super) const MAJORS: [u32; 2] = [13, 12];
 
-/// The variable with the first folder to search, or several as in PATH.
+/// The environment variable with the folders to search first, separated as in PATH.
 pub(super) const VARIABLE: &str = "LLAMA_TRACE_NVRTC";
 
 /// Loads a library, and makes its symbols visible to libraries that are loaded later.
@@ -31,7 +31,7 @@ pub(super) fn load(path: &Path) -> Option<Library> {
     }
 }
 
-/// Returns the folders outside the loader's path to search.
+/// Returns the folders to search, outside the loader's path.
 pub(super) fn folders(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> =
         variable(VARIABLE).map(|list| env::split_paths(&list).collect()).unwrap_or_default();

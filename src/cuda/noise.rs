@@ -7,8 +7,8 @@ use super::memory::Memory;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Noise;
 
-/// Returns `bytes` random bytes, rounded up to a whole word. A product may read weights before the kernel before it has
-/// ended. So this must not be the kernel before it: a copy or a memset always lies between and waits for this kernel.
+/// Returns `bytes` random bytes, rounded up to a whole word. A product may read its weights before the previous kernel
+/// has ended. This kernel is never the previous one: a copy or a memset always comes between, and waits for it.
 pub(super) fn random(cuda: &Cuda, bytes: usize, noise: Noise) -> Result<Memory> {
     let Noise { seed, keep, set, block, at } = noise;
     let memory = Memory::new(&cuda.queue, bytes.next_multiple_of(8))?;

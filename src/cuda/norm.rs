@@ -23,7 +23,7 @@ pub(super) const ADD_RMS_NORM: Kernel = Kernel { file: "rms_norm", name: "add_rm
 const WHOLE: Range<usize> = 0..2;
 const PACKED: Range<usize> = 2..6;
 
-/// Adds arguments for neither of these outputs.
+/// Adds null addresses for both of these outputs.
 pub(super) fn to_nowhere(arguments: Arguments) -> Arguments {
     arguments.words(&[0; WHOLE.end - WHOLE.start]).words(&[0; PACKED.end - PACKED.start])
 }
@@ -43,7 +43,7 @@ pub(super) struct Norm {
     pub(super) width: usize,
 }
 
-/// From this many rows on, a device has enough blocks of any size.
+/// With this many rows, there are enough blocks of any size to fill a device.
 const MANY: usize = 256;
 
 /// Returns the threads of a block that normalises a row of `width` values. With many rows, smaller blocks let more of
@@ -77,7 +77,7 @@ impl Norm {
     }
 }
 
-/// Removes the norm of one row that is written to `out` from the queue, if it is the last launch and still waits.
+/// Removes from the queue the norm of one row with its result at `out`, if it is the last launch and still waits.
 pub(super) fn take_back(cuda: &Cuda, out: Address, width: usize) -> Result<Option<Norm>> {
     cuda.kernels.take_back(RMS_NORM, |words| match *words {
         [x, weight, eps, of, to, 0, 0, 0, 0, 0, 0, 0] if (to, of) == (out, width as u64) && width <= KEPT => {

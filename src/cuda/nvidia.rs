@@ -349,8 +349,7 @@ impl Nvidia {
             sharedMemBytes: *shared,
             hStream: self.stream,
             attrs: &raw mut overlap,
-            // A kernel itself waits for the one before it, before it reads that one's results. It reads its weights
-            // earlier.
+            // Each kernel itself waits for the results of the kernel before it. It reads its weights before that wait.
             numAttrs: u32::from(early && !launch.late),
         };
         // SAFETY: the function was loaded from the sources in `kernels/`, and the caller passes the arguments that the

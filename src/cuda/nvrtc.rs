@@ -235,8 +235,8 @@ impl Nvrtc {
         Ok(text.find(".version").map_or(text, |first| &text[first..]).to_owned())
     }
 
-    /// Compiles, and returns the output that these two functions give. With `alone`, compiles only the kernel named
-    /// first, and stores its mangled name in the second.
+    /// Compiles, and returns the output of the functions `size` and `fill`. With `alone`, compiles only the kernel
+    /// named first, and stores its mangled name in the second.
     fn make(
         &self,
         source: Source<'_>,

@@ -24,7 +24,7 @@ use llama_trace_engine::backend::{
     SeeGroups, SeeInt8, Span, Swiglu,
 };
 
-/// The most values of a read through a converting kernel.
+/// The most values that a converting kernel writes for one read.
 const VALUES_AT_ONCE: usize = 4 << 20;
 
 /// Passes the float32 values `range` of `memory` to `see`, all at once.

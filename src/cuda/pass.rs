@@ -25,7 +25,7 @@ pub struct Pass {
     drawn_at: Address,
     /// Whether its input tokens are the last drawn ones.
     follows: bool,
-    /// Whether the device advances the spans of the last pass to this one's.
+    /// Whether the device computes this pass's spans from those of the last pass.
     moves_on: bool,
     /// Which of the two first kernels of a pass were queued: 1, embedding; 2, also the tables of RoPE.
     begun: AtomicU8,
@@ -168,7 +168,8 @@ impl Pass {
         if self.follows { (self.drawn_at, DRAWN / 4) } else { (self.given_ids(), 1) }
     }
 
-    /// The addresses of its spans and positions, if the device is to advance them from the last pass; otherwise null.
+    /// The addresses of its spans and positions, if the device computes them from those of the last pass; otherwise
+    /// null.
     pub(super) fn moves_on(&self) -> [Address; 2] {
         if self.moves_on { [self.at, self.positions()] } else { [0; 2] }
     }

@@ -101,8 +101,8 @@ impl Whole {
 }
 
 /// Activations in bfloat16, which represents all of their values. They are written for the first product that needs
-/// them. The launch that makes the activations writes them, if it still waits: then they were not recorded, and float32
-/// is left out. So a buffer must be prepared once after each write.
+/// them. The launch that makes the activations writes them, if it still waits. In that case nothing has recorded them,
+/// and float32 is left out. So a buffer must be prepared exactly once after each write.
 #[derive(Default)]
 struct Narrow {
     /// Memory for each buffer that was read. It is the same in every pass. It is not shared, because the launch that
@@ -110,7 +110,7 @@ struct Narrow {
     places: Vec<(Weak<Memory>, Growing)>,
     /// Whether they are written.
     there: bool,
-    /// Whether only they are written, not float32.
+    /// Whether the float32 values were left out.
     alone: bool,
     /// The pending norm, until the first request for its result: a product may compute the norm itself.
     normed: Option<Norm>,

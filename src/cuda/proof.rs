@@ -214,7 +214,8 @@ fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
         add("gate many rows", bound, values(backend, &hidden, count)?);
 
         // A chain without recording, as in a layer: a norm, the gate, a product, the norm of its sum with the residual,
-        // and a product. It runs twice: an allocation sends the queue, and in the second run all memory is allocated.
+        // and a product. It runs twice, because an allocation sends the queue. In the second run all memory is
+        // allocated.
         let down = matrix(INPUTS, HIDDEN, 9)?;
         let (of_pass, mut first, mut second) = (pass(backend, 0, MANY)?, backend.input(), backend.input());
         let [of_down, sum, of_sum] = [(); 3].map(|()| backend.buffer(MANY * INPUTS));
@@ -507,8 +508,8 @@ fn has_tiles(cuda: &Cuda) -> bool {
 }
 
 /// Returns the tokens that the device draws. Four of the logits are the largest, all equal, and two come next. Top-k
-/// cuts off after these six, and top-p after the four. So each of the four has a quarter, in the order of ids. At
-/// temperature 0 one of the four is larger.
+/// cuts off after these six, and top-p after the four. So each of the four has a quarter of the probability, in the
+/// order of ids. At temperature 0 one of the four is larger.
 fn drawn(cuda: &Cuda) -> Result<Vec<Drawn>> {
     let mut logits: Vec<f32> = any(VOCAB, 11);
     LIKELIEST.into_iter().for_each(|id| logits[id] = 4.0);
@@ -540,7 +541,7 @@ fn compare_draws(found: &[Drawn], expected: &[usize]) -> Result<()> {
     Err(failed("draw tokens as the CPU does", why))
 }
 
-/// Computes by `run` with two matrices: the product with the first, and hidden of both.
+/// Calls `run` with two matrices. Returns the product with the first, and hidden of both.
 fn of_tiles<B: Backend>(
     backend: &B,
     run: impl FnOnce(&B::Input, [B::Matrix; 2], &mut B::Buffer) -> Result<B::Buffer>,

@@ -28,8 +28,8 @@ pub(super) enum Change {
 /// The fewest launches that are worth a graph.
 const MIN_GRAPH: usize = 8;
 
-/// The most graphs that are kept. In a model with an odd number of layers, the buffers swap in every pass, and so do
-/// the texts of a batch. Each arrangement has its own graph.
+/// The most graphs that are kept. In a model with an odd number of layers, the buffers swap in every pass. The texts of
+/// a batch may swap too. Each arrangement has its own graph.
 const GRAPHS: usize = 8;
 
 /// The most launches that wait.
@@ -39,7 +39,7 @@ const MOST_WAITING: usize = 1 << 12;
 struct Seen {
     launches: Vec<Launch>,
     graph: Option<Graph>,
-    /// Whether the device cannot capture them: a driver may be older than a feature of a launch.
+    /// Whether the device cannot capture them: the driver may be too old for a feature of a launch.
     refused: bool,
 }
 
@@ -50,7 +50,7 @@ struct State {
     seen: Vec<Seen>,
     /// How often a graph was launched.
     repeated: usize,
-    /// An error of launches that could not be returned by their call.
+    /// An error of launches whose call could not return it.
     failed: Option<Error>,
 }
 

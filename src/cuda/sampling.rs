@@ -9,7 +9,7 @@ use super::pass::Pass;
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::Draw;
 
-/// Blocks of a row of logits.
+/// Blocks for each row of logits.
 const BLOCKS: usize = 64;
 
 /// The most rows of one launch.

@@ -358,8 +358,8 @@ fn what_is_cached_after_rope_has_the_bits_of_ops_and_goes_with_it_where_one_span
                 let cpu = Cpu::default().with_precision(precision).with_cache_dtype(dtype);
                 let (cached, what) = (Cached(pairing, spans), format!("{pairing:?} {spans:?} {dtype:?}"));
                 assert!(bits(&cached.on(&cuda)) == bits(&cached.on(&cpu)), "{what}");
-                // The first launches that were sent are all of them, except the read-back of caches that are not
-                // float32. Caches of spans with the same number of tokens are joined.
+                // All launches are sent together, except the read-back of caches that are not float32. Launches that
+                // cache spans with the same number of tokens are joined.
                 let first = log.lock().unwrap().iter().find_map(|asked| match asked {
                     Asked::Launches(count) => Some(*count),
                     _ => None,

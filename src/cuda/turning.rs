@@ -88,8 +88,8 @@ pub(super) fn turn(
     cuda.kernels.launch(ROPE, (rows, blocks), THREADS, 0, arguments)
 }
 
-/// Caches the rows (rows, width) at `x` of the pass's only span by the last waiting launch, if that rotates them or has
-/// just cached their keys. Returns whether it does.
+/// Makes the last launch also cache the rows (rows, width) at `x` of the pass's only span. Possible if it still waits,
+/// and rotates these rows or has just cached their keys. Returns whether it does.
 pub(super) fn cache(cuda: &Cuda, x: Address, width: usize, rows: usize, to: [Address; 2]) -> Result<bool> {
     if rows == 1 && cache_products(cuda, x, width, to) {
         return Ok(true);

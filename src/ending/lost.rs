@@ -1,8 +1,8 @@
 //! Signals of faults in this process. One of them is not a defect: another program shortens a memory-mapped file. A
 //! read past the new end is then SIGBUS.
 //!
-//! The handler writes a prepared message, wakes the thread that releases the rest, and waits for the end. A handler may
-//! not lock or allocate, and the failed read can never continue.
+//! The handler writes a prepared message, wakes the thread that cleans up, and waits for the end. A handler may not
+//! lock or allocate, and the failed read can never continue.
 #![allow(unsafe_code)]
 
 use std::fmt;

@@ -45,8 +45,8 @@ pub(super) fn going_on() -> Option<String> {
     })
 }
 
-/// Removes `folder`, whose lock is `lock`. If the process ends, because of `now` or a stop request meanwhile, another
-/// process takes over what takes longer.
+/// Removes `folder`, whose lock is `lock`. If the process is ending (`now`, or a stop request meanwhile), another
+/// process takes over a long removal.
 pub(super) fn remove(folder: &Path, lock: Option<&File>, now: bool) -> io::Result<()> {
     let mut asked: Option<Instant> = None;
     let mut late = || {
@@ -115,8 +115,8 @@ pub(super) fn hand_over(_: &Path, _: Option<&File>, _: bool) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Whether this process was started to remove a folder; it has then done so. `take_back` runs first; if it fails, the
-/// folder stays.
+/// Whether this process was started to remove a folder. If so, it has done that. `take_back` runs first; if it fails,
+/// the folder stays.
 #[cfg(unix)]
 pub fn was_asked_to(take_back: impl Fn(&Path) -> io::Result<()>) -> bool {
     use std::os::unix::process::parent_id;
@@ -126,8 +126,8 @@ pub fn was_asked_to(take_back: impl Fn(&Path) -> io::Result<()>) -> bool {
         _ => return false,
     };
     if holds_lock_of(&folder).unwrap_or(false) {
-        // The ending process may be in the middle of an exchange. It also has files open: if it closes a removed file
-        // last, the removal takes its time.
+        // The ending process may be in the middle of an exchange. It also has files open: the process that closes a
+        // removed file last waits for the real removal.
         let asking = asking.to_string_lossy();
         for _ in 0..LOOKS {
             if parent_id().to_string() != asking {

@@ -1,6 +1,6 @@
-//! Temporary folders. A folder is removed when it is dropped. A signal's ending removes all existing ones. A process
-//! that was killed leaves its folders; the next folder that is made in the same place removes them. [`super::remove`]
-//! does the removal.
+//! Temporary folders. A folder is removed when it is dropped. If a signal ends the process, all of its folders are
+//! removed. A process that was killed leaves its folders; the next folder that is made in the same place removes them.
+//! [`super::remove`] does the removal.
 //!
 //! ```text
 //! .llama-trace-KIND-XXXXXX/lock     locked while the process runs
@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use super::remove::{LOCK, PREFIX, hand_over, remove, whole};
 
 const FILES: &str = "files";
-/// Attempts to make a folder. Another process may remove it before it has its lock, as the folder of a dead process.
+/// Attempts to make a folder. Until a folder has its lock, another process may take it for that of a dead process, and
+/// remove it.
 const TRIES: usize = 16;
 
 /// The existing folders of this process.
@@ -123,7 +124,7 @@ impl Drop for Scratch {
         if self.kept {
             return;
         }
-        // A signal's ending takes the folders that it removes out of the list.
+        // An ending by a signal takes the folders that it has removed off the list.
         let found = there().iter().find(|there| there.folder == self.folder).map(There::lock);
         // The next run removes what cannot be removed now.
         if let Some(lock) = found {

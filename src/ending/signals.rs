@@ -1,4 +1,4 @@
-//! The thread that waits for signals which ask for something.
+//! The thread that handles signals: requests to stop, to suspend or to continue.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -113,7 +113,7 @@ pub(super) fn leave(error: &Error) -> ! {
     terminal::restore_screen();
     terminal::restore_settings();
     let (sender, said) = mpsc::channel();
-    // Writes past the standard library's error output: another thread may hold its lock forever.
+    // Bypasses the standard library's error output: another thread may hold its lock forever.
     let say = move || {
         let _ = rustix::io::write(rustix::stdio::stderr(), message.as_bytes());
         let _ = sender.send(());

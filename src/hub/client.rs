@@ -302,7 +302,7 @@ fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// Waits before a retry. After a stop request, [`refusal::report`] returns its error.
+/// Waits before a retry. A stop request makes this fail; [`refusal::report`] then reports the interruption.
 ///
 /// [`refusal::report`]: super::refusal::report
 fn sleep(time: Duration) -> Answer<()> {

@@ -1,5 +1,5 @@
-//! Name resolution with a time limit. The system's own has none and may take very long. So a separate thread does it,
-//! if the system can start one.
+//! Name resolution with a time limit. The system's own resolution has no limit and may take very long. So a separate
+//! thread does it, if the system can start one.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;

@@ -1,6 +1,6 @@
 //! Trusted certificate authorities: those of Mozilla's list, which is embedded in the program, and those of this
-//! machine. A company with an inspecting proxy has its own authority on the machine, or names it in SSL_CERT_FILE or
-//! SSL_CERT_DIR.
+//! machine. A company whose proxy inspects https installs its own authority on the machine, or names it in
+//! SSL_CERT_FILE or SSL_CERT_DIR.
 
 use rustls::CertificateError;
 use ureq::tls::{Certificate, RootCerts};

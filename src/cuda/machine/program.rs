@@ -6,7 +6,8 @@ use super::operations::{Compute, compute};
 use super::tensor::Tile;
 use super::text::{Piece, bare, operands, pieces};
 
-/// The first addresses of a thread's local memory and of a block's shared memory. An address then tells its memory.
+/// The first addresses of a thread's local memory and of a block's shared memory. They are so far apart that an address
+/// alone shows its memory.
 pub(super) const LOCAL: u64 = 0x7e00_0000_0000_0000;
 pub(super) const SHARED: u64 = 0x7f00_0000_0000_0000;
 
@@ -144,7 +145,7 @@ pub(super) enum What {
     BeginProduct(Tile),
     CloseProducts,
     WaitForProducts,
-    /// Only orders accesses that are in order here, or hints.
+    /// A hint, or a fence: accesses are already in order here.
     Nothing,
 }
 
@@ -290,7 +291,7 @@ struct Maker<'a> {
     functions: &'a Functions<'a>,
     parameters: Vec<(usize, usize)>,
     registers: HashMap<String, usize>,
-    /// Bits of the registers by the beginning of their names.
+    /// Bits of registers, by the prefix of their names.
     kinds: HashMap<String, u32>,
     widths: Vec<u32>,
     /// Addresses by name.

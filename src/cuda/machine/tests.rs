@@ -68,8 +68,8 @@ fn lanes_that_part_meet_again_and_give_each_other_values() {
     assert_eq!(found, (0..64).map(expected).collect::<Vec<_>>());
 }
 
-/// As in the manual: inserts bits of the first value into the second, with their number and position given. Bits
-/// without room are dropped.
+/// As in the manual: inserts the first bits of a value into another one, from a given bit on. Bits beyond its end are
+/// dropped.
 #[test]
 fn bits_are_put_into_others() {
     let inserted = |first: u32, count: u32| {

@@ -10,7 +10,7 @@ use crate::matrix::Matrix;
 use crate::memory::Buffer;
 use llama_trace_core::error::Result;
 
-/// A kernel that multiplies many rows in bfloat16. Those of a file give the same bits.
+/// A kernel that multiplies many rows in bfloat16. All kernels of one file give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tiles {
     file: &'static str,

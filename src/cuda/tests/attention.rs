@@ -184,8 +184,8 @@ fn powers_of_two_in_the_operands_of_attention_change_no_bit_but_the_exponents() 
     }
 }
 
-/// Infinity, NaN and values too large to scale take another path in the same launch. The results are of the same kind
-/// as the CPU's.
+/// Infinity, NaN and values too large to scale take another path in the same launch. The results are NaN in the same
+/// places as the CPU's.
 #[test]
 fn what_is_not_finite_in_queries_and_keys_reaches_the_rows_that_it_reaches_on_the_cpu() {
     let Some((cuda, cpu)) = both(Precision::F32) else { return };

@@ -216,8 +216,8 @@ fn the_norm_and_the_residual_of_one_row_go_with_products_and_have_the_same_bits(
             (launches, all.map(|buffer| of(buffer, outputs)), of(&of_k, 9))
         };
         let (apart, together) = (run(true), run(false));
-        // Saved are the norm and its conversion. The sum is fused with the product, but its norm is then a launch of
-        // its own: as many.
+        // The norm and its conversion are no launches of their own. The sum is fused with the product, but then its
+        // norm is a launch of its own: no difference.
         let spared = if width <= 8192 { 2 } else { 1 };
         assert_eq!(apart.0 - together.0, spared, "{width} × {outputs}");
         assert!(apart.1 == together.1 && apart.2 == together.2, "{width} × {outputs}");

@@ -118,7 +118,7 @@ fn what_is_not_a_number_and_what_is_huge_come_out_as_from_the_cpu() {
 #[derive(Clone, Copy, Debug)]
 struct Sizes(usize, usize, usize, usize, usize);
 
-/// A layer without attention. Its weights have one number type, and those of the values and of the last product
+/// A layer without attention. Its weights have one number type; those of the values and of the last product have
 /// another.
 #[derive(Clone, Copy, Debug)]
 struct Layer {
