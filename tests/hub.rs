@@ -393,7 +393,7 @@ fn a_refusal_says_why_and_what_to_do() {
             gated(),
             None,
             &[
-                "only to those whom its owners let in",
+                "only to accounts that its owners have approved",
                 "accept its terms at http",
                 "hf auth login",
                 "is restricted",
@@ -412,13 +412,9 @@ fn a_refusal_says_why_and_what_to_do() {
             None,
             &["no such repository", "org/name[@revision]"],
         ),
-        (Answer::status(429).with("Retry-After", "3600"), None, &["asked too often", "raises the limit"]),
+        (Answer::status(429).with("Retry-After", "3600"), None, &["too many requests", "raises the limit"]),
         (Answer::status(503).with("Retry-After", "0"), None, &["the hub failed", "status 503"]),
-        (
-            Answer::body("<html>log in to the hotel</html>"),
-            None,
-            &["not answer as a hub does", "HF_ENDPOINT"],
-        ),
+        (Answer::body("<html>log in to the hotel</html>"), None, &["not that of a hub", "HF_ENDPOINT"]),
         (Answer::body("{\"sha\": \"../../x\", \"siblings\": []}"), None, &["`../../x` for a commit"]),
         (Answer::body(vec![b' '; (16 << 20) + 1]), None, &["more than 16777216 bytes"]),
         (

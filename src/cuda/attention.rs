@@ -1,5 +1,5 @@
-//! Attention on the device. One token is split along its keys; several go in tiles, each kv head read once for the query
-//! heads that share it. What is on the way to the result is written by a kernel of its own, where somebody looks.
+//! Attention on the device. One token is split along its keys. Several tokens go in tiles, and each kv head is read
+//! once for the query heads that share it. If the intermediate results are recorded, a separate kernel writes them.
 
 use super::Cuda;
 use super::driver::{Address, Arguments, MOST_TOGETHER, pair};
@@ -11,18 +11,18 @@ use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::{AttentionPart, AttentionShape, AttentionSink, Fetched};
 
-/// Values of each part that are held on the device at once.
+/// The most values of each recorded part on the device at once.
 const VALUES_AT_ONCE: usize = 4 << 20;
 
-/// Blocks of a token's attention that a multiprocessor has room for, where there are keys enough for all: of up to four heads
-/// together, and of more, which take more registers.
+/// Blocks of one token's attention that fit on a multiprocessor, if there are enough keys. The first is for up to four
+/// heads together, the second for more, which need more registers.
 const BLOCKS_OF_EACH: [usize; 2] = [3, 2];
 
-/// The most splits of one token's keys, and how many keys they have at least.
+/// The most splits of one token's keys, and the fewest keys of a split.
 const MOST_SPLITS: usize = 64;
 const TILE: usize = 64;
 
-/// The most blocks in a grid's second direction.
+/// The most blocks in a grid's second dimension.
 pub(super) const MOST_BLOCKS: usize = 65_535;
 
 /// The kernels for one token: for heads of up to 64, 128 and 256 channels, and of each for 1, 2, 4 and 8 heads at once.
@@ -32,10 +32,10 @@ const DECODE: [[&str; 4]; 3] = [
     ["attention_decode_1_256", "attention_decode_2_256", "attention_decode_4_256", "attention_decode_8_256"],
 ];
 
-/// What is on the way to the result.
+/// The kernel of the intermediate results.
 const PARTS: Kernel = Kernel { file: "attention_plain", name: "attention_parts", weight: None };
 
-/// What one call reads.
+/// The inputs and the output of one call.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) shape: AttentionShape,
@@ -48,7 +48,7 @@ pub(super) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// `struct Attention` of the kernels.
+    /// Returns `struct Attention` of the kernels.
     fn words(&self) -> [u64; 2] {
         let AttentionShape { heads, kv_heads, head_dim, window } = self.shape;
         [pair(heads, kv_heads), pair(head_dim, window.unwrap_or(0))]
@@ -63,7 +63,7 @@ impl Asked<'_> {
     }
 }
 
-/// out of [`llama_trace_engine::backend::Backend::attention`].
+/// Computes `out` of [`llama_trace_engine::backend::Backend::attention`].
 pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
     let AttentionShape { heads, kv_heads, head_dim, .. } = asked.shape;
     let (tokens, group) = (asked.pass.spans()[asked.span].tokens, heads / kv_heads);
@@ -84,19 +84,21 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
             _ => (8, 3),
         };
         let blocks = kv_heads * group.div_ceil(at_once);
-        // How many there are is the same in every pass, and so are the sums.
+        // The number of splits is the same in every pass, and so is the order of the sums.
         let processors = cuda.queue.device().about().multiprocessors as usize;
         let splits = (BLOCKS_OF_EACH[usize::from(at_once > 4)] * processors / blocks).clamp(1, MOST_SPLITS);
-        // Those that have keys in some span of the pass, or a few more, so that launches seldom change.
+        // Only the splits with keys in some span of the pass. Their number is rounded up to a power of two, so launches
+        // seldom change.
         let visible = |keys: usize| asked.shape.window.map_or(keys, |window| keys.min(window));
         let tiles = asked.pass.spans().iter().map(|span| visible(span.keys()).div_ceil(TILE)).max();
         let used = splits.min(tiles.unwrap_or(1).next_power_of_two());
-        // As long as all heads' blocks run at once, each head has its own: that is sooner done, and all sums are the same.
+        // If the blocks of all heads fit on the device at once, each head has its own block. This has less latency, and
+        // all sums are the same.
         let each = heads * used * asked.pass.spans().len() <= processors;
         let (blocks, of_heads) = if each { (heads, 0) } else { (blocks, of_heads) };
         let of_channels = head_dim.div_ceil(64).next_power_of_two().ilog2() as usize;
         let name = DECODE[of_channels][of_heads];
-        // Nobody else makes it grow before the launch is in the queue.
+        // The lock keeps other calls from growing the scratch memory before the launch is in the queue.
         let mut scratch = cuda.scratch();
         let together = asked.pass.spans().len().min(MOST_TOGETHER);
         let floats = together * splits * heads * (head_dim + 2);
@@ -106,7 +108,7 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         let arguments = arguments.int(usize::from(asked.pass.is_ahead()));
         let arguments =
             arguments.address(asked.q.at(0)).address(partial).address(counters).address(asked.out.at(0));
-        // The launch that begins with the first span is that of all of them, where nothing comes between.
+        // The launch of the first span becomes that of all spans, if no other launch comes between.
         let all = asked.span == 0 && together == asked.pass.spans().len() && asked.pass.rows() == together;
         let arguments =
             arguments.narrow_too(asked.out.at(0), if all { together * heads * head_dim } else { 0 }, 1);
@@ -115,7 +117,7 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
     }
     let rows = tokens * group;
     let arguments = arguments.address(asked.out.at(0));
-    // By the tensor cores, as far as a grid goes.
+    // Tensor cores, unless the grid would be too large.
     let few_blocks = rows.div_ceil(64) <= MOST_BLOCKS;
     if cuda.precision == Precision::Bf16 && cuda.cache_dtype == CacheDtype::Bf16 && few_blocks {
         let (name, width) = match head_dim {
@@ -125,7 +127,7 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         };
         let kernel = kernel("attention_bf16", name);
         let shared = 2 * (64 + 128) * (width + 8);
-        // Of several spans each writes its own rows.
+        // With several spans, each launch writes its own rows.
         let count = if asked.pass.spans().len() == 1 { tokens * heads * head_dim } else { 0 };
         let arguments = arguments.narrow_too(asked.out.at(0), count, 1);
         return cuda.kernels.launch(kernel, (kv_heads, rows.div_ceil(64)), 128, shared, arguments);
@@ -147,12 +149,12 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
     cuda.kernels.launch(kernel, (rows.div_ceil(at_once), kv_heads), 256, shared, arguments)
 }
 
-/// Whether several tokens are attended from by tensor cores with split operands.
+/// Whether attention over several tokens uses tensor cores with split operands.
 pub(super) fn splits(cuda: &Cuda, shape: AttentionShape) -> bool {
     cuda.precision != Precision::Bf16 && shape.head_dim <= 128 && cuda.queue.device().splits_attention()
 }
 
-/// Shows the parts that `sink` wants.
+/// Passes the parts that `sink` wants to it.
 pub(super) fn parts(cuda: &Cuda, asked: Asked<'_>, sink: &mut dyn AttentionSink) -> Result<()> {
     repeat_kv(cuda, asked, AttentionPart::Keys, asked.keys, sink)?;
     repeat_kv(cuda, asked, AttentionPart::Values, asked.values, sink)?;
@@ -194,8 +196,8 @@ pub(super) fn parts(cuda: &Cuda, asked: Asked<'_>, sink: &mut dyn AttentionSink)
     Ok(())
 }
 
-/// Has the wanted parts, of `values` values each, be written where they are shown from when the pass is done; whether there
-/// was room for all of them.
+/// Queues a kernel that writes the wanted parts, `values` values each, to memory that is read when the pass is done.
+/// Returns whether there was room for all of them.
 fn fetch_parts(
     cuda: &Cuda,
     asked: Asked<'_>,
@@ -224,7 +226,7 @@ fn fetch_parts(
     Ok(true)
 }
 
-/// Shows the cache (K, G, C) repeated for every query head (K, H, C), where the sink wants it.
+/// Passes the cache (K, G, C) to the sink if it wants it, repeated for every query head (K, H, C).
 fn repeat_kv(
     cuda: &Cuda,
     asked: Asked<'_>,
@@ -266,7 +268,8 @@ fn repeat_kv(
 mod tests {
     use half::bf16;
 
-    /// What `attention_bf16.cu` says of its scores. What bfloat16 has differs by powers of two but for these 128.
+    /// Checks a claim of `attention_bf16.cu` about its scores. Every bfloat16 value is one of these 128, times a power
+    /// of two.
     #[test]
     fn to_multiply_by_the_inverse_root_and_round_is_to_divide_and_round() {
         for head_dim in (8..=256_u16).step_by(8) {

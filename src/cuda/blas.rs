@@ -1,5 +1,5 @@
-//! cuBLASLt, where it is there: how fast NVIDIA's own library multiplies, which a report holds our kernels against.
-//! No model is run with it.
+//! cuBLASLt, if it is there: the speed of NVIDIA's own library, as the reference for our kernels in a report. No model
+//! is run with it.
 #![allow(unsafe_code)]
 
 use std::env;
@@ -65,8 +65,8 @@ struct Chosen {
     reserved: [c_int; 4],
 }
 
-/// Numbers of cublasLt.h and library_types.h: float32 and bfloat16 values, sums in float32, the first matrix transposed, and
-/// the most memory that may be used beside.
+/// Constants of cublasLt.h and library_types.h: float32 and bfloat16 values, sums in float32, the attribute and the
+/// value for a transposed first matrix, and the attribute for the size of the workspace.
 const FLOAT32: c_int = 0;
 const BFLOAT16: c_int = 14;
 const COMPUTE_FLOAT32: c_int = 68;
@@ -74,32 +74,32 @@ const DESCRIPTION_TRANSPOSE_A: c_int = 3;
 const TRANSPOSED: c_int = 1;
 const PREFERENCE_WORKSPACE: c_int = 1;
 
-/// Bytes that may be used beside the matrices.
+/// Bytes of the workspace.
 pub(super) const WORKSPACE: usize = 32 << 20;
 
-/// A product of two matrices of (side, side) bfloat16 values, made ready once.
+/// A prepared product of two matrices of (side, side) bfloat16 values.
 pub(super) struct Blas {
     handle: Handle,
-    /// The operation, the layout of all three matrices, and what was preferred.
+    /// The operation, the layout of all three matrices, and the preference.
     parts: [Handle; 3],
     chosen: Chosen,
     multiply: Multiply,
-    /// What destroys the handle, and each of the parts.
+    /// The destructors of the handle and of each part.
     destroy: [Destroy; 4],
 }
 
-/// The function `name`.
+/// Returns the function `name`.
 ///
 /// # Safety
 /// It must have the type `F`.
 unsafe fn function<F: Copy>(library: &Library, name: &str) -> Option<F> {
-    // SAFETY: the caller knows the type.
+    // SAFETY: the caller guarantees the type.
     unsafe { library.get::<F>(name.as_bytes()).ok().map(|symbol| *symbol) }
 }
 
 impl Blas {
-    /// Finds the newest library that is not newer than a driver of this major version, and makes the product ready; none
-    /// where there is no such library, or it knows no way.
+    /// Loads the newest library that is not newer than a driver of this major version, and prepares the product. `None`
+    /// if there is no such library, or if it finds no algorithm.
     pub(super) fn find(side: usize, driver: u32) -> Option<Self> {
         let folders = folders(|name| env::var_os(name).map(PathBuf::from));
         let all = candidates("cublasLt", &folders);
@@ -113,8 +113,8 @@ impl Blas {
 
     fn open(path: &Path, side: usize) -> Option<Self> {
         let library = load(path)?;
-        // SAFETY: the types are those of cublasLt.h of CUDA 12 and 13, where these functions are alike, and the library stays
-        // loaded: threads that it ran in have memory of it to their end.
+        // SAFETY: the types are those of cublasLt.h of CUDA 12 and 13, where these functions are alike. The library
+        // stays loaded: each thread that it ran in holds memory of it until the thread ends.
         let (create, describe, layout, prefer, set, set_preference, choose, mut blas) = unsafe {
             let get = |name: &str| function::<Destroy>(&library, name);
             let destroy = [
@@ -139,8 +139,8 @@ impl Blas {
         std::mem::forget(library);
         let (transposed, workspace) = (TRANSPOSED, WORKSPACE);
         let (mut found, [operation, matrix, preference]) = (0, &mut blas.parts);
-        // SAFETY: the device's context is current. Each handle is made before it is used, each attribute has the size that
-        // is said, and there is room for the one answer that is asked for.
+        // SAFETY: the device's context is current. Each handle is created before it is used, each attribute has the
+        // stated size, and there is room for the one requested answer.
         let done = unsafe {
             create(&raw mut blas.handle) == 0
                 && describe(operation, COMPUTE_FLOAT32, FLOAT32) == 0
@@ -174,11 +174,11 @@ impl Blas {
         (done && found == 1).then_some(blas)
     }
 
-    /// out = aᵀ · b, in the stream's order.
+    /// Queues out = aᵀ · b in the stream.
     ///
     /// # Safety
-    /// The device's context is current, the stream is its, and the addresses are of as much of its memory as the matrices
-    /// and [`WORKSPACE`] have.
+    /// The device's context is current, and the stream belongs to it. The addresses are of the device's memory, with
+    /// room for the matrices and [`WORKSPACE`].
     pub(super) unsafe fn multiply(
         &self,
         [a, b, out, workspace]: [Address; 4],
@@ -222,7 +222,7 @@ impl Drop for Blas {
             (handle, self.handle),
         ];
         for (destroy, part) in all.into_iter().filter(|(_, part)| !part.is_null()) {
-            // SAFETY: it was made, and nobody uses it any more.
+            // SAFETY: it was created, and is not used any more.
             unsafe { destroy(part) };
         }
     }

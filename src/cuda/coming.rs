@@ -1,5 +1,5 @@
-//! Drawn tokens on their way to the processor: kernels write them into pinned memory, a place for each pass, so that one pass
-//! can follow another before its tokens are looked at.
+//! Read-back of the drawn tokens. Kernels write them into pinned memory, one slot for each pass, so one pass can follow
+//! another before its tokens are read.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,20 +14,20 @@ use llama_trace_engine::backend::Drawn;
 /// Bytes of a `struct Drawn` of the kernels.
 pub(super) const DRAWN: usize = 8;
 
-/// Passes whose tokens may be on their way here at a time: one, and that which followed it before they were known.
+/// The most passes in flight: one, and the one that followed it before its tokens were known.
 const UNDER_WAY: usize = 2;
 
-/// What was drawn and is on its way here: of each pass its tokens, in a place of their own.
+/// Drawn tokens in flight, one slot for each pass.
 #[derive(Default)]
 pub(super) struct Coming(Mutex<Places>);
 
 #[derive(Default)]
 struct Places {
-    /// [`UNDER_WAY`] places.
+    /// [`UNDER_WAY`] slots.
     memory: Option<Arc<Pinned>>,
-    /// The place that is written next.
+    /// The slot that is written next.
     next: usize,
-    /// Of those that nobody has asked for: when they are there, the first of their bytes, and how many there are.
+    /// The slots that were not read yet: the event of their end, their first byte, and their size in bytes.
     under_way: VecDeque<(Mark, usize, usize)>,
 }
 
@@ -36,7 +36,7 @@ impl Coming {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets what is under way, and makes room for `bytes` bytes of each pass.
+    /// Discards the tokens in flight, and makes slots of `bytes` bytes.
     pub(super) fn begin(&self, queue: &Arc<Queue>, bytes: usize) -> Result<()> {
         let mut places = self.places();
         places.under_way.clear();
@@ -46,7 +46,7 @@ impl Coming {
         Ok(())
     }
 
-    /// Where the kernels write what they draw next: the first byte of the place, and its address.
+    /// Returns the slot for the next draw: its first byte, and its address.
     pub(super) fn place(&self) -> (usize, Address) {
         let places = self.places();
         let Some(memory) = &places.memory else { return (0, 0) };
@@ -54,7 +54,7 @@ impl Coming {
         (first, memory.at(first))
     }
 
-    /// The kernels have been asked to write `bytes` bytes there.
+    /// Notes that queued kernels write `bytes` bytes to the slot at byte `first`.
     pub(super) fn asked(&self, cuda: &Cuda, first: usize, bytes: usize) -> Result<()> {
         let there =
             Mark { event: Some(cuda.queue.ask(|device| device.mark())?), queue: Arc::clone(&cuda.queue) };
@@ -67,7 +67,7 @@ impl Coming {
         Ok(())
     }
 
-    /// What was drawn in the first of the passes whose tokens nobody has asked for, once it is.
+    /// Waits for the oldest unread slot, and returns its tokens; none if there is no such slot.
     pub(super) fn first(&self, cuda: &Cuda) -> Result<Vec<Drawn>> {
         let (first, memory) = {
             let mut places = self.places();
@@ -81,7 +81,7 @@ impl Coming {
     }
 }
 
-/// What was drawn, of bytes that lie anywhere: a device that only lists kernels has them at no address that is divisible by 4.
+/// Parses drawn tokens. `bytes` may be unaligned, as on the device that only lists kernels.
 fn drawn_of(bytes: &[u8]) -> Vec<Drawn> {
     let all = bytes.as_chunks::<DRAWN>().0.iter();
     all.map(|drawn| {

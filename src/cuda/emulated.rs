@@ -1,5 +1,5 @@
-//! A device that is the processor: the kernels themselves, compiled as C++ by the system's compiler, so that the whole
-//! backend runs where there is no GPU. For tests alone.
+//! The CPU as a device: the kernels themselves, compiled as C++ by the system's compiler. The whole backend then runs
+//! without a GPU. For tests only.
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap};
@@ -36,61 +36,61 @@ type Run = unsafe extern "C" fn(
     &mut Vec<Address>,
 ) -> c_int;
 
-/// Takes an address.
+/// Adds an address to the list.
 extern "C" fn take(addresses: &mut Vec<Address>, at: Address) {
     addresses.push(at);
 }
 
-/// What the address of each memory is divisible by, as a GPU's is.
+/// The alignment of each allocation in bytes, as on a GPU.
 const ALIGNED: usize = 256;
-/// Bytes of a page; where one is larger, less is noticed.
+/// Bytes of a page; with larger pages, fewer errors are noticed.
 const PAGE: usize = 4096;
-/// What is in the bytes beside a memory, in which nobody writes.
+/// The contents of the guard bytes beside an allocation, which must stay unchanged.
 const UNTOUCHED: u8 = 0xa5;
-/// What fresh memory holds: float32 values that are not a number.
+/// The contents of fresh memory: NaN in float32.
 const FRESH: u8 = 0xff;
 
-/// The processor as a device.
+/// The CPU as a device.
 pub(super) struct Emulated {
     about: About,
     total: usize,
-    /// Launches after which it is lost.
+    /// The number of launches before it is lost.
     launches: AtomicUsize,
     state: Mutex<State>,
     asked: Log,
     list: KernelList,
     runs: Runs,
-    /// How the names of kernels begin that it does not run.
+    /// The beginning of the names of kernels that fail.
     refused: Option<&'static str>,
 }
 
-/// What it runs.
+/// The form of the kernels that it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Runs {
     /// The sources, as C++.
     Sources,
-    /// The sources of what the program carries as PTX, as C++.
+    /// The sources of the embedded PTX, as C++.
     Carried,
-    /// PTX: what NVRTC makes of the sources where LLAMA_TRACE_NVRTC is set, and otherwise what the program carries.
+    /// PTX: from NVRTC if LLAMA_TRACE_NVRTC is set, otherwise the embedded PTX.
     Ptx,
 }
 
-/// What a device was asked for, in its order.
+/// A request to a device, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// So many bytes copied to it.
+    /// This many bytes copied to it.
     Write(usize),
-    /// So many copied from it.
+    /// This many bytes copied from it.
     Read(usize),
-    /// So many copied from it to pinned memory while it goes on.
+    /// This many bytes copied from it to pinned memory while it goes on.
     Bring(usize),
-    /// So many looked at in pinned memory.
+    /// This many bytes read in pinned memory.
     Look(usize),
-    /// Launches, one by one.
+    /// This many separate launches.
     Launches(usize),
-    /// A graph of so many.
+    /// A graph of this many launches.
     Graph(usize),
-    /// Something else that has a place in its order.
+    /// Another request that has a place in the order.
     Other,
 }
 
@@ -98,7 +98,7 @@ pub(crate) type Log = Arc<Mutex<Vec<Asked>>>;
 
 #[derive(Default)]
 struct State {
-    /// Each memory by where it begins.
+    /// Each allocation by its address.
     memories: BTreeMap<Address, Guarded>,
     pinned: BTreeMap<Address, Guarded>,
     used: usize,
@@ -108,15 +108,15 @@ struct State {
     remembered: HashMap<String, bool>,
 }
 
-/// Some bytes, between pages in which nobody may read or write: the end of the last page is theirs, but for what is left
-/// over of [`ALIGNED`] bytes.
+/// An allocation between pages without access. It ends at the end of its last page, except for the padding to
+/// [`ALIGNED`] bytes.
 struct Guarded {
     map: MmapMut,
-    /// Where in the mapping they begin.
+    /// The offset of the allocation in the mapping.
     first: usize,
     bytes: usize,
-    /// Whether something was copied, set or waited for since it was asked for, which waits for the kernels before: otherwise what it
-    /// holds is of kernels that may not have ended.
+    /// Whether a copy, a memset or a wait has come since the allocation: each waits for the kernels before it.
+    /// Otherwise kernels that write to the memory may not have ended.
     settled: bool,
 }
 
@@ -133,14 +133,14 @@ struct Kernels {
     _library: Library,
 }
 
-/// How kernels are compiled. Addresses, shifts and conversions that a GPU takes another way than this processor does, or not at
-/// all, are faults, which end the process.
+/// The options of the compiler. Addresses, shifts and conversions that a GPU handles differently from the CPU, or not
+/// at all, are faults and end the process.
 const OPTIONS: &str = include_str!("kernels/emulate.options");
 
-/// Where what is made of a module is, once it was made: whoever wants it first makes it, and only those who want the same wait.
+/// Cache entry of a compiled module. The first caller compiles it; only callers of the same module wait.
 type Place<T> = Arc<Mutex<Option<Arc<T>>>>;
 
-/// The place of a module among those of all tests.
+/// Returns the cache entry of a module, shared by all tests.
 fn place_of<T>(all: &Mutex<HashMap<Module, Place<T>>>, module: &Module) -> Place<T> {
     let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
     Arc::clone(all.entry(module.clone()).or_default())
@@ -155,7 +155,7 @@ fn compiler() -> String {
     std::env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "c++".into())
 }
 
-/// What the compiler calls itself; none where there is none.
+/// The version text of the compiler; `None` if there is no compiler.
 fn compiler_version() -> Option<&'static [u8]> {
     static VERSION: LazyLock<Option<Vec<u8>>> = LazyLock::new(|| {
         let output = Command::new(compiler()).arg("--version").output().ok()?;
@@ -165,7 +165,8 @@ fn compiler_version() -> Option<&'static [u8]> {
 }
 
 impl Emulated {
-    /// A device with `total` bytes, which is lost after so many launches; none, said aloud, where no C++ compiler is there.
+    /// Returns a device with `total` bytes, which is lost after `launches` launches. `None`, with a message, if there
+    /// is no C++ compiler.
     pub(super) fn new(total: usize, launches: usize) -> Option<Self> {
         if !cfg!(unix) || compiler_version().is_none() || !kernels_folder().is_dir() {
             println!(
@@ -187,19 +188,19 @@ impl Emulated {
         })
     }
 
-    /// The same, but no kernel runs whose name begins so.
+    /// The same, but kernels whose name begins with `kernels` fail.
     pub(super) fn refusing(mut self, kernels: &'static str) -> Self {
         self.refused = Some(kernels);
         self
     }
 
-    /// The same with the modules that the program carries as PTX.
+    /// The same with the modules that are embedded as PTX.
     pub(super) fn carried(mut self) -> Self {
         self.runs = Runs::Carried;
         self
     }
 
-    /// A device with `total` bytes that runs PTX.
+    /// Returns a device with `total` bytes that runs PTX.
     pub(super) fn of_ptx(total: usize) -> Self {
         let about = about();
         Self {
@@ -214,12 +215,12 @@ impl Emulated {
         }
     }
 
-    /// What it is asked for from now on.
+    /// Returns the log of the requests.
     pub(super) fn log(&self) -> Log {
         Arc::clone(&self.asked)
     }
 
-    /// The kernels that it is asked for.
+    /// Returns the list of the kernels that it loads.
     pub(super) fn list(&self) -> KernelList {
         self.list.clone()
     }
@@ -245,8 +246,8 @@ impl Emulated {
                 let argument = |argument: &u64| ptr::from_ref(argument).cast_mut().cast();
                 let mut arguments: Vec<*mut c_void> = launch.arguments.each().map(argument).collect();
                 let mut early = Vec::new();
-                // SAFETY: the library was made from the sources beside this one, which read their arguments where these point
-                // to, and whoever launches gives those that the sources name.
+                // SAFETY: the library was compiled from the sources beside this one, which read their arguments through
+                // these pointers. The caller passes the arguments that the sources declare.
                 let code = unsafe {
                     (kernels.run)(
                         name.as_ptr(),
@@ -275,7 +276,7 @@ impl Emulated {
 }
 
 impl State {
-    /// Whether so many bytes are of a memory that was asked for.
+    /// Whether these bytes lie in an allocation.
     fn knows(&self, at: Address, bytes: usize) -> bool {
         let inside = |memories: &BTreeMap<Address, Guarded>| {
             let below = memories.range(..=at).next_back();
@@ -284,18 +285,18 @@ impl State {
         inside(&self.memories) || inside(&self.pinned)
     }
 
-    /// The kernels have ended.
+    /// Notes that all kernels have ended.
     fn settle(&mut self) {
         self.memories.values_mut().for_each(|memory| memory.settled = true);
     }
 
-    /// Whether the memory with this address is settled.
+    /// Whether the memory at this address is settled.
     fn is_settled(&self, at: Address) -> bool {
         self.memories.range(..=at).next_back().is_some_and(|(_, memory)| memory.settled)
     }
 }
 
-/// A module's PTX as instructions: of the same compiler for the whole process.
+/// Parses a module's PTX. The compiler is the same for the whole process.
 fn instructions(module: &Module) -> Result<Arc<Program>> {
     static MADE: LazyLock<Mutex<HashMap<Module, Place<Program>>>> = LazyLock::new(Mutex::default);
     static NVRTC: LazyLock<Option<Nvrtc>> =
@@ -322,7 +323,7 @@ fn has_nvrtc() -> bool {
     std::env::var_os("LLAMA_TRACE_NVRTC").is_some_and(|folder| !folder.is_empty())
 }
 
-/// The module as a library, from the folder of those that were compiled before.
+/// Returns the module as a library, compiled or from the cache folder.
 fn made(module: &Module) -> Result<Arc<Kernels>> {
     static MADE: LazyLock<Mutex<HashMap<Module, Place<Kernels>>>> = LazyLock::new(Mutex::default);
     let place = place_of(&MADE, module);
@@ -332,7 +333,7 @@ fn made(module: &Module) -> Result<Arc<Kernels>> {
     }
     let wrong = |error: String| failed("compile a kernel", error);
     let path = compiled(module).map_err(wrong)?;
-    // SAFETY: the library was made from the sources beside this one, and begins nothing when it is loaded.
+    // SAFETY: the library was compiled from the sources beside this one, and runs nothing when it is loaded.
     let library = unsafe { Library::new(&path) }.map_err(|error| wrong(error.to_string()))?;
     // SAFETY: the type is that of `kernels/emulate.cpp`.
     let run = unsafe { library.get::<Run>(b"llt_launch\0").map(|symbol| *symbol) };
@@ -342,7 +343,7 @@ fn made(module: &Module) -> Result<Arc<Kernels>> {
     Ok(kernels)
 }
 
-/// Compiles a module where that was not done before from the same sources.
+/// Compiles a module, unless it was compiled from the same sources before.
 fn compiled(module: &Module) -> std::result::Result<PathBuf, String> {
     let folder = kernels_folder();
     let mut all: Vec<PathBuf> = fs::read_dir(&folder)
@@ -355,7 +356,7 @@ fn compiled(module: &Module) -> std::result::Result<PathBuf, String> {
     hash.update(compiler_version().unwrap_or_default());
     for path in all {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // Other kernels change nothing here, nor what was made of them.
+        // The result depends on no other kernel file, and on no generated file.
         let made = name.ends_with(".txt") || name.ends_with(".lzma");
         if !made && (!name.ends_with(".cu") || name == format!("{}.cu", module.file)) {
             hash.update(&fs::read(&path).map_err(|error| error.to_string())?);
@@ -396,7 +397,7 @@ impl Guarded {
         map[first..first + bytes].fill(FRESH);
         #[cfg(unix)]
         for page in [0, end] {
-            // SAFETY: the page is the mapping's, and nothing here reads or writes it.
+            // SAFETY: the page belongs to the mapping, and nothing here reads or writes it.
             unsafe { libc::mprotect(map.as_mut_ptr().add(page).cast(), PAGE, libc::PROT_NONE) };
         }
         Self { map, first, bytes, settled: false }
@@ -406,14 +407,14 @@ impl Guarded {
         self.map[self.first..].as_ptr() as Address
     }
 
-    /// Whether nobody wrote beside them.
+    /// Whether the guard bytes are unchanged.
     fn is_whole(&self) -> bool {
         let (before, after) = (&self.map[PAGE..self.first], &self.map[self.first + self.bytes..]);
         before.iter().chain(&after[..after.len() - PAGE]).all(|byte| *byte == UNTOUCHED)
     }
 }
 
-/// What the processor is as a device: of the newest architecture, with as little shared memory as the least of any has.
+/// Properties of the emulated device: the newest architecture, and the least shared memory of any device.
 fn about() -> About {
     About { name: "the processor".into(), architecture: (9, 0), multiprocessors: 4, shared: 99 << 10 }
 }
@@ -450,7 +451,7 @@ impl Driver for Emulated {
     fn clear(&self, at: Address, bytes: usize) -> Result<()> {
         self.say(Asked::Other);
         self.state().settle();
-        // SAFETY: the caller has as much memory there.
+        // SAFETY: the caller has allocated `bytes` bytes there.
         unsafe { ptr::write_bytes(at as *mut u8, 0, bytes) };
         Ok(())
     }
@@ -458,14 +459,14 @@ impl Driver for Emulated {
     fn write(&self, from: &[u8], to: Address) -> Result<()> {
         self.say(Asked::Write(from.len()));
         self.state().settle();
-        // SAFETY: the caller has as much memory there.
+        // SAFETY: the caller has allocated `from.len()` bytes there.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
         Ok(())
     }
 
     fn read(&self, from: Address, to: &mut [u8]) -> Result<()> {
         self.say(Asked::Read(to.len()));
-        // SAFETY: the caller has as much memory there.
+        // SAFETY: the caller has allocated `to.len()` bytes there.
         unsafe { ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
         Ok(())
     }
@@ -486,13 +487,13 @@ impl Driver for Emulated {
 
     fn pinned(&self, at: Address, bytes: usize) -> &[u8] {
         self.say(Asked::Look(bytes));
-        // SAFETY: the caller has as much memory there, and kernels have run when their launch returns.
+        // SAFETY: the caller has pinned `bytes` bytes there, and kernels have ended when their launch returns.
         unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }
     }
 
     fn bring(&self, from: Address, to: Address, bytes: usize) -> Result<Event> {
         self.say(Asked::Bring(bytes));
-        // SAFETY: the caller has as much memory at both places, which do not overlap.
+        // SAFETY: the caller has allocated `bytes` bytes at both places, which do not overlap.
         unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
         self.mark()
     }
@@ -500,7 +501,7 @@ impl Driver for Emulated {
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
         self.say(Asked::Other);
         self.state().settle();
-        // SAFETY: the caller has as much memory at both places, which do not overlap.
+        // SAFETY: the caller has allocated `bytes` bytes at both places, which do not overlap.
         unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
         Ok(())
     }

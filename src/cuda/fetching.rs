@@ -1,6 +1,6 @@
-//! Stages on their way to whoever looks on: kernels pack them into memory of the pass, in the order of the device's work, and
-//! one copy brings those of a layer here while the device goes on with the next. Nobody waits before the pass is over or the
-//! memory is full.
+//! Read-back of recorded stages. Kernels pack them into memory of the pass, in the order of the device's work. One copy
+//! transfers the stages of a layer to the host, while the device goes on with the next layer. The host waits only at
+//! the end of the pass, or if the memory is full.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,25 +12,25 @@ use super::memory::{Memory, Pinned};
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::Fetched;
 
-/// Bytes of the memory: a decode pass of the largest models has room for the stages of several layers. In tests so little
-/// that it is full within a prompt.
+/// Bytes of the memory. In a decode pass, it has room for the stages of several layers of the largest models. In tests
+/// it is small enough to be full within a prompt.
 const BYTES: usize = if cfg!(test) { 64 << 10 } else { 32 << 20 };
 
-/// What the place of each stage is divisible by.
+/// The alignment of each stage in bytes.
 pub(super) const ALIGNED: usize = 256;
 
-/// The memory of one pass, which is there from the first stage on that somebody wants.
+/// The memory of one pass, allocated at its first recorded stage.
 #[derive(Default)]
 pub(super) struct Fetching(Mutex<Places>);
 
 #[derive(Default)]
 struct Places {
-    /// Where kernels write, and where the processor reads.
+    /// The memory that kernels write, and the one that the host reads.
     memory: Option<(Arc<Memory>, Arc<Pinned>)>,
     used: usize,
-    /// Bytes from the first on that are here, or on their way here.
+    /// Bytes from the start that are on the host, or in flight.
     brought: usize,
-    /// When those are here that are on their way.
+    /// The event of the last copy in flight.
     coming: Option<Event>,
 }
 
@@ -40,7 +40,7 @@ impl Fetching {
     }
 }
 
-/// A place for `bytes` bytes that the next launch writes; none where there is no room.
+/// Reserves `bytes` bytes that the next launch writes; `None` if there is no room.
 pub(super) fn place(cuda: &Cuda, memory: &Fetching, bytes: usize) -> Result<Option<(Fetched, Address)>> {
     let mut places = memory.places();
     let first = places.used.next_multiple_of(ALIGNED);
@@ -48,7 +48,7 @@ pub(super) fn place(cuda: &Cuda, memory: &Fetching, bytes: usize) -> Result<Opti
         return Ok(None);
     }
     if places.memory.is_none() {
-        // Where none is to be had, stages are read one by one.
+        // If the allocation fails, stages are read one by one.
         let packed = Memory::new(&cuda.queue, BYTES).ok().map(Arc::new);
         places.memory = packed.zip(Pinned::new(&cuda.queue, BYTES).ok().map(Arc::new));
     }
@@ -57,7 +57,7 @@ pub(super) fn place(cuda: &Cuda, memory: &Fetching, bytes: usize) -> Result<Opti
     Ok(Some((Fetched(first..first + bytes), at + first as u64)))
 }
 
-/// Begins to copy float32 values of `from`; none where there is no room.
+/// Starts to copy float32 values of `from`; `None` if there is no room.
 pub(super) fn copy(
     cuda: &Cuda,
     from: &Memory,
@@ -73,7 +73,7 @@ pub(super) fn copy(
     Ok(Some(fetched))
 }
 
-/// Has what was packed so far be brought here, by one copy.
+/// Starts to copy what was packed so far to the host, by one copy.
 pub(super) fn bring(cuda: &Cuda, memory: &Fetching) -> Result<()> {
     let mut places = memory.places();
     let Places { memory: Some((packed, pinned)), used, brought, .. } = &*places else { return Ok(()) };
@@ -83,14 +83,14 @@ pub(super) fn bring(cuda: &Cuda, memory: &Fetching) -> Result<()> {
     let (from, to, bytes) = (packed.at() + *brought as u64, pinned.at(*brought), used - brought);
     let coming = cuda.queue.ask(|device| device.bring(from, to, bytes))?;
     places.brought = places.used;
-    // What was asked for before comes before.
+    // Copies end in order: the last event is enough.
     if let Some(before) = places.coming.replace(coming) {
         cuda.queue.device().release(before);
     }
     Ok(())
 }
 
-/// Shows what was fetched, once it is here.
+/// Waits for the fetched bytes and passes them to `see`.
 pub(super) fn show(
     cuda: &Cuda,
     fetched: &Fetched,
@@ -110,7 +110,7 @@ pub(super) fn show(
     see(pinned.as_ref().map_or(&[], |pinned| pinned.see(fetched.0.clone())))
 }
 
-/// Discards what was fetched. Copies of it that were begun come before those of what is packed next.
+/// Discards the fetches. Copies that were begun end before those of what is packed next.
 pub(super) fn clear(memory: &Fetching) {
     let mut places = memory.places();
     (places.used, places.brought) = (0, 0);

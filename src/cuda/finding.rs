@@ -1,4 +1,4 @@
-//! NVIDIA's driver and its devices: whether they are there, and whether they are new enough.
+//! NVIDIA's driver and its devices: whether they are there and new enough.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int};
@@ -12,29 +12,29 @@ use super::nvrtc::Version;
 use super::ptx;
 use llama_trace_core::error::{Error, Result};
 
-/// The oldest architecture that the kernels are written for.
+/// The oldest architecture that the kernels support.
 const OLDEST: (u32, u32) = (8, 0);
 
-/// The names of the driver's library.
+/// The file names of the driver's library.
 const DRIVER: &[&str] = if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so.1", "libcuda.so"] };
 
 /// Whether the driver's library is there.
 fn present() -> bool {
     static PRESENT: OnceLock<bool> = OnceLock::new();
-    // Every start asks: cudarc would look for forty names, in all folders of the loader's path.
+    // Every start of the program calls this. cudarc would try forty names, in all folders of the loader's path.
     *PRESENT.get_or_init(|| {
         let found = DRIVER.iter().find_map(|name| {
             // SAFETY: NVIDIA's driver may be loaded at any time and by any thread.
             unsafe { Library::new(*name) }.ok()
         });
-        // It stays loaded: a driver is not made to come and go.
+        // It stays loaded: a driver is not made to be unloaded.
         let there = found.map(std::mem::forget).is_some();
         // SAFETY: as above.
         there && unsafe { sys::is_culib_present() }
     })
 }
 
-/// Whether there is a driver that knows of a device, or cannot say.
+/// Whether there is a driver that reports a device, or that cannot be queried.
 pub(super) fn is_there() -> bool {
     let mut count = 0;
     // SAFETY: the library is there when it is called; the place is for an int.
@@ -54,7 +54,7 @@ fn word(code: CUresult) -> String {
     format!("{code:?}")
 }
 
-/// `Ok` for success; the driver could not `what` otherwise.
+/// Returns `Ok` for success, otherwise an error: the device cannot `what`.
 pub(super) fn check(code: CUresult, what: &str) -> Result<()> {
     match code {
         CUresult::CUDA_SUCCESS => Ok(()),
@@ -62,8 +62,8 @@ pub(super) fn check(code: CUresult, what: &str) -> Result<()> {
     }
 }
 
-/// An error for a driver that does not take the kernels which the program carries, and has not all the functions that it
-/// calls.
+/// Returns an error for a driver that is too old for the embedded PTX. Such a driver also lacks functions that are
+/// called here.
 fn too_old(driver: Version) -> Result<()> {
     if driver >= ptx::COMPILER {
         return Ok(());
@@ -74,19 +74,19 @@ fn too_old(driver: Version) -> Result<()> {
         .next("update the driver; or run with --device cpu"))
 }
 
-/// A device that the kernels run on, and the driver's version.
+/// A device that can run the kernels, and the driver's version.
 pub(super) struct Found {
     pub(super) about: About,
     pub(super) driver: Version,
     pub(super) device: sys::CUdevice,
 }
 
-/// Device number `number`.
+/// Finds device number `number`.
 ///
 /// # Errors
-/// [`Error::Usage`] where there is no driver, no such device, or one of them is too old.
+/// [`Error::Usage`] if there is no driver, no such device, or if one of them is too old.
 pub(super) fn find(number: usize) -> Result<Found> {
-    let cpu = "run with --device cpu, or on a machine with a GPU of NVIDIA's";
+    let cpu = "run with --device cpu, or on a machine with an NVIDIA GPU";
     if !present() {
         let names = DRIVER.join(", ");
         return Err(Error::usage("there is no CUDA driver on this machine")
@@ -98,7 +98,7 @@ pub(super) fn find(number: usize) -> Result<Found> {
         Error::usage(format!("there is no CUDA device {number}"))
             .expected(
                 "a GPU that the driver finds (nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some, and \
-                 CUDA_DEVICE_ORDER=PCI_BUS_ID has them in its order)",
+                 CUDA_DEVICE_ORDER=PCI_BUS_ID sorts them in its order)",
             )
             .found(found)
             .next(cpu)
@@ -126,7 +126,7 @@ pub(super) fn find(number: usize) -> Result<Found> {
         _ => no_device(format!("{count}, cuda:0 to cuda:{}", count - 1)),
     })?;
     let (mut device, mut name) = (0, [0_u8; 128]);
-    // SAFETY: the ordinal is that of a device, and there is room for its name.
+    // SAFETY: the ordinal is that of a device, and its name has room.
     let code = unsafe {
         match sys::cuDeviceGet(&raw mut device, ordinal) {
             CUresult::CUDA_SUCCESS => {
@@ -138,9 +138,9 @@ pub(super) fn find(number: usize) -> Result<Found> {
     check(code, "be found")?;
     let attribute = |attribute| {
         let mut value = 0;
-        // SAFETY: the device is there, and the place for an int.
+        // SAFETY: the device exists, and the place is for an int.
         let code = unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, device) };
-        check(code, "describe itself").map(|()| u32::try_from(value).unwrap_or(0))
+        check(code, "report its properties").map(|()| u32::try_from(value).unwrap_or(0))
     };
     let about = About {
         name: String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned(),
@@ -153,7 +153,7 @@ pub(super) fn find(number: usize) -> Result<Found> {
     };
     if about.architecture < OLDEST {
         let (major, minor) = about.architecture;
-        return Err(Error::usage("the kernels do not run on so old a device")
+        return Err(Error::usage("the device is too old for the kernels")
             .at(&about.name)
             .expected("compute capability 8.0 or newer (Ampere)")
             .found(format!("{major}.{minor}"))

@@ -1,4 +1,4 @@
-//! Which kernel is launched with what defined, and how.
+//! Loads kernels with their defines, and launches them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ pub(super) struct Kernel {
     pub(super) weight: Option<Dtype>,
 }
 
-/// The kernels of a device in one arithmetic.
+/// The kernels of a device in one precision.
 pub(super) struct Kernels {
     queue: Arc<Queue>,
     precision: Precision,
@@ -31,7 +31,8 @@ impl Kernels {
         Self { queue: Arc::clone(queue), precision, cache, found: Mutex::default() }
     }
 
-    /// Has `kernel` wait to be launched over `grid` blocks of `block` threads, with `shared` bytes of memory for each.
+    /// Queues a launch of `kernel` over `grid` blocks of `block` threads, with `shared` bytes of dynamic shared memory
+    /// for each block.
     pub(super) fn launch(
         &self,
         kernel: Kernel,
@@ -46,7 +47,7 @@ impl Kernels {
         self.queue.launch(self.made(kernel, (x, y), block, shared, arguments)?)
     }
 
-    /// The same for a kernel whose weights are what a launch before it writes.
+    /// The same for a kernel whose weights are written by an earlier launch.
     pub(super) fn launch_late(
         &self,
         kernel: Kernel,
@@ -59,7 +60,7 @@ impl Kernels {
         self.queue.launch(Launch { late: true, ..launch })
     }
 
-    /// The same for what is recorded, which differs from pass to pass.
+    /// The same for recording, which differs from pass to pass.
     pub(super) fn launch_apart(
         &self,
         kernel: Kernel,
@@ -72,8 +73,8 @@ impl Kernels {
         self.queue.launch(Launch { apart: true, ..launch })
     }
 
-    /// The same for one span of a batch, of which the first `words` words of the arguments tell
-    /// ([`Arguments::first_of`]); those of several spans go together. None of them reads what another writes.
+    /// The same for one span of a batch, described by the first `words` words of the arguments
+    /// ([`Arguments::first_of`]). Launches for several spans are joined. None of them may read what another writes.
     pub(super) fn launch_together(
         &self,
         kernel: Kernel,
@@ -85,8 +86,8 @@ impl Kernels {
         self.queue.launch_together(self.made(kernel, grid, block, 0, arguments)?, words)
     }
 
-    /// Takes the launch back that was asked for last, where it is one of `kernel` and still waits, and `of` makes something
-    /// of the words of its arguments: to ask for what does the same and more.
+    /// Removes the last launch from the queue, if it is of `kernel`, still waits, and `of` returns a value for the
+    /// words of its arguments. The caller then queues a launch that does the same and more.
     pub(super) fn take_back<T>(
         &self,
         kernel: Kernel,
@@ -98,25 +99,25 @@ impl Kernels {
             .take_back(|last| if last.function == function { of(last.arguments.all()) } else { None }))
     }
 
-    /// Changes the last launch that waits and that `change` can change: it is told which kernel each is of, the last first, and
-    /// says whether it did so, or whether those before may be asked.
+    /// Changes the last waiting launch that `change` can change. `change` gets each launch and its kernel, the last
+    /// first. It returns whether it has changed that launch, or whether an earlier one may be changed.
     pub(super) fn change_recent(&self, mut change: impl FnMut(Kernel, &mut Launch) -> Change) -> bool {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         self.queue.change_recent(|launch| {
-            // Some tens of kernels.
+            // There are some tens of kernels: a linear search is fast enough.
             let kernel = found.iter().find(|(_, function)| **function == launch.function);
             kernel.map_or(Change::Cannot, |(kernel, _)| change(*kernel, launch))
         })
     }
 
-    /// Changes the launch that was asked for last, where it is one of `kernel` and still waits; whether `change` did.
+    /// Changes the last launch, if it is of `kernel` and still waits. Returns whether `change` did.
     pub(super) fn change(&self, kernel: Kernel, change: impl FnOnce(&mut Launch) -> bool) -> Result<bool> {
         let function = self.function(kernel)?;
         Ok(self.queue.change(|last| last.function == function && change(last)))
     }
 
-    /// Has the launch that was asked for last write its result to `to` in bfloat16 and nowhere else, where it still waits and
-    /// its result is these values; whether it does. See [`Arguments::narrow`].
+    /// Makes the last launch write its result to `to` in bfloat16 and nowhere else, if it still waits and its result is
+    /// these values. Returns whether it does. See [`Arguments::narrow`].
     pub(super) fn narrow(&self, result: (Address, usize), to: Address) -> bool {
         self.queue.change(|last| last.arguments.narrow(result, to))
     }

@@ -1,17 +1,17 @@
-//! A GPU of NVIDIA's: every operation is one launch or a few of kernels in CUDA C++ (`kernels/`, the names of
-//! [`llama_trace_core::ops`]), compiled for the device when they are first used.
+//! An NVIDIA GPU. Every operation is one or a few launches of CUDA C++ kernels (`kernels/`, with the names of
+//! [`llama_trace_core::ops`]). Each kernel is compiled for the device at its first use.
 //!
 //! ```text
 //! Cuda (the operations) ─▶ Kernels (which, with what defined) ─▶ Queue (in order; passes are repeated) ─▶ Driver
-//!                                                                     NVIDIA's, or in tests the processor ◀┘
+//!                                                                     NVIDIA's, or in tests the CPU emulation ◀┘
 //! ```
 //!
-//! **Order and bits.** Norms, what goes element by element, quantised activations and products in whole numbers have the
-//! bits of [`llama_trace_core::ops`]. Products in floats and attention sum in other orders, which depend on the sizes and on the tokens
-//! of a row's own span, never on the other spans, nor on who looks. Nothing is rounded that `ops/` does not round:
-//! no TF32, no approximate division.
+//! **Order of summation and bits.** Norms, element-wise operations, quantised activations and integer products are
+//! bit-exact: they equal [`llama_trace_core::ops`]. Floating-point products and attention sum in another order. That
+//! order depends on the sizes and on the tokens of a row's own span. It never depends on the other spans, nor on
+//! recording. Only values that `ops/` rounds are rounded: no TF32, no approximate division.
 //!
-//! What GPUs have run, and what the emulation alone, stands in the README.
+//! The README says which GPUs have run this, and what only the emulation has run.
 
 mod attention;
 mod blas;
@@ -68,36 +68,36 @@ pub use pass::Pass;
 pub use product::Input;
 pub use proof::Uses;
 
-/// Bytes that kernels, the driver, its graphs and the parts of attention that somebody looks at take of the device's memory
-/// beside what is asked for. All else that is recorded goes to the host's.
+/// Bytes of device memory for kernels, the driver, its graphs and the recorded parts of attention, in addition to what
+/// is allocated explicitly. Everything else that is recorded goes to host memory.
 pub const OWN_BYTES: usize = 512 << 20;
 
-/// A device, and the arithmetic that it computes in.
+/// A device, and the precision that it computes in.
 #[derive(Clone)]
 pub struct Cuda {
     queue: Arc<Queue>,
     kernels: Arc<Kernels>,
     scratch: Arc<Mutex<Scratch>>,
-    /// What makes weights ready that are stored in another number type than they are multiplied in.
+    /// Prepares weights whose stored number type differs from the one that they are multiplied in.
     host: Cpu,
     precision: Precision,
     cache_dtype: CacheDtype,
     stop: Stop,
     architecture: &'static str,
-    /// Whether groups of four warps multiply many rows: it was proved that they do it right.
+    /// Whether many rows are multiplied by warpgroups (four warps together): only after a proof of their results.
     warpgroups: Arc<AtomicBool>,
-    /// Whether its kernels were proved in this arithmetic.
+    /// Whether its kernels were proved in this precision.
     proved: Arc<AtomicBool>,
-    /// Whether weights of products in whole numbers go through shared memory: it was proved that they come out right.
+    /// Whether weights of integer products go through shared memory: only after a proof of the results.
     streams: Arc<AtomicBool>,
 }
 
-/// Memory that operations use while they run, one after the other.
+/// Scratch memory that the operations share, one after the other.
 #[derive(Default)]
 struct Scratch {
     partial: Growing,
     counters: Growing,
-    /// Weights as many rows are multiplied with them, and their scales ([`product`]).
+    /// Weights unpacked for products with many rows, and their scales ([`product`]).
     weights: [Growing; 2],
     /// Weights widened to bfloat16.
     widened: [Growing; product::MOST_PRODUCTS],
@@ -105,7 +105,8 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// For attention over one token: sums of the splits, and a counter for each block, which its kernel leaves at 0.
+    /// Scratch for attention over one token: the partial sums of the splits, and a counter for each block. The kernel
+    /// leaves each counter at 0.
     fn attention(
         &mut self,
         queue: &Arc<Queue>,
@@ -122,7 +123,7 @@ pub struct Cache {
     dtype: CacheDtype,
 }
 
-/// A moment in the device's work; none where it could not tell.
+/// A recorded event in the device's stream; `None` if the device could not record one.
 pub struct Mark {
     queue: Arc<Queue>,
     event: Option<Event>,
@@ -137,21 +138,21 @@ impl Drop for Mark {
 }
 
 impl Cuda {
-    /// Device number `number`, in float32.
+    /// Opens device number `number`, in float32.
     ///
     /// # Errors
-    /// [`llama_trace_core::error::Error::Usage`] where there is no driver, no such device, or one that is too old.
+    /// [`llama_trace_core::error::Error::Usage`] if there is no driver, no such device, or if one of them is too old.
     pub fn open(number: usize) -> Result<Self> {
         Ok(Self::over(Box::new(nvidia::Nvidia::open(number)?)))
     }
 
-    /// Whether there is a driver that knows of a device, or cannot say: where not, nobody expects one to be used.
+    /// Whether there is a driver that reports a device, or that cannot be queried.
     pub fn is_there() -> bool {
         finding::is_there()
     }
 
-    /// What the tests of every device run on: GPU number LLAMA_TRACE_GPU, and where that is not set the processor as a device
-    /// with `bytes` bytes of memory. It multiplies as one that was proved does.
+    /// Returns the device of the tests: GPU number LLAMA_TRACE_GPU if that variable is set, otherwise the CPU emulation
+    /// with `bytes` bytes of memory. Warpgroups and streamed weights count as proved.
     #[cfg(any(test, feature = "testing"))]
     pub fn of_tests(bytes: usize) -> Option<Self> {
         let cuda = match std::env::var("LLAMA_TRACE_GPU") {
@@ -168,37 +169,38 @@ impl Cuda {
         Some(cuda)
     }
 
-    /// The processor as a device, with the kernels as the PTX that the program carries has them.
+    /// The CPU emulation of the kernels as they are compiled for the embedded PTX.
     #[cfg(any(test, feature = "testing"))]
     pub fn compact(bytes: usize) -> Option<Self> {
         Some(Self::over(Box::new(emulated::Emulated::new(bytes, usize::MAX)?.carried())))
     }
 
-    /// The processor as a device that runs PTX.
+    /// The CPU emulation of a device that runs PTX.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn of_ptx(bytes: usize) -> Self {
         Self::over(Box::new(emulated::Emulated::of_ptx(bytes)))
     }
 
-    /// The processor as a device with `bytes` bytes of memory; none, said aloud, where nothing compiles the kernels.
+    /// The CPU emulation of a device with `bytes` bytes of memory. `None`, with a message, if no compiler for the
+    /// kernels is found.
     #[cfg(any(test, feature = "testing"))]
     pub fn emulated(bytes: usize) -> Option<Self> {
         Self::lost_after(bytes, usize::MAX)
     }
 
-    /// The same, but the device is lost after so many launches.
+    /// The same, but the device is lost after `launches` launches.
     #[cfg(any(test, feature = "testing"))]
     pub fn lost_after(bytes: usize, launches: usize) -> Option<Self> {
         Some(Self::over(Box::new(emulated::Emulated::new(bytes, launches)?)))
     }
 
-    /// The same, but no kernel runs whose name begins so.
+    /// The same, but kernels whose name begins with `kernels` fail.
     #[cfg(any(test, feature = "testing"))]
     pub fn refusing(bytes: usize, kernels: &'static str) -> Option<Self> {
         Some(Self::over(Box::new(emulated::Emulated::new(bytes, usize::MAX)?.refusing(kernels))))
     }
 
-    /// The same, and what the device is asked for.
+    /// The same, with a log of all requests to the device.
     #[cfg(any(test, feature = "testing"))]
     pub fn logged(bytes: usize) -> Option<(Self, emulated::Log)> {
         let device = emulated::Emulated::new(bytes, usize::MAX)?;
@@ -206,7 +208,7 @@ impl Cuda {
         Some((Self::over(Box::new(device)), log))
     }
 
-    /// The processor as a device, and the kernels that it is asked for.
+    /// The CPU emulation of a device, and the list of the kernels that it loads.
     #[cfg(any(test, feature = "testing"))]
     pub fn listed(bytes: usize) -> Option<(Self, KernelList)> {
         let device = emulated::Emulated::new(bytes, usize::MAX)?;
@@ -214,7 +216,7 @@ impl Cuda {
         Some((Self::over(Box::new(device)), list))
     }
 
-    /// How often launches were repeated that the device had taken down.
+    /// How often a captured graph was launched.
     #[cfg(any(test, feature = "testing"))]
     pub fn repeated(&self) -> usize {
         self.queue.repeated()
@@ -232,7 +234,7 @@ impl Cuda {
             precision,
             cache_dtype,
             stop: Stop::default(),
-            // One a process.
+            // Leaks one short string for each device.
             architecture: Box::leak(format!("sm_{major}{minor}").into_boxed_str()),
             warpgroups: Arc::default(),
             proved: Arc::default(),
@@ -240,28 +242,28 @@ impl Cuda {
         }
     }
 
-    /// The same in another arithmetic.
+    /// The same device in another precision.
     #[must_use]
     pub fn with_precision(self, precision: Precision) -> Self {
         let host = self.host.with_precision(precision);
         Self { precision, host, ..self }.with_cache_dtype(precision.cache_dtype())
     }
 
-    /// The same with keys and values cached in another number type than the precision's own.
+    /// The same device with keys and values cached in another number type than the precision's own.
     #[must_use]
     pub fn with_cache_dtype(self, cache_dtype: CacheDtype) -> Self {
         let kernels = Arc::new(Kernels::new(&self.queue, self.precision, cache_dtype));
         Self { kernels, cache_dtype, proved: Arc::default(), ..self }
     }
 
-    /// The same, stopped by `stop` instead of a request of its own.
+    /// The same device, stopped by `stop` instead of its own stop request.
     #[must_use]
     pub fn with_stop(self, stop: Stop) -> Self {
         Self { host: self.host.with_stop(stop.clone()), stop, ..self }
     }
 
-    /// The same arithmetic on a device that does nothing, and the list of the kernels that it is asked for. Those that the proof
-    /// of `uses` runs are in it.
+    /// Returns the same configuration on a device that does nothing, and the list of the kernels that it loads. The
+    /// list includes the kernels that the proof of `uses` runs.
     pub fn listing(&self, uses: &Uses) -> (Self, KernelList) {
         let device = listing::Listing::of(self.queue.device());
         let list = device.list();
@@ -273,8 +275,8 @@ impl Cuda {
         (cuda, list)
     }
 
-    /// Compiles the kernels of a list, or finds them compiled, side by side on `threads` threads; `done` is told of each. Those
-    /// that cannot be had are an error when they are wanted.
+    /// Compiles the kernels of a list, or loads their cached code, in parallel on `threads` threads. Calls `done` after
+    /// each kernel. An error of a kernel is returned when the kernel is used.
     pub fn compile(&self, list: &KernelList, threads: usize, done: &(dyn Fn() + Sync)) {
         self.queue.device().make_ready(&list.kernels(), threads, &|| {
             done();
@@ -282,12 +284,12 @@ impl Cuda {
         });
     }
 
-    /// Whether the kernels for `uses` compute on the device what they should: runs one of each kind beside the processor, where
-    /// this very program did not see it before in this arithmetic. Gives why kernels are left out that are faster than others which
-    /// do the same, where that was seen now.
+    /// Proves the kernels for `uses`: runs one of each kind on the device and compares it with the CPU. The proof is
+    /// skipped if this executable has proved them before in this precision. If the proof has just excluded fast
+    /// kernels, returns the reason; slower kernels with the same result replace them.
     ///
     /// # Errors
-    /// Where there is no compiler for them, or it fails, or the device does.
+    /// If there is no compiler for them, or if the compiler or the device fails.
     pub fn prove(&self, uses: &Uses) -> Result<Option<Error>> {
         if self.is_proved() {
             return Ok(None);
@@ -297,16 +299,16 @@ impl Cuda {
         Ok(why_not)
     }
 
-    /// Whether its kernels were proved in this arithmetic.
+    /// Whether its kernels were proved in this precision.
     pub fn is_proved(&self) -> bool {
         self.proved.load(Relaxed)
     }
 
-    /// Whether a compiler for this very device was found. Without one the driver compiles what the program carries, which is
-    /// slower for several tokens at once.
+    /// Checks that a compiler for this very device was found. Without one the driver compiles the embedded PTX, which
+    /// is slower for several tokens at once.
     ///
     /// # Errors
-    /// Why there is none, and how to get one.
+    /// The reason why there is none, and how to get one.
     pub fn compiles(&self) -> Result<()> {
         self.queue.device().compiles()
     }
@@ -320,7 +322,7 @@ impl Cuda {
         self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What goes element by element, 4 values a thread.
+    /// Launches an element-wise kernel, 4 values a thread.
     fn elements(&self, name: &'static str, count: usize, inputs: &[&Buffer], out: &Buffer) -> Result<()> {
         self.stop.check()?;
         let mut arguments = Arguments::new();

@@ -1,4 +1,4 @@
-//! Where NVIDIA's libraries are looked for that the driver does not bring.
+//! Search paths of NVIDIA's libraries that do not come with the driver.
 #![allow(unsafe_code)]
 
 use std::collections::HashSet;
@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 
 use libloading::Library;
 
-/// The major versions that are known here, the newest first.
+/// The supported major versions, the newest first.
 pub(super) const MAJORS: [u32; 2] = [13, 12];
 
-/// A folder, or several as in PATH, in which they are looked for first.
+/// The environment variable with the folders to search first, separated as in PATH.
 pub(super) const VARIABLE: &str = "LLAMA_TRACE_NVRTC";
 
-/// Loads a library, and has it be there for those that are loaded later.
+/// Loads a library, and makes its symbols visible to libraries that are loaded later.
 pub(super) fn load(path: &Path) -> Option<Library> {
-    // SAFETY: NVIDIA's libraries may be loaded at any time and by any thread; what stands in the loader's path and in
-    // the user's folders under their names is trusted like the program itself.
+    // SAFETY: NVIDIA's libraries may be loaded at any time and by any thread. Files with their names in the loader's
+    // path and in the user's folders are trusted like the program itself.
     #[cfg(unix)]
     unsafe {
         use libloading::os::unix;
@@ -31,7 +31,7 @@ pub(super) fn load(path: &Path) -> Option<Library> {
     }
 }
 
-/// The folders in which they may lie outside the loader's path.
+/// Returns the folders to search, outside the loader's path.
 pub(super) fn folders(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> =
         variable(VARIABLE).map(|list| env::split_paths(&list).collect()).unwrap_or_default();
@@ -40,7 +40,7 @@ pub(super) fn folders(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf
     {
         all.extend(["lib64", "lib", "bin", "targets/x86_64-linux/lib"].map(|inner| home.join(inner)));
     }
-    // The wheels of PyPI, in each Python that is known to be there.
+    // The wheels of PyPI, in each Python that can be found.
     let mut pythons: Vec<PathBuf> =
         ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(&variable).collect();
     let path = variable("PATH").map(|path| env::split_paths(&path).collect::<Vec<_>>()).unwrap_or_default();
@@ -61,7 +61,7 @@ pub(super) fn folders(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf
     all
 }
 
-/// What may be the library `name`: names for the loader, then files.
+/// Returns the candidates for the library `name`: names for the loader, then files.
 pub(super) fn candidates(name: &str, folders: &[PathBuf]) -> Vec<PathBuf> {
     let name = |major: u32| match (cfg!(windows), name) {
         (true, "nvrtc") => format!("nvrtc64_{major}0_0.dll"),
@@ -75,7 +75,7 @@ pub(super) fn candidates(name: &str, folders: &[PathBuf]) -> Vec<PathBuf> {
     all
 }
 
-/// The library of built-in functions beside NVRTC, where it lies in a folder.
+/// Returns the library of built-in functions beside NVRTC, if NVRTC's path is absolute.
 pub(super) fn builtins(path: &Path) -> Vec<PathBuf> {
     let Some(folder) = path.parent().filter(|folder| folder.is_absolute()) else { return Vec::new() };
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -88,7 +88,7 @@ fn named(path: &Path, beginning: &str) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(beginning))
 }
 
-/// What is in a folder, in the order of the names; nothing where it cannot be read.
+/// Returns the entries of a folder, sorted by name; none if it cannot be read.
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let mut all: Vec<_> =
         fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();

@@ -1,4 +1,4 @@
-//! What the device can do at most: bytes read, and numbers multiplied, in a second.
+//! The device's limits: bytes read, and operations of products, in a second.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,22 +16,22 @@ use llama_trace_core::tensor::Dtype;
 use llama_trace_core::tensor::Noise;
 use llama_trace_engine::backend::{Backend, Limits, PassRows, Span};
 
-/// How much is read and multiplied.
+/// The sizes of the measurements.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
-    /// Bytes that are read: many times the last cache of any device, a multiple of 16.
+    /// Bytes that are read: many times the last-level cache of any device, a multiple of 16.
     pub(super) bytes: usize,
     /// Rows and columns of the matrices that are multiplied, a multiple of 8.
     pub(super) side: usize,
 }
 
 impl Sizes {
-    /// The same, or as much less of each as takes no more than `room` bytes.
+    /// The same sizes, each halved until it takes at most `room` bytes.
     fn within(mut self, room: usize) -> Self {
         while self.bytes > room && self.bytes > 1 << 20 {
             self.bytes /= 2;
         }
-        // Three matrices, by this program's own kernel in numbers of up to four bytes.
+        // Three matrices of up to four bytes a value, for this program's own kernel.
         while self.side * self.side * 12 + WORKSPACE > room && self.side > 256 {
             self.side /= 2;
         }
@@ -39,19 +39,19 @@ impl Sizes {
     }
 }
 
-/// What is measured for a report.
+/// The sizes for a report.
 pub(super) const FULL: Sizes = Sizes { bytes: 2 << 30, side: 8192 };
 
-/// Times that each is run, after one to warm up; the best counts, since a limit is what can be reached.
+/// Timed runs of each, after one to warm up. The best counts, since a limit is the most that can be reached.
 const TRIES: usize = 5;
 
-/// Bits of the noise that are kept, and those that are set, so that two float32 or four bfloat16 values between 2⁻⁷ and 2⁻⁶
-/// come of each word, of either sign.
+/// Masks of the noise: the bits that are kept, and those that are set. Each word then holds two float32 or four
+/// bfloat16 values between 2⁻⁷ and 2⁻⁶, of either sign.
 const FLOAT32: Noise = Noise::words(1, 0x807f_ffff_807f_ffff, 0x3c00_0000_3c00_0000);
 const BFLOAT16: Noise = Noise::words(1, 0x807f_807f_807f_807f, 0x3c00_3c00_3c00_3c00);
 const ANY: Noise = Noise::words(1, u64::MAX, 0);
 
-/// Measures; where so much memory is not free, with less.
+/// Measures the limits; with smaller sizes if so much memory is not free.
 pub(super) fn measure(cuda: &Cuda, sizes: Sizes) -> Result<Limits> {
     let free = cuda.queue.device().room()?.free;
     let Sizes { bytes, side } = sizes.within(free / 2);
@@ -85,7 +85,7 @@ fn best(cuda: &Cuda, work: impl Fn() -> Result<()>) -> Result<Duration> {
     Ok(best)
 }
 
-/// Reads memory whose bytes are random.
+/// Times the read of random bytes.
 fn read(cuda: &Cuda, bytes: usize) -> Result<Duration> {
     let (memory, out) = (random(cuda, bytes, ANY)?, Memory::zeros(&cuda.queue, 16)?);
     let kernel = Kernel { file: "limits", name: "read_words", weight: None };
@@ -96,7 +96,7 @@ fn read(cuda: &Cuda, bytes: usize) -> Result<Duration> {
     })
 }
 
-/// Multiplies two random matrices of bfloat16 values, (side, side) each, by cuBLASLt, where that is there.
+/// Times the product of two random bfloat16 matrices, (side, side) each, by cuBLASLt; `None` if that is not there.
 fn by_library(cuda: &Cuda, side: usize) -> Result<Option<(Duration, String)>> {
     let Some(product) = cuda.queue.device().library_product(side) else { return Ok(None) };
     let bytes = side * side * 2;

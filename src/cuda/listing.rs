@@ -1,5 +1,5 @@
-//! A device that does nothing and lists the kernels that it is asked for. A model that runs on it once says what has to be
-//! compiled before it runs on another.
+//! A device that does nothing and lists the kernels that are loaded. One pass of a model on it gives the list of
+//! kernels to compile for a real device.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,12 +14,12 @@ use llama_trace_core::error::Result;
 pub struct KernelList(Arc<Mutex<Vec<(Module, String)>>>);
 
 impl KernelList {
-    /// The kernels so far.
+    /// Returns the kernels so far.
     pub(super) fn kernels(&self) -> Vec<(Module, String)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Their names, each with what is defined for its file.
+    /// Returns their names, each with the defines of its file.
     #[cfg(any(test, feature = "testing"))]
     pub fn names(&self) -> std::collections::BTreeSet<String> {
         let name = |(module, name): (Module, String)| [&[name], &module.defines[..]].concat().join(" ");
@@ -40,13 +40,13 @@ impl KernelList {
     }
 }
 
-/// What drawn tokens are read from: all of them are token 0.
+/// The contents of pinned memory: all drawn tokens are token 0.
 static ZEROS: [u8; 1 << 12] = [0; 1 << 12];
 
-/// What the address of each memory is divisible by.
+/// The alignment of each allocation in bytes.
 const ALIGNED: usize = 256;
 
-/// The device.
+/// The device that lists kernels.
 pub(super) struct Listing {
     about: About,
     warpgroups: bool,
@@ -57,7 +57,7 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    /// A device that says of itself what `device` does.
+    /// A device with the properties of `device`.
     pub(super) fn of(device: &dyn Driver) -> Self {
         let (about, warpgroups) = (device.about().clone(), device.has_warpgroups());
         let splits = device.splits_attention();

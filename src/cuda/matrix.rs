@@ -1,5 +1,5 @@
-//! Weight matrices on the device, in the number type of their file: bfloat16, float16, float32, int8 with its scales, or
-//! blocks as they lie there.
+//! Weight matrices on the device, in the number type of their file: bfloat16, float16, float32, int8 with scales, or
+//! blocks in the file's layout.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,29 +17,29 @@ use llama_trace_core::tensor::Bytes;
 use llama_trace_core::tensor::{Dtype, Tensor};
 use llama_trace_engine::backend::{SeeGroups, WholeRows, cpu};
 
-/// Bytes that are copied between two looks at the request to stop.
+/// Bytes that are copied between two checks of the stop request.
 const PIECE: usize = 64 << 20;
 
-/// A matrix (outputs, inputs). Cuts share its memory.
+/// A matrix (outputs, inputs). Slices share its memory.
 pub struct Matrix {
     values: Arc<Memory>,
     scales: Option<Arc<Scales>>,
     dtype: Dtype,
     inputs: usize,
-    /// Those of the memory's rows that are its own.
+    /// The range of the memory's rows that this matrix has.
     own: (usize, usize),
-    /// Whether kernels write what it holds.
+    /// Whether kernels write its values.
     made: bool,
 }
 
-/// The scales of int8 values: of the whole tensor, whose groups run on from row to row.
+/// The scales of int8 values, for the whole tensor: its groups continue from row to row.
 struct Scales {
     memory: Memory,
     group: usize,
 }
 
 impl Matrix {
-    /// Copies a tensor of two axes to the device; what is random in it is made there.
+    /// Copies a tensor with two axes to the device. Random tensors are generated there.
     pub(super) fn new(cuda: &Cuda, tensor: &Tensor) -> Result<Self> {
         let (outputs, inputs) = (tensor.shape()[0], tensor.shape()[1]);
         let values = there(cuda, tensor.bytes())?;
@@ -58,12 +58,12 @@ impl Matrix {
         })
     }
 
-    /// What kernels write to this memory, as (outputs, inputs) values of `dtype`, which is not int8.
+    /// A matrix over memory that kernels write, as (outputs, inputs) values of `dtype`, which is not int8.
     pub(super) fn over(values: Arc<Memory>, dtype: Dtype, outputs: usize, inputs: usize) -> Self {
         Self { values, scales: None, dtype, inputs, own: (0, outputs), made: true }
     }
 
-    /// Whether kernels write what it holds: whoever reads it waits for them.
+    /// Whether kernels write its values. A kernel that reads it must wait for them.
     pub(super) fn is_made(&self) -> bool {
         self.made
     }
@@ -82,17 +82,17 @@ impl Matrix {
         self.own.1 - self.own.0
     }
 
-    /// Values that share a scale; 0 where they have none of their own.
+    /// Values that share a scale; 0 if it has no separate scales.
     pub(super) fn group(&self) -> usize {
         self.scales.as_ref().map_or(0, |scales| scales.group)
     }
 
-    /// The number in the tensor of the value that row 0 begins with, where scales are counted so.
+    /// The index in the tensor of row 0's first value, if there are separate scales; otherwise 0.
     pub(super) fn first(&self) -> usize {
         if self.scales.is_some() { self.own.0 * self.inputs } else { 0 }
     }
 
-    /// The matrix of these of its rows.
+    /// Returns the matrix of these of its rows.
     pub(super) fn cut(&self, rows: Range<usize>) -> Self {
         let own = (self.own.0 + rows.start, self.own.0 + rows.end);
         Self { values: Arc::clone(&self.values), scales: self.scales.clone(), own, ..*self }
@@ -103,19 +103,19 @@ impl Matrix {
         self.inputs / self.dtype.block() * self.dtype.block_bytes()
     }
 
-    /// Where its first row begins.
+    /// The address of its first row.
     fn at(&self) -> Address {
         self.values.at() + (self.own.0 * self.row_bytes()) as u64
     }
 
-    /// `struct Matrix` of the kernels.
+    /// Returns `struct Matrix` of the kernels.
     pub(super) fn words(&self) -> [u64; 5] {
         let scales = self.scales.as_ref().map_or(0, |scales| scales.memory.at());
         let sizes = pair(self.outputs(), self.inputs);
         [self.at(), scales, self.first() as u64, sizes, pair(self.group(), 0)]
     }
 
-    /// Whether the fast kernels take rows of this length and place.
+    /// Whether the fast kernels support rows of this length and alignment.
     pub(super) fn is_fast(&self) -> bool {
         match self.dtype {
             Dtype::I8 => {
@@ -127,7 +127,7 @@ impl Matrix {
         }
     }
 
-    /// Shows `rows` as whole numbers with their scales, read back from the device.
+    /// Passes `rows` to `see` as integers with their scales, read back from the device.
     pub(super) fn see_whole(&self, rows: Range<usize>, see: SeeGroups<'_>) -> Result<()> {
         let (length, first) = (self.row_bytes(), self.own.0 + rows.start);
         let mut bytes = vec![0; rows.len() * length];
@@ -136,7 +136,7 @@ impl Matrix {
             return see(WholeRows::Blocks(BlockRows { bytes: &bytes, length, dot }));
         }
         let Some(scales) = &self.scales else { return Ok(()) };
-        // The groups in which these rows lie.
+        // The groups that contain these rows.
         let value = first * self.inputs;
         let groups = value / scales.group..(value + bytes.len()).div_ceil(scales.group);
         let mut of_groups = vec![[0_u8; 4]; groups.len()];
@@ -150,7 +150,7 @@ impl Matrix {
     }
 }
 
-/// `bytes` on the device.
+/// Returns `bytes` on the device.
 fn there(cuda: &Cuda, bytes: &Bytes) -> Result<Memory> {
     match bytes.noise() {
         Some(of) => noise::random(cuda, bytes.len(), of),

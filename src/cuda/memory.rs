@@ -1,4 +1,4 @@
-//! The device's memory: what is made returns an error instead of ending the process, and what is dropped is given back.
+//! The device's memory. A failed allocation returns an error instead of ending the process. Dropped memory is freed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,24 +7,24 @@ use super::driver::Address;
 use super::queue::Queue;
 use llama_trace_core::error::Result;
 
-/// Bytes on the device, which belong to whoever holds them.
+/// Bytes on the device, owned by this value.
 pub(super) struct Memory {
     queue: Arc<Queue>,
-    /// None where there are no bytes.
+    /// `None` for zero bytes.
     at: Option<Address>,
     bytes: usize,
 }
 
 impl Memory {
-    /// `bytes` bytes with anything in them.
+    /// Allocates `bytes` bytes, uninitialised.
     pub(super) fn new(queue: &Arc<Queue>, bytes: usize) -> Result<Self> {
-        // Copies into shared memory take 16 bytes at a time, the last of them too.
+        // Copies into shared memory take 16 bytes at a time, also the last one.
         let whole = bytes.checked_next_multiple_of(16).unwrap_or(bytes);
         let at = if bytes == 0 { None } else { Some(queue.device().allocate(whole)?) };
         Ok(Self { queue: Arc::clone(queue), at, bytes })
     }
 
-    /// `bytes` zeros.
+    /// Allocates `bytes` zeros.
     pub(super) fn zeros(queue: &Arc<Queue>, bytes: usize) -> Result<Self> {
         let memory = Self::new(queue, bytes)?;
         if let Some(at) = memory.at {
@@ -33,19 +33,19 @@ impl Memory {
         Ok(memory)
     }
 
-    /// These bytes.
+    /// Allocates a copy of these bytes.
     pub(super) fn of(queue: &Arc<Queue>, bytes: &[u8]) -> Result<Self> {
         let memory = Self::new(queue, bytes.len())?;
         memory.write(0, bytes)?;
         Ok(memory)
     }
 
-    /// Where it begins; null where there are no bytes.
+    /// The address; null for zero bytes.
     pub(super) fn at(&self) -> Address {
         self.at.unwrap_or(0)
     }
 
-    /// How many bytes these are.
+    /// The size in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -68,7 +68,7 @@ impl Memory {
         }
     }
 
-    /// Copies `from` of another memory to byte `to` on.
+    /// Copies the range `from` of another memory to byte `to` on.
     pub(super) fn take(&self, other: &Self, from: Range<usize>, to: usize) -> Result<()> {
         assert!(
             from.end <= other.bytes && to + from.len() <= self.bytes,
@@ -85,13 +85,13 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if let Some(at) = self.at {
-            // What waits may use it. Where the device is lost, so is the memory.
+            // Waiting launches may use it. If the device is lost, so is the memory.
             self.queue.ask_anyway(|device| device.free(at));
         }
     }
 }
 
-/// Memory of the processor that kernels write to as to the device's.
+/// Pinned host memory, which kernels write to as to the device's.
 pub(super) struct Pinned {
     queue: Arc<Queue>,
     at: Address,
@@ -99,22 +99,22 @@ pub(super) struct Pinned {
 }
 
 impl Pinned {
-    /// `bytes` bytes with anything in them.
+    /// Allocates `bytes` bytes, uninitialised.
     pub(super) fn new(queue: &Arc<Queue>, bytes: usize) -> Result<Self> {
         Ok(Self { at: queue.device().pin(bytes)?, queue: Arc::clone(queue), bytes })
     }
 
-    /// Where byte `first` is, for the device.
+    /// The device's address of byte `first`.
     pub(super) fn at(&self, first: usize) -> Address {
         self.at + first as u64
     }
 
-    /// How many bytes these are.
+    /// The size in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes of it, at a moment when no kernel writes there.
+    /// Returns bytes of it. No kernel may write there meanwhile.
     pub(super) fn see(&self, range: Range<usize>) -> &[u8] {
         assert!(range.end <= self.bytes, "nothing is read beyond the memory");
         match range.is_empty() {
@@ -126,35 +126,35 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // What waits may write there.
+        // Waiting launches may write there.
         self.queue.ask_anyway(|device| device.unpin(self.at));
     }
 }
 
-/// Activations, float32. An input that a product reads shares the memory.
+/// Activations, float32. The input of a product shares the memory.
 pub struct Buffer {
     pub(super) memory: Arc<Memory>,
 }
 
 impl Buffer {
-    /// `count` zeros.
+    /// Allocates `count` zeros.
     pub(super) fn new(queue: &Arc<Queue>, count: usize) -> Result<Self> {
         let bytes = count.saturating_mul(size_of::<f32>());
         Ok(Self { memory: Arc::new(Memory::zeros(queue, bytes)?) })
     }
 
-    /// What is in this memory.
+    /// A buffer over this memory.
     pub(super) fn over(memory: Memory) -> Self {
         Self { memory: Arc::new(memory) }
     }
 
-    /// Where value `first` is.
+    /// The address of value `first`.
     pub(super) fn at(&self, first: usize) -> Address {
         debug_assert!(first * size_of::<f32>() <= self.memory.bytes(), "a buffer is not left");
         self.memory.at() + (first * size_of::<f32>()) as u64
     }
 
-    /// Checks that it has `count` values.
+    /// Checks that it has at least `count` values.
     pub(super) fn holds(&self, count: usize) {
         assert!(count * size_of::<f32>() <= self.memory.bytes(), "a buffer has as many values as are used");
     }
@@ -171,20 +171,20 @@ impl Vector {
         self.memory.bytes() / size_of::<f32>()
     }
 
-    /// Where it is.
+    /// Its address.
     pub(super) fn at(&self) -> Address {
         self.memory.at()
     }
 }
 
-/// Memory that grows where more is wanted, and is written anew each time.
+/// Memory that grows on demand. Its contents are not kept.
 #[derive(Default)]
 pub(super) struct Growing {
     memory: Option<Arc<Memory>>,
 }
 
 impl Growing {
-    /// Room for `bytes` bytes; zeros where `cleared` and it is new.
+    /// Returns the address of at least `bytes` bytes. New memory is zeroed if `cleared`.
     pub(super) fn room(&mut self, queue: &Arc<Queue>, bytes: usize, cleared: bool) -> Result<Address> {
         match &self.memory {
             Some(memory) if memory.bytes() >= bytes => {}
@@ -196,7 +196,7 @@ impl Growing {
         Ok(self.memory.as_ref().map_or(0, |memory| memory.at()))
     }
 
-    /// What it is.
+    /// The memory; `None` before the first use.
     pub(super) fn memory(&self) -> Option<&Arc<Memory>> {
         self.memory.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Random numbers that the device makes itself.
+//! Random numbers that the device generates itself.
 
 use super::Cuda;
 use super::driver::Arguments;
@@ -7,8 +7,8 @@ use super::memory::Memory;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Noise;
 
-/// `bytes` random bytes, with those that fill the last word. A product may read weights before the kernel before it has ended:
-/// between this and the first product there is always a copy or a memset, which waits for this kernel.
+/// Returns `bytes` random bytes, rounded up to a whole word. A product may read its weights before the previous kernel
+/// has ended. This kernel is never the previous one: a copy or a memset always comes between, and waits for it.
 pub(super) fn random(cuda: &Cuda, bytes: usize, noise: Noise) -> Result<Memory> {
     let Noise { seed, keep, set, block, at } = noise;
     let memory = Memory::new(&cuda.queue, bytes.next_multiple_of(8))?;

@@ -1,8 +1,8 @@
-//! RMSNorm: as a kernel of its own, or as a part of the product that reads it.
+//! RMSNorm: as its own kernel, or fused into the product that reads it.
 //!
-//! In decoding the norm of a token is the input of products, and nobody else's where nobody looks. The launch that makes it
-//! is then taken back while it still waits, and every block of the product makes it for itself: with the same bits, and
-//! sooner than one block does for all others.
+//! In decoding, the norm of a token is read only by products, unless it is recorded. Its launch is then removed from
+//! the queue, and every block of the product computes the norm itself. The bits are the same, and the latency is lower
+//! than if all blocks wait for one.
 
 use std::ops::Range;
 
@@ -12,17 +12,18 @@ use super::kernels::Kernel;
 use super::queue::Change;
 use llama_trace_core::error::Result;
 
-/// Arguments: x, weight, ε, width, out, where else in bfloat16, where in int8, and where packed ([`to_nowhere`]).
+/// Arguments: x, weight, ε, width, out, then the optional outputs: in bfloat16, in int8, and packed ([`to_nowhere`]).
 const RMS_NORM: Kernel = Kernel { file: "rms_norm", name: "rms_norm", weight: None };
 
 /// The same of a sum: a, b, weight, ε, width, sum, out, and as above.
 pub(super) const ADD_RMS_NORM: Kernel = Kernel { file: "rms_norm", name: "add_rms_norm", weight: None };
 
-/// The last words of both, which say where the norm goes in int8: values and scales; and `struct PackedRows` of the kernels.
+/// The last words of both, the addresses of the optional outputs: int8 values and scales; and `struct PackedRows` of
+/// the kernels.
 const WHOLE: Range<usize> = 0..2;
 const PACKED: Range<usize> = 2..6;
 
-/// Arguments more, by which it goes to neither.
+/// Adds null addresses for both of these outputs.
 pub(super) fn to_nowhere(arguments: Arguments) -> Arguments {
     arguments.words(&[0; WHOLE.end - WHOLE.start]).words(&[0; PACKED.end - PACKED.start])
 }
@@ -33,7 +34,7 @@ pub(super) const KEPT: usize = 8192;
 /// Words of `struct Norm` of the kernels.
 pub(super) const WORDS: usize = 3;
 
-/// Rows of `width` values that are to be normalised, the first at `x`.
+/// A norm of rows of `width` values, the first at `x`.
 #[derive(Clone, Copy)]
 pub(super) struct Norm {
     pub(super) x: Address,
@@ -42,11 +43,11 @@ pub(super) struct Norm {
     pub(super) width: usize,
 }
 
-/// Rows from which a device has blocks enough whatever their size.
+/// With this many rows, there are enough blocks of any size to fill a device.
 const MANY: usize = 256;
 
-/// Threads of a block that normalises a row of so many values: of many rows more blocks go side by side the smaller they are,
-/// and then each thread has what it can keep of the weights (`ASKED` of `rms_norm.cu`).
+/// Returns the threads of a block that normalises a row of `width` values. With many rows, smaller blocks let more of
+/// them run in parallel. Each thread then has as many weights as it can keep in registers (`ASKED` of `rms_norm.cu`).
 pub(super) fn threads(width: usize, rows: usize) -> u32 {
     match width {
         ..=512 => 32,
@@ -62,12 +63,12 @@ pub(super) fn shared(width: usize) -> usize {
 }
 
 impl Norm {
-    /// `struct Norm` of the kernels.
+    /// Returns `struct Norm` of the kernels.
     pub(super) fn words(&self) -> [u64; WORDS] {
         [self.x, self.weight, u64::from(self.eps.to_bits())]
     }
 
-    /// Asks for the norm of `rows` rows that follow one another, at `out`.
+    /// Queues the norm of `rows` consecutive rows, with the result at `out`.
     pub(super) fn launch(&self, cuda: &Cuda, rows: usize, out: Address) -> Result<()> {
         let Self { x, weight, eps, width } = *self;
         let arguments = Arguments::new().address(x).address(weight).float(eps).int(width);
@@ -76,7 +77,7 @@ impl Norm {
     }
 }
 
-/// Takes the norm of one row back that is written to `out`, where it was asked for last and still waits.
+/// Removes from the queue the norm of one row with its result at `out`, if it is the last launch and still waits.
 pub(super) fn take_back(cuda: &Cuda, out: Address, width: usize) -> Result<Option<Norm>> {
     cuda.kernels.take_back(RMS_NORM, |words| match *words {
         [x, weight, eps, of, to, 0, 0, 0, 0, 0, 0, 0] if (to, of) == (out, width as u64) && width <= KEPT => {
@@ -86,16 +87,16 @@ pub(super) fn take_back(cuda: &Cuda, out: Address, width: usize) -> Result<Optio
     })
 }
 
-/// Rows of so many values that a norm makes: where, how many, and their width.
+/// The output of a norm: its address, its rows, and their width.
 pub(super) type Made = (Address, usize, usize);
 
-/// Has the norm of these rows be written in int8 too, in groups of 32, to these values and scales, where it was asked for last and
-/// still waits; whether it is.
+/// Makes the norm of these rows also write int8 values and scales, in groups of 32, if it is the last launch and still
+/// waits. Returns whether it does.
 pub(super) fn quantize_too(cuda: &Cuda, made: Made, to: [Address; 2]) -> bool {
     write_too(cuda, made, WHOLE, &to)
 }
 
-/// The same packed as products of many rows read them: `struct PackedRows`.
+/// The same with the packed layout for products with many rows: `struct PackedRows`.
 pub(super) fn pack_too(cuda: &Cuda, made: Made, to: [Address; 4]) -> bool {
     write_too(cuda, made, PACKED, &to)
 }
@@ -103,7 +104,7 @@ pub(super) fn pack_too(cuda: &Cuda, made: Made, to: [Address; 4]) -> bool {
 fn write_too(cuda: &Cuda, (out, rows, width): Made, which: Range<usize>, to: &[Address]) -> bool {
     width.is_multiple_of(32)
         && cuda.kernels.change_recent(|kernel, last| {
-            // Where a kernel has the width; the result follows it, or the sum and the result.
+            // The index of the width in the arguments. The result follows it, or the sum and the result.
             let at = match kernel {
                 RMS_NORM => 3,
                 ADD_RMS_NORM => 4,
@@ -112,7 +113,7 @@ fn write_too(cuda: &Cuda, (out, rows, width): Made, which: Range<usize>, to: &[A
             let (blocks, words) = (last.grid[0] as usize, last.arguments.all_mut());
             let (words, places) = words.split_at_mut(words.len() - PACKED.end);
             let places = &mut places[which.clone()];
-            // The last word before these is where it goes in bfloat16.
+            // The last word before these is the bfloat16 result's address.
             let can = blocks == rows
                 && words[at] == width as u64
                 && words[words.len() - 2] == out

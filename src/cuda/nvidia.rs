@@ -1,8 +1,8 @@
-//! NVIDIA's driver, loaded when it is asked for: nothing of CUDA is needed to build this program, nor to run it elsewhere.
+//! NVIDIA's driver, loaded at run time. CUDA is needed neither to build this program nor to run it on other devices.
 //!
-//! Everything goes into one stream, so that it is done in the order in which it was asked for. Copies go through pinned
-//! memory in two halves: while the device reads one, the other is filled. Large ones, as of weights, go through several such
-//! pairs side by side, each filled by a thread of its own: one thread reads a mapped file at a fraction of the bus's rate.
+//! All work goes into one stream, which keeps the order of the calls. Copies go through a pinned buffer in two halves:
+//! the device reads one while the other is filled. Large copies, such as weights, go through several such buffers in
+//! parallel, each filled by its own thread. One thread alone reads a mapped file at a fraction of the bus's rate.
 #![allow(unsafe_code)]
 
 use std::cmp::Reverse;
@@ -26,72 +26,72 @@ use super::without::{self, Without};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::memory::no_memory;
 
-/// The first that may start a kernel before the one before it has ended.
+/// The first architecture with programmatic dependent launch: a kernel may start before the one before it has ended.
 const OVERLAPS: (u32, u32) = (9, 0);
 
-/// Bytes of each half of the pinned memory.
+/// Bytes of each half of a pinned buffer.
 const HALF: usize = 4 << 20;
 
-/// Pairs of halves that a large copy goes through.
+/// Pinned buffers that a large copy goes through.
 const PAIRS: usize = 8;
 
-/// Bytes of shared memory that a launch may have without asking: of 48 KiB, what no kernel has of its own
-/// (`stream_gated_q8_16` has 21 KiB).
+/// Bytes of dynamic shared memory that a launch may use without an opt-in. The limit is 48 KiB with a kernel's static
+/// shared memory, at most 21 KiB (`stream_gated_q8_16`).
 const SHARED: u32 = 24 << 10;
 
-/// One device of NVIDIA's.
+/// One NVIDIA device.
 pub(super) struct Nvidia {
     about: About,
     driver: Version,
     without: Without,
-    /// Whether the driver launched a kernel only when that might not begin early.
+    /// Whether the driver has refused an early start: a launch with it failed, the same launch without it did not.
     refuses_early: AtomicBool,
     device: sys::CUdevice,
     context: sys::CUcontext,
     stream: CUstream,
-    /// For copies beside the work in the other one.
+    /// The stream for copies that overlap the work in the other stream.
     beside: CUstream,
     pinned: Mutex<Pinned>,
-    /// More of them, for large copies, once there was one.
+    /// Pinned buffers for large copies; empty before the first.
     pairs: Mutex<Vec<Pinned>>,
     loaded: Mutex<Loaded>,
     nvrtc: OnceLock<Result<Nvrtc>>,
-    /// Why a kernel is the one that the program carries, of the first that is.
+    /// The reason why a kernel comes from the embedded PTX, for the first such kernel.
     carried: OnceLock<Error>,
     store: Store,
 }
 
-/// Two halves of memory that the device can read and write by itself.
+/// A pinned buffer in two halves, which the device reads and writes directly.
 struct Pinned {
     halves: [*mut u8; 2],
-    /// When the device is done with each.
+    /// The event after the device's last use of each half.
     done: [CUevent; 2],
     next: usize,
 }
 
-/// What was loaded, and stays so to the end of its device.
+/// Modules and functions that stay loaded until the device is closed.
 #[derive(Default)]
 struct Loaded {
-    /// Modules of one kernel each, which was compiled alone.
+    /// Modules with one kernel each, compiled on its own.
     alone: Vec<usize>,
-    /// Modules that the program carries.
+    /// Modules from the embedded PTX.
     carried: HashMap<Module, usize>,
     functions: HashMap<(Module, String), u64>,
-    /// How much shared memory functions were told that they may have.
+    /// Bytes of dynamic shared memory that each function was allowed.
     shared: HashMap<u64, u32>,
 }
 
-// SAFETY: the handles and the pinned memory belong to the driver and not to a thread. Its functions may be called by
-// any thread whose current context is the handles' (`enter`), and what changes in here is behind locks.
+// SAFETY: the handles and the pinned memory belong to the driver and not to a thread. Any thread may call the driver's
+// functions if its current context is that of the handles (`enter`). Mutable state in here is behind locks.
 unsafe impl Send for Nvidia {}
 // SAFETY: as above.
 unsafe impl Sync for Nvidia {}
 
 impl Pinned {
-    /// None yet.
+    /// No memory yet.
     const NONE: Self = Self { halves: [ptr::null_mut(); 2], done: [ptr::null_mut(); 2], next: 0 };
 
-    /// Pins memory. What was pinned before something fails is given back with the device.
+    /// Allocates pinned memory. If a step fails, the earlier allocations are freed with the device.
     ///
     /// # Safety
     /// The device's context is current.
@@ -103,46 +103,47 @@ impl Pinned {
             unsafe {
                 check(sys::cuMemAllocHost_v2(&raw mut memory, HALF), "pin memory for copies")?;
                 *half = memory.cast();
-                check(sys::cuEventCreate(done, flags), "begin its work")?;
+                check(sys::cuEventCreate(done, flags), "create an event")?;
             }
         }
         Ok(())
     }
 
-    /// Copies `part`, no more than a half, to the device by way of the half that is next; `part` may be changed afterwards.
+    /// Copies `part`, at most a half, to the device through the next half. `part` may be changed after the call.
     ///
     /// # Safety
-    /// The device's context is current, and there is as much memory at `to`.
+    /// The device's context is current, and `part.len()` bytes at `to` are allocated.
     unsafe fn write(&mut self, part: &[u8], to: Address, stream: CUstream) -> Result<()> {
         let half = self.next;
         self.next = 1 - half;
-        // SAFETY: the half has room for the part, and the device is done with what was in it; the rest is the caller's word.
+        // SAFETY: the half is large enough for the part, and the device has finished with its old contents. The caller
+        // guarantees the rest.
         unsafe {
             check(sys::cuEventSynchronize(self.done[half]), "copy")?;
             ptr::copy_nonoverlapping(part.as_ptr(), self.halves[half], part.len());
             let from = self.halves[half].cast_const().cast();
-            check(sys::cuMemcpyHtoDAsync_v2(to, from, part.len(), stream), "take what is copied to it")?;
+            check(sys::cuMemcpyHtoDAsync_v2(to, from, part.len(), stream), "copy to its memory")?;
             check(sys::cuEventRecord(self.done[half], stream), "copy")
         }
     }
 }
 
-// SAFETY: the memory belongs to the driver and not to a thread, and who changes it has it alone.
+// SAFETY: the memory belongs to the driver and not to a thread, and only the holder of `&mut` changes it.
 unsafe impl Send for Pinned {}
 
 impl Nvidia {
-    /// Device number `number`.
+    /// Opens device number `number`.
     ///
     /// # Errors
-    /// [`Error::Usage`] where there is no driver, no such device, or one of them is too old.
+    /// [`Error::Usage`] if there is no driver, no such device, or if one of them is too old.
     pub(super) fn open(number: usize) -> Result<Self> {
         Self::begin(find(number)?)
     }
 
-    /// Makes the context, the stream and the pinned memory.
+    /// Creates the context, the streams and the pinned memory.
     fn begin(Found { about, driver, device }: Found) -> Result<Self> {
         let without = Without::of_environment()?;
-        // What was made before something fails is given back when this is dropped.
+        // If a step fails, dropping this releases what was created before.
         let mut new = Self {
             about,
             driver,
@@ -160,21 +161,21 @@ impl Nvidia {
             store: Store::of_user(),
         };
         let pinned = new.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the device is there; all places are for handles of their kind, and the context is current when what
-        // belongs to it is made.
+        // SAFETY: the device exists. All places are for handles of their kind. The context is current when its objects
+        // are created.
         unsafe {
             check(sys::cuDevicePrimaryCtxRetain(&raw mut new.context, device), "be opened")?;
             check(sys::cuCtxSetCurrent(new.context), "be opened")?;
             let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-            check(sys::cuStreamCreate(&raw mut new.stream, flags), "begin its work")?;
-            check(sys::cuStreamCreate(&raw mut new.beside, flags), "begin its work")?;
+            check(sys::cuStreamCreate(&raw mut new.stream, flags), "create a stream")?;
+            check(sys::cuStreamCreate(&raw mut new.beside, flags), "create a stream")?;
             pinned.pin()?;
         }
         Ok(new)
     }
 
-    /// `what`, with all that it depends on but the sources: the program, the device, the driver, the compiler, and what is left
-    /// out. None where the program cannot be told from others.
+    /// Returns `what` with everything that the answer depends on except the sources: the executable, the device, the
+    /// driver, the compiler, and the switched-off features. `None` if the executable cannot be identified.
     fn identity(&self, what: &str) -> Option<String> {
         let program = std::env::current_exe().ok()?.metadata().ok()?;
         let built = program.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
@@ -183,10 +184,10 @@ impl Nvidia {
         Some(format!("{what} {about:?} {driver:?} {compiler:?} {without:?} {} {built:?}", program.len()))
     }
 
-    /// Makes the context that of this thread.
+    /// Makes the context current for this thread.
     fn enter(&self) -> Result<()> {
-        // SAFETY: the context is there as long as this value.
-        check(unsafe { sys::cuCtxSetCurrent(self.context) }, "go on")
+        // SAFETY: the context lives as long as this value.
+        check(unsafe { sys::cuCtxSetCurrent(self.context) }, "set its context")
     }
 
     fn loaded(&self) -> MutexGuard<'_, Loaded> {
@@ -197,13 +198,13 @@ impl Nvidia {
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies many bytes to the device, through several pairs of halves side by side.
+    /// Copies many bytes to the device, through several pinned buffers in parallel.
     fn write_side_by_side(&self, from: &[u8], to: Address) -> Result<()> {
         let mut pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
         while pairs.len() < PAIRS {
             pairs.push(Pinned::NONE);
             let last = pairs.len() - 1;
-            // SAFETY: the caller entered the context.
+            // SAFETY: the caller has made the context current.
             unsafe { pairs[last].pin()? };
         }
         let next = AtomicUsize::new(0);
@@ -212,7 +213,7 @@ impl Nvidia {
             loop {
                 let first = next.fetch_add(HALF, Ordering::Relaxed);
                 let Some(rest) = from.get(first..).filter(|rest| !rest.is_empty()) else { return Ok(()) };
-                // SAFETY: the context is current, and the caller has as much memory at `to`.
+                // SAFETY: the context is current, and the caller has allocated `from.len()` bytes at `to`.
                 unsafe { pair.write(&rest[..HALF.min(rest.len())], to + first as u64, self.stream)? };
             }
         };
@@ -220,7 +221,7 @@ impl Nvidia {
             let (own, others) = pairs.split_first_mut().unwrap_or_else(|| unreachable!("there are some"));
             let fill = &fill;
             let begin = |pair| std::thread::Builder::new().spawn_scoped(scope, move || fill(pair)).ok();
-            // Where the system gives no thread, there are fewer.
+            // If the system cannot start a thread, fewer threads copy.
             let threads: Vec<_> = others.iter_mut().filter_map(begin).collect();
             let done = fill(own);
             let joined = threads
@@ -230,12 +231,12 @@ impl Nvidia {
         })
     }
 
-    /// The compiler.
+    /// Returns the compiler.
     fn nvrtc(&self) -> Result<&Nvrtc> {
         self.nvrtc.get_or_init(|| Nvrtc::find(self.driver)).as_ref().map_err(Clone::clone)
     }
 
-    /// A kernel of a module, compiled by NVRTC: its name in the code with a NUL, and the code.
+    /// Returns a kernel of a module, compiled by NVRTC: its name in the code with a NUL, then the code.
     fn compiled(&self, module: &Module, name: &str) -> Result<Vec<u8>> {
         let nvrtc = self.nvrtc()?;
         let (source, architecture) = (module.source(), self.about.architecture);
@@ -246,17 +247,17 @@ impl Nvidia {
         self.store.code((source, name), architecture, nvrtc.version(), compile)
     }
 
-    /// A kernel of a module, compiled alone and loaded.
+    /// Compiles a kernel of a module on its own and loads it.
     fn alone(&self, module: &Module, name: &str) -> Result<(CUmodule, u64)> {
         let compiled = self.compiled(module, name)?;
         let named = CStr::from_bytes_until_nul(&compiled).map_err(|error| failed("load a kernel", error))?;
-        // The driver wants code where words begin.
+        // The driver needs the code aligned to words.
         let code = compiled[named.to_bytes_with_nul().len()..].to_vec();
         let handle = Self::load(module, &code)?;
         Self::function_of(handle, named).map(|function| (handle, function))
     }
 
-    /// A module that the program carries, compiled by the driver and loaded.
+    /// Loads a module of the embedded PTX, compiled by the driver.
     fn carried(&self, module: &Module, why: Error) -> Result<CUmodule> {
         let Some(code) = ptx::code(module, self.about.architecture) else { return Err(why) };
         let handle = Self::load(module, &code)?;
@@ -264,23 +265,23 @@ impl Nvidia {
         Ok(handle)
     }
 
-    /// The kernel of this name in a module.
+    /// Returns the kernel of this name in a module.
     fn function_of(module: CUmodule, name: &CStr) -> Result<u64> {
         let mut function: CUfunction = ptr::null_mut();
-        // SAFETY: the module is loaded, and the name a string.
+        // SAFETY: the module is loaded, and the name ends with a NUL.
         let code = unsafe { sys::cuModuleGetFunction(&raw mut function, module, name.as_ptr()) };
         check(code, &format!("find the kernel `{}`", name.to_string_lossy()))?;
         Ok(function as u64)
     }
 
-    /// A kernel, compiled and loaded where it is not yet. Nobody else waits while it is compiled.
+    /// Returns a kernel; compiles and loads it at first use. Other threads are not blocked while it is compiled.
     fn make(&self, module: &Module, name: &str) -> Result<u64> {
         let key = (module.clone(), name.to_owned());
         if let Some(&function) = self.loaded().functions.get(&key) {
             return Ok(function);
         }
         self.enter()?;
-        // Without a compiler that knows the device, or where the driver does not take what that made, by the driver's own.
+        // Without a compiler for the device, or if the driver refuses its code, the driver compiles the embedded PTX.
         let (function, handle) = match self.alone(module, name) {
             Ok((handle, function)) => (function, Some(handle)),
             Err(error) => {
@@ -300,7 +301,7 @@ impl Nvidia {
         Ok(function)
     }
 
-    /// Loads a whole cubin, the compiler's or a file's with its checksum, or PTX that ends with a NUL.
+    /// Loads a complete cubin, from the compiler or from a file with its checksum, or PTX that ends with a NUL.
     fn load(module: &Module, code: &[u8]) -> Result<CUmodule> {
         let mut handle: CUmodule = ptr::null_mut();
         // SAFETY: the code is one of these, and the context is current.
@@ -308,7 +309,7 @@ impl Nvidia {
         check(result, &format!("load the kernel `{}`", module.file)).map(|()| handle)
     }
 
-    /// Has a kernel have as much shared memory as it is launched with.
+    /// Allows a kernel as much dynamic shared memory as it is launched with.
     fn ask_for_shared(&self, launch: &Launch) -> Result<()> {
         let Launch { function, shared, .. } = *launch;
         if shared <= SHARED {
@@ -319,14 +320,14 @@ impl Nvidia {
             return Ok(());
         }
         let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: the function was loaded, and stays so.
+        // SAFETY: the function was loaded, and stays loaded.
         let code = unsafe { sys::cuFuncSetAttribute(function.0 as CUfunction, attribute, shared as c_int) };
         check(code, "give a kernel its shared memory")?;
         loaded.shared.insert(function.0, shared);
         Ok(())
     }
 
-    /// Launches a kernel; `early` where it may begin before the one before it has ended.
+    /// Launches a kernel; with `early` it may begin before the one before it has ended.
     fn launch_one(&self, launch: &Launch, early: bool) -> Result<()> {
         self.ask_for_shared(launch)?;
         let Launch { function, grid, block, shared, arguments, .. } = launch;
@@ -334,7 +335,7 @@ impl Nvidia {
         for (pointer, argument) in pointers.iter_mut().zip(arguments.each()) {
             *pointer = ptr::from_ref(argument).cast_mut().cast();
         }
-        // SAFETY: an attribute of zeros is a valid one; this one then says which it is.
+        // SAFETY: an attribute of zeros is valid; its kind is set below.
         let mut overlap: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
         overlap.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         overlap.value.programmaticStreamSerializationAllowed = 1;
@@ -348,12 +349,12 @@ impl Nvidia {
             sharedMemBytes: *shared,
             hStream: self.stream,
             attrs: &raw mut overlap,
-            // A kernel waits for the one before it by itself, before it reads what that wrote, except for its weights.
+            // Each kernel itself waits for the results of the kernel before it. It reads its weights before that wait.
             numAttrs: u32::from(early && !launch.late),
         };
-        // SAFETY: the function was loaded from the sources in `kernels/`, and whoever launches it gives the arguments
-        // that stand there, each at the beginning of a word that holds all of it; the driver reads them before it
-        // returns. Addresses in them are of memory that is freed in the order of the stream.
+        // SAFETY: the function was loaded from the sources in `kernels/`, and the caller passes the arguments that the
+        // kernel declares. Each argument begins at a word and lies completely in the words. The driver reads them
+        // before it returns. Addresses in them are of memory that is freed in the order of the stream.
         let code = unsafe {
             sys::cuLaunchKernelEx(
                 &raw const config,
@@ -371,23 +372,23 @@ impl Nvidia {
         self.about.architecture >= OVERLAPS && !refused
     }
 
-    /// The graph of these launches.
+    /// Captures these launches as a graph.
     fn taken_down(&self, launches: &[Launch], early: bool) -> Result<Graph> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: the stream is ours, and whoever calls this keeps others from it.
-        check(unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) }, "take a pass down")?;
+        // SAFETY: the stream is ours, and the caller keeps other users from it.
+        check(unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) }, "capture a graph")?;
         let launched = launches.iter().try_for_each(|launch| self.launch_one(launch, early));
         let mut graph: sys::CUgraph = ptr::null_mut();
-        // SAFETY: the capture was begun; it is ended even where a launch failed.
+        // SAFETY: the capture was begun. It is ended even if a launch failed.
         let ended = unsafe { sys::cuStreamEndCapture(self.stream, &raw mut graph) };
-        let whole = launched.and(check(ended, "take a pass down"));
+        let whole = launched.and(check(ended, "capture a graph"));
         let mut ready: CUgraphExec = ptr::null_mut();
-        // SAFETY: the graph is whole where nothing failed; what it is made into does not need it any more. What was made is
-        // given back once.
+        // SAFETY: the graph is complete if nothing failed. The instantiated graph no longer needs it. Each handle is
+        // destroyed once.
         unsafe {
             let made = whole.and_then(|()| {
-                check(sys::cuGraphInstantiateWithFlags(&raw mut ready, graph, 0), "take a pass down")?;
-                check(sys::cuGraphUpload(ready, self.stream), "take a pass down")
+                check(sys::cuGraphInstantiateWithFlags(&raw mut ready, graph, 0), "capture a graph")?;
+                check(sys::cuGraphUpload(ready, self.stream), "capture a graph")
             });
             if !graph.is_null() {
                 sys::cuGraphDestroy(graph);
@@ -408,7 +409,8 @@ impl Drop for Nvidia {
         let pinned = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
         let pairs = self.pairs.get_mut().unwrap_or_else(PoisonError::into_inner);
         let loaded = self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: nobody uses these any more, and the work in the stream is over. What was never made is null.
+        // SAFETY: these have no other user any more, and the work in the streams is over. What was never created is
+        // null.
         unsafe {
             for stream in [self.stream, self.beside].into_iter().filter(|stream| !stream.is_null()) {
                 sys::cuStreamSynchronize(stream);
@@ -439,7 +441,7 @@ impl Driver for Nvidia {
         self.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are places for a size.
-        check(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) }, "say how much memory is free")?;
+        check(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) }, "report its free memory")?;
         Ok(Room { free, total })
     }
 
@@ -449,13 +451,13 @@ impl Driver for Nvidia {
         // SAFETY: a place for an address.
         match unsafe { sys::cuMemAlloc_v2(&raw mut at, bytes) } {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(no_memory(bytes)),
-            code => check(code, "give memory").map(|()| at),
+            code => check(code, "allocate memory").map(|()| at),
         }
     }
 
     fn free(&self, at: Address) {
         if self.enter().is_ok() {
-            // SAFETY: the memory was given by `allocate`, and no work that was asked for still uses it.
+            // SAFETY: the memory was allocated by `allocate`, and no queued work uses it after both synchronisations.
             unsafe {
                 sys::cuStreamSynchronize(self.stream);
                 sys::cuStreamSynchronize(self.beside);
@@ -466,7 +468,7 @@ impl Driver for Nvidia {
 
     fn clear(&self, at: Address, bytes: usize) -> Result<()> {
         self.enter()?;
-        // SAFETY: the caller has as much memory there.
+        // SAFETY: the caller has allocated `bytes` bytes there.
         check(unsafe { sys::cuMemsetD8Async(at, 0, bytes, self.stream) }, "clear memory")
     }
 
@@ -477,7 +479,7 @@ impl Driver for Nvidia {
         }
         let mut pinned = self.pinned();
         for (i, part) in from.chunks(HALF).enumerate() {
-            // SAFETY: the context is current, and the caller has as much memory at `to`.
+            // SAFETY: the context is current, and the caller has allocated `from.len()` bytes at `to`.
             unsafe { pinned.write(part, to + (i * HALF) as u64, self.stream)? };
         }
         Ok(())
@@ -488,14 +490,14 @@ impl Driver for Nvidia {
         let mut pinned = self.pinned();
         let Pinned { halves, done, next, .. } = &mut *pinned;
         let ask = |half: usize, part: usize, bytes: usize| {
-            // SAFETY: the half has room for the part, and nothing else goes into it before it was read; the caller has
-            // as much memory at `from`.
+            // SAFETY: the half is large enough for the part, and it is not overwritten before it was read. The caller
+            // has allocated `to.len()` bytes at `from`.
             unsafe {
                 check(sys::cuEventSynchronize(done[half]), "copy")?;
                 let at = from + (part * HALF) as u64;
                 check(
                     sys::cuMemcpyDtoHAsync_v2(halves[half].cast(), at, bytes, self.stream),
-                    "give what it holds",
+                    "copy from its memory",
                 )?;
                 check(sys::cuEventRecord(done[half], self.stream), "copy")
             }
@@ -524,14 +526,15 @@ impl Driver for Nvidia {
     fn pin(&self, bytes: usize) -> Result<Address> {
         self.enter()?;
         let mut memory: *mut c_void = ptr::null_mut();
-        // SAFETY: a place for a pointer. Every device that the kernels are for has the processor's addresses too.
+        // SAFETY: a place for a pointer. With unified addressing, which every supported device has, the host's address
+        // is the device's.
         check(unsafe { sys::cuMemAllocHost_v2(&raw mut memory, bytes) }, "pin memory for copies")?;
         Ok(memory as Address)
     }
 
     fn unpin(&self, at: Address) {
         if self.enter().is_ok() {
-            // SAFETY: the memory was given by `pin`, and nothing that is still to be done writes there.
+            // SAFETY: the memory was allocated by `pin`, and no queued work writes there after both synchronisations.
             unsafe {
                 sys::cuStreamSynchronize(self.stream);
                 sys::cuStreamSynchronize(self.beside);
@@ -541,22 +544,23 @@ impl Driver for Nvidia {
     }
 
     fn pinned(&self, at: Address, bytes: usize) -> &[u8] {
-        // SAFETY: the caller has as much memory there, which no kernel writes to as long as this is looked at.
+        // SAFETY: the caller has pinned `bytes` bytes there. No kernel writes to them during the borrow.
         unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }
     }
 
     fn bring(&self, from: Address, to: Address, bytes: usize) -> Result<Event> {
         let Event(so_far) = self.mark()?;
         let (mut done, flags): (CUevent, _) = (ptr::null_mut(), sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
-        // SAFETY: the caller has as much memory at both places. The first event was recorded, and is only given back when it
-        // was reached; the place is for a handle, which is there when it is recorded.
+        // SAFETY: the caller has allocated `bytes` bytes at both places. The first event was recorded, and the driver
+        // releases it only once it is reached. `done` is a place for a handle, and the event exists when it is
+        // recorded.
         unsafe {
             let copied = check(sys::cuStreamWaitEvent(self.beside, so_far as CUevent, 0), "copy");
             sys::cuEventDestroy_v2(so_far as CUevent);
             copied?;
             check(
                 sys::cuMemcpyDtoHAsync_v2(to as *mut c_void, from, bytes, self.beside),
-                "give what it holds",
+                "copy from its memory",
             )?;
             check(sys::cuEventCreate(&raw mut done, flags as u32), "copy")?;
             check(sys::cuEventRecord(done, self.beside), "copy")?;
@@ -566,7 +570,7 @@ impl Driver for Nvidia {
 
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
         self.enter()?;
-        // SAFETY: the caller has as much memory at both places.
+        // SAFETY: the caller has allocated `bytes` bytes at both places.
         check(unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream) }, "copy")
     }
 
@@ -575,17 +579,17 @@ impl Driver for Nvidia {
     }
 
     fn make_ready(&self, kernels: &[(Module, String)], threads: usize, goes_on: &(dyn Fn() -> bool + Sync)) {
-        // Of modules that the driver compiles one kernel is enough.
+        // The driver compiles a whole module at once: one kernel of each is enough.
         let mut modules = HashSet::new();
         let compiles = self.nvrtc().is_ok();
         let wanted = |(module, _): &&(Module, String)| compiles || modules.insert(module.clone());
         let mut jobs: Vec<_> = kernels.iter().filter(wanted).collect();
-        // Of long sources, which take longest, none is left for the end.
+        // The longest sources take longest: compile them first.
         jobs.sort_by_key(|(module, _)| Reverse(module.source().text.len()));
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some((module, name)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                // Whoever launches it is told of an error.
+                // The launch of the kernel returns the error.
                 let _ = self.make(module, name);
                 if !goes_on() {
                     break;
@@ -594,7 +598,7 @@ impl Driver for Nvidia {
         };
         std::thread::scope(|scope| {
             for _ in 1..threads.min(jobs.len()) {
-                // Where the system gives no thread, there are fewer.
+                // If the system cannot start a thread, fewer threads compile.
                 let _ = std::thread::Builder::new().spawn_scoped(scope, work);
             }
             work();
@@ -617,7 +621,7 @@ impl Driver for Nvidia {
         launches.iter().try_for_each(|launch| {
             let overlaps = self.overlaps();
             self.launch_one(launch, overlaps).or_else(|error| {
-                // One that does not take these may take others.
+                // A driver that refuses early starts may accept a plain launch.
                 let other = if overlaps { self.launch_one(launch, false) } else { Err(error) };
                 self.refuses_early.fetch_or(overlaps && other.is_ok(), Ordering::Relaxed);
                 other
@@ -628,10 +632,11 @@ impl Driver for Nvidia {
     fn take_down(&self, launches: &[Launch]) -> Result<Graph> {
         self.enter()?;
         if self.without.graphs {
-            return Err(failed("take a pass down", without::VARIABLE));
+            return Err(failed("capture a graph", without::VARIABLE));
         }
         let overlaps = self.overlaps();
-        // Drivers before CUDA 12.3 take no kernels down that may begin early. A graph of others is still better than none.
+        // Drivers before CUDA 12.3 do not capture kernels that may begin early. A graph without early starts is still
+        // better than none.
         self.taken_down(launches, overlaps).or_else(|error| match overlaps {
             true => self.taken_down(launches, false),
             false => Err(error),
@@ -640,8 +645,8 @@ impl Driver for Nvidia {
 
     fn repeat(&self, graph: Graph) -> Result<()> {
         self.enter()?;
-        // SAFETY: the graph was made by `take_down` and not forgotten; its launches are those that were asked for now.
-        check(unsafe { sys::cuGraphLaunch(graph.0 as CUgraphExec, self.stream) }, "repeat a pass")
+        // SAFETY: the graph was made by `take_down` and not destroyed. Its launches equal those of this call.
+        check(unsafe { sys::cuGraphLaunch(graph.0 as CUgraphExec, self.stream) }, "launch a graph")
     }
 
     fn forget(&self, graph: Graph) {
@@ -673,7 +678,8 @@ impl Driver for Nvidia {
         let blas = Blas::find(side, self.driver.0)?;
         Some(Box::new(move |places| {
             self.enter()?;
-            // SAFETY: the context is current and the stream its; the caller has as much memory there.
+            // SAFETY: the context is current and the stream belongs to it. The caller has allocated the matrices and
+            // the workspace.
             unsafe { blas.multiply(places, self.stream.cast()) }
         }))
     }
@@ -681,10 +687,10 @@ impl Driver for Nvidia {
     fn mark(&self) -> Result<Event> {
         self.enter()?;
         let mut event: CUevent = ptr::null_mut();
-        // SAFETY: a place for a handle; the event is there when it is recorded.
+        // SAFETY: a place for a handle. The event exists when it is recorded.
         unsafe {
-            check(sys::cuEventCreate(&raw mut event, 0), "tell the time")?;
-            check(sys::cuEventRecord(event, self.stream), "tell the time")?;
+            check(sys::cuEventCreate(&raw mut event, 0), "record an event")?;
+            check(sys::cuEventRecord(event, self.stream), "record an event")?;
         }
         Ok(Event(event as u64))
     }
@@ -710,7 +716,7 @@ impl Driver for Nvidia {
 
     fn release(&self, event: Event) {
         if self.enter().is_ok() {
-            // SAFETY: it was made by `mark`, and nobody looks at it again.
+            // SAFETY: it was made by `mark`, and is not used again.
             let _ = unsafe { sys::cuEventDestroy_v2(event.0 as CUevent) };
         }
     }

@@ -1,4 +1,4 @@
-//! NVRTC, which compiles the kernels for the device at hand: where it is looked for, and how it is called.
+//! NVRTC, which compiles the kernels for the device at hand: its search path and its functions.
 #![allow(unsafe_code)]
 
 use std::env;
@@ -15,10 +15,10 @@ use llama_trace_core::error::{Error, Result};
 /// A version: (12, 8) is 12.8.
 pub type Version = (u32, u32);
 
-/// The architecture whose tensor cores groups of four warps use together (wgmma). No other has them, not even a newer one.
+/// The only architecture with warpgroup products on tensor cores (wgmma). Newer ones do not have them.
 pub const WARPGROUPS: Version = (9, 0);
 
-/// Its name in the names of files.
+/// The library's name in the names of files.
 const NAME: &str = "nvrtc";
 
 /// A `nvrtcProgram`.
@@ -44,7 +44,7 @@ type Tell = unsafe extern "C" fn(*mut c_int, *mut c_int) -> Code;
 type Name = unsafe extern "C" fn(Program, *const c_char) -> Code;
 type Lowered = unsafe extern "C" fn(Program, *const c_char, *mut *const c_char) -> Code;
 
-/// The library, loaded.
+/// The loaded library.
 pub struct Nvrtc {
     version: Version,
     place: PathBuf,
@@ -60,25 +60,25 @@ pub struct Nvrtc {
     words: Words,
     name: Name,
     lowered: Lowered,
-    /// Kept so that the functions stay where they are.
+    /// Keeps the library loaded, so the function pointers stay valid.
     _library: Library,
 }
 
-/// A source to be compiled.
+/// A source to compile.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
     /// Its name, for messages.
     pub name: &'a str,
     /// CUDA C++.
     pub text: &'a str,
-    /// What it may include: names and texts.
+    /// Headers that it may include: names and texts.
     pub headers: &'a [(&'a str, &'a str)],
     /// `NAME=VALUE`.
     pub defines: &'a [String],
 }
 
-/// The options of every compilation. Nothing that trades exactness for speed: divisions, roots and small numbers are
-/// IEEE's, and a multiplication and an addition become one operation, as in `ops/`.
+/// The options of every compilation. None of them trades exactness for speed: division, square root and subnormal
+/// numbers follow IEEE 754. A multiplication and an addition are fused, as in `ops/`.
 pub const OPTIONS: [&str; 6] = [
     "--std=c++17",
     "--device-as-default-execution-space",
@@ -88,26 +88,26 @@ pub const OPTIONS: [&str; 6] = [
     "--ftz=false",
 ];
 
-/// The wheel on PyPI with the newest NVRTC that a driver takes.
+/// Returns the requirement for pip of the newest NVRTC that a driver supports.
 fn wheel((major, minor): Version) -> String {
     match major {
         ..=12 => format!("nvidia-cuda-nvrtc-cu12==12.{minor}.*"),
-        // From CUDA 13 on the name has no number.
+        // From CUDA 13 on the package's name has no number.
         13 => format!("nvidia-cuda-nvrtc==13.{minor}.*"),
         _ => "nvidia-cuda-nvrtc==13.*".to_owned(),
     }
 }
 
 impl Nvrtc {
-    /// The newest NVRTC of this machine that is not newer than the driver.
+    /// Finds the newest NVRTC of this machine that is not newer than the driver.
     ///
     /// # Errors
-    /// [`Error::Usage`] with what was looked for, where there is none.
+    /// [`Error::Usage`] with the searched folders, if there is none.
     pub fn find(driver: Version) -> Result<Self> {
         Self::find_in(driver, &libraries::folders(|name| env::var_os(name).map(PathBuf::from)))
     }
 
-    /// The same in these folders, and where the loader looks.
+    /// The same in these folders and in the loader's path.
     fn find_in(driver: Version, folders: &[PathBuf]) -> Result<Self> {
         let mut too_new = Vec::new();
         let mut best: Option<Self> = None;
@@ -135,23 +135,23 @@ impl Nvrtc {
         })
     }
 
-    /// The library at `path`, or of this name in the loader's path.
+    /// Loads the library at `path`, or of this name in the loader's path.
     fn open(path: &Path) -> Option<Self> {
-        // It looks for its other half where the loader does, not beside itself.
+        // NVRTC looks for its built-in functions in the loader's path, not in its own folder.
         for beside in builtins(path) {
             std::mem::forget(load(&beside)?);
         }
         let library = load(path)?;
-        /// The function `name`.
+        /// Returns the function `name`.
         ///
         /// # Safety
         /// It must have the type `F`.
         unsafe fn get<F: Copy>(library: &Library, name: &CStr) -> Option<F> {
-            // SAFETY: the caller knows the type.
+            // SAFETY: the caller guarantees the type.
             unsafe { library.get::<F>(name.to_bytes_with_nul()).ok().map(|symbol| *symbol) }
         }
-        // SAFETY: the types are those of nvrtc.h of CUDA 12 and 13, in which these functions are alike, and the
-        // functions are kept no longer than the library.
+        // SAFETY: the types are those of nvrtc.h of CUDA 12 and 13, where these functions are alike. The function
+        // pointers live no longer than the library.
         let (tell, found) = unsafe {
             let tell: Tell = get(&library, c"nvrtcVersion")?;
             let found = Self {
@@ -180,7 +180,7 @@ impl Nvrtc {
         (code == 0).then_some(Self { version, ..found })
     }
 
-    /// Its version.
+    /// The library's version.
     pub fn version(&self) -> Version {
         self.version
     }
@@ -190,10 +190,10 @@ impl Nvrtc {
         &self.place
     }
 
-    /// Compiles `source` for compute capability `architecture`: the machine code, and what the compiler said.
+    /// Compiles `source` for compute capability `architecture`. Returns the machine code and the compiler's log.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the compiler's first words, where it refuses.
+    /// [`Error::Usage`] with the first error of the log, if the compiler refuses.
     pub fn compile(
         &self,
         source: Source<'_>,
@@ -203,8 +203,8 @@ impl Nvrtc {
         self.make(source, &target(architecture), more, None, (self.cubin_size, self.cubin))
     }
 
-    /// Compiles the kernel `kernel` of `source` alone, in a fraction of the time of all of them: its name in the machine code,
-    /// and that code.
+    /// Compiles only the kernel `kernel` of `source`, in a fraction of the time of all kernels. Returns its mangled
+    /// name in the machine code, and that code.
     ///
     /// # Errors
     /// As [`Nvrtc::compile`].
@@ -221,8 +221,8 @@ impl Nvrtc {
         Ok((name, code))
     }
 
-    /// Compiles `source` to PTX for compute capability `architecture` and newer ones, or with `alone` for no other, without the
-    /// comments at its beginning, which name the compiler's build.
+    /// Compiles `source` to PTX for compute capability `architecture` and newer ones; with `alone`, for that one only.
+    /// Drops the comments at the beginning, which name the compiler's build.
     ///
     /// # Errors
     /// As [`Nvrtc::compile`].
@@ -235,8 +235,8 @@ impl Nvrtc {
         Ok(text.find(".version").map_or(text, |first| &text[first..]).to_owned())
     }
 
-    /// Compiles, and takes what these functions give. Of `alone` the first is the only kernel that is made, and its name in the
-    /// code is put into the second.
+    /// Compiles, and returns the output of the functions `size` and `fill`. With `alone`, compiles only the kernel
+    /// named first, and stores its mangled name in the second.
     fn make(
         &self,
         source: Source<'_>,
@@ -264,8 +264,8 @@ impl Nvrtc {
         let pointers = |strings: &[CString]| strings.iter().map(|string| string.as_ptr()).collect::<Vec<_>>();
         let (names, texts, options) = (pointers_of(&names), pointers_of(&texts), pointers(&options));
         let mut program: Program = ptr::null_mut();
-        // SAFETY: every pointer is to a string that lives until the program is destroyed, and the lists are as long as
-        // is said; `program` is a place for a handle.
+        // SAFETY: every pointer is to a string that lives until the program is destroyed, and the lists have the stated
+        // lengths. `program` is a place for a handle.
         let made = unsafe {
             (self.create)(
                 &raw mut program,
@@ -286,7 +286,7 @@ impl Nvrtc {
             unsafe { (self.name)(program, kernel.as_ptr()) }
         });
         let compiled = match named {
-            // SAFETY: the program was made, and the options are as many as is said.
+            // SAFETY: the program was made, and `options` has the stated length.
             0 => unsafe { (self.compile)(program, options.len() as c_int, options.as_ptr()) },
             refused => refused,
         };
@@ -299,7 +299,7 @@ impl Nvrtc {
         let code = match alone {
             Some((kernel, name)) if code.is_ok() => {
                 let mut lowered = ptr::null();
-                // SAFETY: the program was compiled with this name, and the place is for a string, which is there as long as
+                // SAFETY: the program was compiled with this name. The place is for a string, which lives as long as
                 // the program.
                 match unsafe { (self.lowered)(program, kernel.as_ptr(), &raw mut lowered) } {
                     0 => {
@@ -320,16 +320,16 @@ impl Nvrtc {
         }
     }
 
-    /// What `fill` writes of a program, as much as `size` says.
+    /// Returns the output of `fill` for a program; `size` gives its length.
     fn bytes(&self, program: Program, size: Size, fill: Fill) -> std::result::Result<Vec<u8>, Code> {
         let mut length = 0;
-        // SAFETY: the program is there, and `length` a place for a size.
+        // SAFETY: the program exists, and `length` is a place for a size.
         let code = unsafe { size(program, &raw mut length) };
         if code != 0 {
             return Err(code);
         }
         let mut bytes = vec![0_u8; length];
-        // SAFETY: there is room for as many bytes as the library itself said.
+        // SAFETY: the buffer has the length that the library itself returned.
         match unsafe { fill(program, bytes.as_mut_ptr().cast()) } {
             0 => Ok(bytes),
             code => Err(code),
@@ -340,9 +340,9 @@ impl Nvrtc {
         if code == 0 {
             return Ok(());
         }
-        // SAFETY: the library has a string for every code, which is there as long as it is.
+        // SAFETY: the library has a string for every code, which lives as long as the library.
         let words = unsafe { CStr::from_ptr((self.words)(code)) }.to_string_lossy();
-        // The compiler says "error", its assembler "fatal".
+        // The compiler writes "error", its assembler "fatal".
         let says = |line: &&str| line.contains("error") || line.contains("fatal");
         let first = log.lines().find(says).unwrap_or(&words);
         Err(Error::usage(format!(
@@ -351,11 +351,11 @@ impl Nvrtc {
         ))
         .at(source.defines.join(" "))
         .found(first)
-        .next("tell us with these words and the device's name; --device cpu runs without it"))
+        .next("report this message with the device's name; or run with --device cpu"))
     }
 }
 
-/// The option for machine code of an architecture. What only the one with groups of four warps has is there by another name.
+/// Returns the option for machine code of an architecture. The architecture with wgmma needs the suffix `a` for it.
 fn target((major, minor): Version) -> String {
     let alone = if (major, minor) == WARPGROUPS { "a" } else { "" };
     format!("--gpu-architecture=sm_{major}{minor}{alone}")
@@ -374,7 +374,7 @@ mod tests {
     #[test]
     fn where_there_is_none_the_message_says_where_it_was_looked_for() {
         let folder = tempfile::tempdir().unwrap();
-        // Nothing is as old as that.
+        // No NVRTC is as old as that.
         let error = Nvrtc::find_in((1, 0), &[folder.path().to_owned()]).err().unwrap();
         let text = error.to_string();
         assert_eq!(error.exit_code(), 2);

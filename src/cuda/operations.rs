@@ -1,4 +1,4 @@
-//! What a [`Backend`] computes, as launches: which kernel, over which grid, with which arguments.
+//! The operations of [`Backend`] as launches: kernel, grid and arguments.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use llama_trace_engine::backend::{
     Product, SeeGroups, SeeInt8, Span, Swiglu,
 };
 
-/// Values that are read at once where a kernel makes them.
+/// The most values that a converting kernel writes for one read.
 const VALUES_AT_ONCE: usize = 4 << 20;
 
-/// Shows `values` float32 values from byte `first` of `memory` on, some at a time; what sees them wants all at once.
+/// Passes the float32 values `range` of `memory` to `see`, all at once.
 fn read_floats(
     memory: &Memory,
     range: Range<usize>,
@@ -38,11 +38,11 @@ fn read_floats(
     see(&values)
 }
 
-/// What adds two buffers: arguments a, b, count, sum.
+/// The kernel that adds two buffers: arguments a, b, count, sum.
 const ADD: Kernel = Kernel { file: "elementwise", name: "add", weight: None };
 
 impl Cuda {
-    /// sum = a + b, and its norm, (rows, width) each.
+    /// Queues sum = a + b, and its norm, (rows, width) each.
     fn add_and_norm(
         &self,
         [a, b]: [Address; 2],
@@ -52,7 +52,7 @@ impl Cuda {
         [sum, normed]: [Address; 2],
     ) -> Result<()> {
         let width = weight.len();
-        // The sum may be made with the product that is added, and then there is only its norm to make.
+        // The product that makes a or b may also make the sum; then only the norm is left.
         if self.adds_to_last([a, b], rows * width, sum)? {
             return Norm { x: sum, weight: weight.at(), eps, width }.launch(self, rows, normed);
         }
@@ -68,7 +68,7 @@ impl Cuda {
         )
     }
 
-    /// Has the product that was asked for last add the other of a and b to what it gives, and write the sum; whether it does.
+    /// Makes the last product also add the other of a and b, and write the sum. Returns whether it does.
     fn adds_to_last(&self, [a, b]: [Address; 2], count: usize, sum: Address) -> Result<bool> {
         Ok(product::add_to_last(self, (b, count), a, sum)? || product::add_to_last(self, (a, count), b, sum)?)
     }
@@ -92,7 +92,7 @@ impl Backend for Cuda {
     }
 
     fn kernel_name(&self) -> &'static str {
-        // By the architecture that they are compiled for, which has wgmma.
+        // The name of the architecture that wgmma kernels are compiled for.
         if self.warpgroups.load(Relaxed) { "sm_90a" } else { self.architecture }
     }
 
@@ -157,7 +157,7 @@ impl Backend for Cuda {
 
     fn matrix(&self, tensor: &Tensor) -> Result<Matrix> {
         self.stop.check()?;
-        // The processor knows in which number type a precision multiplies what.
+        // The CPU backend knows the number type of each weight in a precision.
         Matrix::new(self, self.host.matrix(tensor)?.tensor())
     }
 
@@ -312,7 +312,7 @@ impl Backend for Cuda {
         let width = weight.len();
         x.holds(rows * width);
         out.holds(rows * width);
-        // Where x is the sum that was asked for last, as between two layers, both go together: with the same bits.
+        // If x is the sum that was queued last, as between two layers, both are fused, with the same bits.
         let added = self.kernels.take_back(ADD, |words| match *words {
             [a, b, count, sum] if (count, sum) == ((rows * width) as u64, x.at(0)) => Some([a, b]),
             _ => None,
@@ -461,7 +461,7 @@ impl Backend for Cuda {
     }
 
     fn mul(&self, a: &Buffer, b: &Buffer, count: usize, out: &mut Buffer) -> Result<()> {
-        // The kernel's order of arguments is that of the formula.
+        // The arguments have the order of the formula.
         self.elements("mul", count, &[a, b], out)
     }
 

@@ -1,4 +1,4 @@
-//! What is new in a pass, in the device's memory.
+//! The input of a pass, in the device's memory.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
@@ -12,8 +12,8 @@ use super::queue::Queue;
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::{Draw, Span};
 
-/// What a pass reads: for each span (first row, start, T, K), int32 each, for each draw its random number, float64, then
-/// the ids and the positions of all rows, int32 each. Beside it what was drawn.
+/// The input of a pass. For each span (first row, start, T, K), int32 each; for each draw its random number, float64;
+/// then the ids and the positions of all rows, int32 each. The drawn tokens are in another buffer.
 #[derive(Default)]
 pub struct Pass {
     memory: Growing,
@@ -23,15 +23,15 @@ pub struct Pass {
     draws: Vec<Draw>,
     drawn: Growing,
     drawn_at: Address,
-    /// Whether its tokens are those that were drawn last.
+    /// Whether its input tokens are the last drawn ones.
     follows: bool,
-    /// Whether the device makes the spans of the last pass its own.
+    /// Whether the device computes this pass's spans from those of the last pass.
     moves_on: bool,
-    /// Which of the two kernels were asked for that a pass begins with: 1, embedding; 2, and then the tables of RoPE.
+    /// Which of the two first kernels of a pass were queued: 1, embedding; 2, also the tables of RoPE.
     begun: AtomicU8,
-    /// What was drawn and is on its way here.
+    /// Read-back of the drawn tokens.
     pub(super) coming: Coming,
-    /// What of it is on its way to whoever looks on.
+    /// Read-back of recorded values.
     pub(super) fetching: Fetching,
 }
 
@@ -39,7 +39,7 @@ pub struct Pass {
 const SPAN: usize = 16;
 
 impl Pass {
-    /// Makes this a pass over `spans`.
+    /// Begins a pass over `spans`.
     pub(super) fn begin(
         &mut self,
         queue: &Arc<Queue>,
@@ -57,7 +57,7 @@ impl Pass {
         self.write(queue, ids)
     }
 
-    /// Makes this the pass after it: each span reads the token that was drawn for it.
+    /// Begins the following pass: each span reads the token that was drawn for it.
     pub(super) fn follow(&mut self, queue: &Arc<Queue>, spans: &[Span], draws: &[Draw]) -> Result<()> {
         let counts = (self.draws.len(), spans.len(), draws.len());
         assert!(
@@ -68,10 +68,10 @@ impl Pass {
         let follow =
             |(span, last): (&Span, &Span)| span.start == last.keys() && span.sequence == last.sequence;
         assert!(spans.iter().zip(&self.spans).all(follow), "each span begins where the last one ended");
-        // Where the last one read as many tokens, everything lies where it lay, and nothing is new but random numbers.
+        // If the last pass read as many tokens, the memory layout stays, and only the random numbers are new.
         (self.follows, self.moves_on) = (true, self.rows == spans.len());
         *self.begun.get_mut() = 0;
-        // Where ids would be nobody looks.
+        // The device does not read ids from here.
         let ids = vec![0; spans.len()];
         self.set(&ids, spans, draws);
         if !self.moves_on {
@@ -86,7 +86,7 @@ impl Pass {
         }
     }
 
-    /// Takes what is new in the pass.
+    /// Sets the spans and draws of the pass.
     fn set(&mut self, ids: &[u32], spans: &[Span], draws: &[Draw]) {
         self.spans.clear();
         self.spans.extend_from_slice(spans);
@@ -118,18 +118,18 @@ impl Pass {
         }
     }
 
-    /// The embedding is asked for.
+    /// Notes that the embedding is queued.
     pub(super) fn embeds(&self) {
         self.begun.store(1, Relaxed);
     }
 
-    /// And after it the tables of RoPE.
+    /// Notes that the tables of RoPE are queued after it.
     pub(super) fn tabulates(&self) {
         let _ = self.begun.compare_exchange(1, 2, Relaxed, Relaxed);
     }
 
-    /// Whether all that is older than the pass is there when a kernel begins that is asked for now, and what embedding makes:
-    /// the two kernels wait for it before they let the next one start.
+    /// Whether all earlier work and the embedding have completed at launch. The first two kernels wait for it before
+    /// they let the next one start.
     pub(super) fn is_ahead(&self) -> bool {
         self.begun.load(Relaxed) == 2
     }
@@ -143,42 +143,43 @@ impl Pass {
         self.rows
     }
 
-    /// Where what is said of span number `span` is, and of those after it.
+    /// The address of the description of span number `span`; those of later spans follow.
     pub(super) fn span(&self, span: usize) -> Address {
         self.at + (span * SPAN) as u64
     }
 
-    /// How a token is drawn after each span; none where none is.
+    /// How a token is drawn after each span; empty if none is drawn.
     pub(super) fn draws(&self) -> &[Draw] {
         &self.draws
     }
 
-    /// Where the random number of draw number `draw` is, and of those after it.
+    /// The address of the random number of draw number `draw`; later draws follow.
     pub(super) fn random(&self, draw: usize) -> Address {
         self.span(self.spans.len()) + (draw * size_of::<f64>()) as u64
     }
 
-    /// Where it is said what draw number `draw` drew, and those after it.
+    /// The address of the result of draw number `draw`; later draws follow.
     pub(super) fn drawn(&self, draw: usize) -> Address {
         self.drawn_at + (draw * DRAWN) as u64
     }
 
-    /// Where the ids that it reads are, and how many int32 values apart.
+    /// The address of the ids that it reads, and their distance in int32 values.
     pub(super) fn ids(&self) -> (Address, usize) {
         if self.follows { (self.drawn_at, DRAWN / 4) } else { (self.given_ids(), 1) }
     }
 
-    /// Where its spans and positions are, for the device to make those of the last pass this one's; null where they are.
+    /// The addresses of its spans and positions, if the device computes them from those of the last pass; otherwise
+    /// null.
     pub(super) fn moves_on(&self) -> [Address; 2] {
         if self.moves_on { [self.at, self.positions()] } else { [0; 2] }
     }
 
-    /// Where those are that were known when it began.
+    /// The address of the ids that were known when it began.
     fn given_ids(&self) -> Address {
         self.random(self.draws.len())
     }
 
-    /// Where the positions are.
+    /// The address of the positions.
     pub(super) fn positions(&self) -> Address {
         self.given_ids() + (self.rows * 4) as u64
     }

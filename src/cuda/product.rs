@@ -1,8 +1,9 @@
-//! Products with weights: what they read, and which kernel multiplies what.
+//! Products with weights: their inputs, and the choice of the kernel.
 //!
-//! A few rows of activations are multiplied while a weight is at hand, up to 16 of them at once; many rows in tiles, whose
-//! sums have another order. In bfloat16 tensor cores do both. Which of the two a row takes depends on the tokens of its own span ([`PassRows::orders`]).
-//! Products in whole numbers have the bits of [`llama_trace_core::ops`] either way; of up to 16 rows their weights go through shared memory.
+//! Few rows of activations, up to 16, are multiplied with each weight that is read. Many rows are multiplied in tiles,
+//! whose sums have another order. In bfloat16, tensor cores do both. The choice for a row depends on the tokens of its
+//! own span ([`PassRows::orders`]). Integer products are bit-exact with [`llama_trace_core::ops`] in both cases. For up
+//! to 16 rows their weights go through shared memory.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -30,26 +31,26 @@ pub(super) use whole::SILU_MUL;
 #[cfg(test)]
 pub(super) use whole::{TILES as OF_WHOLE, multiply_in as whole_in};
 
-/// Tokens of a span from which its rows are multiplied in tiles.
+/// The fewest tokens of a span whose rows are multiplied in tiles.
 const MANY: usize = 16;
 
-/// Rows that are multiplied while a weight is at hand, at most: a float; and int8 or of a block, of which more are widened at
-/// once, or multiplied in whole numbers.
+/// The most rows that share a read of the weights: for float weights; and for int8 and blocks, which are dequantised in
+/// larger units or multiplied as integers.
 const FEW: usize = 16;
 const FEW_OF_BLOCKS: usize = 8;
 
-/// Products that a launch computes at most, and the words of each in `struct Product` of the kernels.
+/// The most products of a launch, and the words of each in `struct Product` of the kernels.
 pub(super) const MOST_PRODUCTS: usize = 3;
 pub(super) const PRODUCT_WORDS: usize = 7;
 
-/// Products of one row that make the norm that they read. Arguments: `struct Products`, `struct Norm`, tiles, and `struct
-/// Turns`: what RoPE and the cache make of the results ([`super::turning`]).
+/// Products of one row that compute the norm of their input themselves. Arguments: `struct Products`, `struct Norm`,
+/// tiles, and `struct Turns`, which describes RoPE and caching of the results ([`super::turning`]).
 const OF_NORM: Kernel = Kernel { file: "matvec_bf16", name: "matvec_bf16_norm", weight: None };
 
 /// The words of `struct Turns`.
 pub(super) const TURNS_WORDS: usize = 2 * MOST_PRODUCTS + 4;
 
-/// The first word of `struct Turns`, of a kernel of products that has it.
+/// The index of the first word of `struct Turns` in a kernel of products that has it.
 pub(super) fn turns_of(kernel: Kernel) -> Option<usize> {
     match kernel {
         OF_NORM => Some(MOST_PRODUCTS * PRODUCT_WORDS + 1 + norm::WORDS + 1),
@@ -57,34 +58,35 @@ pub(super) fn turns_of(kernel: Kernel) -> Option<usize> {
     }
 }
 
-/// Activations as products read them.
+/// The input of products: activations, converted for the kernels on demand.
 #[derive(Default)]
 pub struct Input {
     x: Option<Arc<Memory>>,
     pub(super) rows: usize,
     pub(super) width: usize,
     runs: Vec<Run>,
-    /// The rows in int8, where products run in whole numbers.
+    /// The rows in int8, for integer products.
     whole: Mutex<Whole>,
-    /// The same as tensor cores multiply them, where there are many rows.
+    /// The same in the packed layout of the tensor cores, for many rows.
     packed: Mutex<whole::Packed>,
-    /// The rows in bfloat16, where tensor cores multiply them.
+    /// The rows in bfloat16, for products by tensor cores.
     narrow: Mutex<Narrow>,
 }
 
-/// Activations in int8. They are written when the first product wants them so, or somebody looks: by what makes the activations
-/// where that still waits, or by a kernel of their own. A product may also quantise one row for itself.
+/// Activations in int8. They are written for the first product that needs them, or for recording. The launch that makes
+/// the activations writes them too, if it still waits; otherwise a separate kernel does. A product may also quantise
+/// one row itself.
 #[derive(Default)]
 struct Whole {
-    /// The values (rows, width) and the scales (rows, groups), where a kernel of their own or a norm writes them; and where a gate
-    /// does, which may read those.
+    /// The values (rows, width) and the scales (rows, groups). The first pair is written by a norm or a separate
+    /// kernel. The second is written by a gate, which may read the first.
     places: [[Growing; 2]; 2],
-    /// The place where they are, once they are written.
+    /// The index of the pair that was written.
     there: Option<usize>,
 }
 
 impl Whole {
-    /// Room for those of `rows` rows.
+    /// Returns the memory for `rows` rows.
     fn room(
         &mut self,
         cuda: &Cuda,
@@ -98,28 +100,29 @@ impl Whole {
     }
 }
 
-/// Activations in bfloat16, which has all of their values. They are written by what makes the activations, where that still
-/// waits when the first product wants them so; by then nobody has looked, and float32 is left out. So a buffer is prepared
-/// once each time that it is written.
+/// Activations in bfloat16, which represents all of their values. They are written for the first product that needs
+/// them. The launch that makes the activations writes them, if it still waits. In that case nothing has recorded them,
+/// and float32 is left out. So a buffer must be prepared exactly once after each write.
 #[derive(Default)]
 struct Narrow {
-    /// A place for each buffer that was read: the same in every pass, and what makes some activations may read others.
+    /// Memory for each buffer that was read. It is the same in every pass. It is not shared, because the launch that
+    /// writes some activations may read others.
     places: Vec<(Weak<Memory>, Growing)>,
     /// Whether they are written.
     there: bool,
-    /// Whether nothing else is.
+    /// Whether the float32 values were left out.
     alone: bool,
-    /// What they are the norm of, where nobody has asked for them yet: a product may make the norm itself.
+    /// The pending norm, until the first request for its result: a product may compute the norm itself.
     normed: Option<Norm>,
 }
 
 impl Narrow {
-    /// Has the norm at `x` be made after all, where a product was to make it.
+    /// Queues the pending norm with the result at `x`, because no product computes it.
     fn make_norm(&mut self, cuda: &Cuda, x: &Memory) -> Result<()> {
         self.normed.take().map_or(Ok(()), |norm| norm.launch(cuda, 1, x.at()))
     }
 
-    /// The place of what lies at `x`.
+    /// Returns the memory for the buffer `x`.
     fn place(&mut self, x: &Arc<Memory>) -> &mut Growing {
         self.places.retain(|(of, _)| of.strong_count() > 0);
         let known = self.places.iter().position(|(of, _)| of.as_ptr() == Arc::as_ptr(x));
@@ -131,7 +134,7 @@ impl Narrow {
     }
 }
 
-/// Rows that follow one another and are multiplied in one order.
+/// Consecutive rows whose products have the same order of summation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     first: usize,
@@ -139,7 +142,7 @@ struct Run {
     many: bool,
 }
 
-/// One product: w, its bias, and where its result goes.
+/// One product: w, its bias, and its result.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) matrix: &'a Matrix,
@@ -148,7 +151,7 @@ pub(super) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// `struct Product` of the kernels, for the rows from `first` on.
+    /// Returns `struct Product` of the kernels, for the rows from `first` on.
     fn words(&self, first: usize) -> [u64; PRODUCT_WORDS] {
         let [values, scales, at, sizes, group] = self.matrix.words();
         let bias = self.bias.map_or(0, Vector::at);
@@ -157,7 +160,7 @@ impl Asked<'_> {
 }
 
 impl Input {
-    /// Takes the rows of `x`.
+    /// Sets the rows of `x` as the input.
     pub(super) fn prepare(&mut self, x: &Buffer, width: usize, spans: &[Span], rows: &PassRows) {
         (self.rows, self.width) = (rows.count(spans), width);
         x.holds(self.rows * width);
@@ -187,8 +190,8 @@ impl Input {
         self.x.as_ref().map_or(0, |memory| memory.at())
     }
 
-    /// The row of which this input is the norm, where it is one row and nobody has looked at its norm: it is asked for no
-    /// more.
+    /// Cancels the norm whose result is this input, and returns it. `None` unless the input is one row and its norm is
+    /// still pending.
     fn norm(&self, cuda: &Cuda) -> Result<Option<Norm>> {
         let Some(x) = self.x.as_ref().filter(|_| self.rows == 1) else { return Ok(None) };
         let mut narrow = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
@@ -198,7 +201,7 @@ impl Input {
         Ok(narrow.normed)
     }
 
-    /// Where the rows lie in bfloat16.
+    /// Returns the address of the rows in bfloat16.
     fn narrow(&self, cuda: &Cuda) -> Result<Address> {
         let Some(x) = &self.x else { return Ok(0) };
         let mut narrow = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
@@ -215,7 +218,7 @@ impl Input {
         Ok(to)
     }
 
-    /// Where the rows lie in float32.
+    /// Returns the address of the rows in float32.
     fn wide(&self, cuda: &Cuda) -> Result<Address> {
         let Some(x) = &self.x else { return Ok(0) };
         let mut narrow = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
@@ -231,7 +234,7 @@ impl Input {
         self.packed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the values and the scales of the rows in int8 lie.
+    /// Returns the addresses of the int8 values and of the scales.
     fn whole(&self, cuda: &Cuda, group: usize) -> Result<[Address; 2]> {
         let Some(x) = &self.x else { return Ok([0; 2]) };
         self.narrow.lock().unwrap_or_else(PoisonError::into_inner).make_norm(cuda, x)?;
@@ -240,7 +243,7 @@ impl Input {
         if let Some(there) = whole.there {
             return whole.room(cuda, there, rows, sizes);
         }
-        // Before the launches are looked at: memory that is given back has them sent.
+        // Allocate before the launches are changed: freeing old memory sends the queue.
         let [of_others, of_gate] = [whole.room(cuda, 0, rows, sizes)?, whole.room(cuda, 1, rows, sizes)?];
         let made = (x.at(), rows, self.width);
         if group == streams::GROUP && streams::quantize_too(cuda, made, of_gate) {
@@ -266,7 +269,7 @@ impl Input {
         Ok(of_others)
     }
 
-    /// The memory with the values and the scales of the rows in int8; none where there are no rows yet.
+    /// Returns the memory of the int8 values and of the scales; `None` before the input has rows.
     pub(super) fn quantized(&self, cuda: &Cuda, group: usize) -> Result<Option<[Arc<Memory>; 2]>> {
         self.whole(cuda, group)?;
         let whole = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
@@ -281,30 +284,30 @@ impl Input {
     }
 }
 
-/// Has `count` values be written to `to` in the other number type, by one of the two kernels that do so.
+/// Queues the conversion of `count` values to the other number type, by the kernel `name`.
 fn convert(cuda: &Cuda, name: &'static str, from: Address, count: usize, to: Address) -> Result<()> {
     let kernel = Kernel { file: "elementwise", name, weight: None };
     let arguments = Arguments::new().address(from).long(count).address(to);
     cuda.kernels.launch(kernel, (count.div_ceil(512), 1), 128, 0, arguments)
 }
 
-/// Whether products of `tokens` tokens of a span with `matrix` have the bits of [`llama_trace_core::ops`].
+/// Whether products of `tokens` tokens of a span with `matrix` are bit-exact with [`llama_trace_core::ops`].
 pub(super) fn bit_exact(precision: Precision, matrix: &Matrix, tokens: usize) -> bool {
     let tiles = tokens >= MANY && has_tiles(matrix);
     precision.group().is_some() || !matrix.is_fast() && !tiles
 }
 
-/// Whether many rows are multiplied in tiles: all but int8 whose groups begin anywhere.
+/// Whether many rows are multiplied in tiles: always, except int8 with unaligned groups.
 fn has_tiles(matrix: &Matrix) -> bool {
     matrix.is_fast() || matrix.dtype().is_float()
 }
 
-/// Rows that are multiplied at once in floats.
+/// The most rows of a float kernel.
 fn few(dtype: Dtype) -> usize {
     if dtype.is_float() { FEW } else { FEW_OF_BLOCKS }
 }
 
-/// The file of the kernels that multiply so many rows.
+/// Returns the file of the kernels for `rows` rows.
 fn matvec_file(rows: usize) -> &'static str {
     if rows <= FEW_OF_BLOCKS { "matvec" } else { "matvec_16" }
 }
@@ -315,7 +318,7 @@ pub(super) fn multiply(cuda: &Cuda, x: &Input, products: &[Asked<'_>]) -> Result
         assert_eq!(x.width, product.matrix.inputs(), "the product's sides have one length");
         product.out.holds(x.rows * product.matrix.outputs());
     }
-    // What is alike goes together.
+    // Products of matrices of one kind share a launch.
     let alike = |a: &Asked<'_>, b: &Asked<'_>| {
         a.matrix.dtype() == b.matrix.dtype() && a.matrix.is_fast() == b.matrix.is_fast()
     };
@@ -329,7 +332,7 @@ pub(super) fn multiply(cuda: &Cuda, x: &Input, products: &[Asked<'_>]) -> Result
     Ok(())
 }
 
-/// In float32 or bfloat16: `run` of the rows.
+/// Multiplies `run` of the rows in float32 or bfloat16.
 fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()> {
     let dtype = products[0].matrix.dtype();
     let at = |first: usize, size: usize| (first * x.width * size) as u64;
@@ -392,16 +395,17 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
     })
 }
 
-/// What multiplies so many rows of bfloat16 values.
+/// Returns the kernel for `rows` rows of bfloat16 values.
 fn few_bf16(rows: usize) -> Kernel {
     let name = if rows <= 8 { "matvec_bf16_8" } else { "matvec_bf16_16" };
     Kernel { file: "matvec_bf16", name, weight: None }
 }
 
-/// Blocks of `matvec_bf16.cu` that a multiprocessor has room for.
+/// Blocks of `matvec_bf16.cu` that fit on a multiprocessor.
 const BLOCKS_OF_EACH: usize = 2;
 
-/// Launches a kernel whose blocks make the norm of a row of `width` values once, each for all of its tiles.
+/// Launches a kernel with persistent blocks. Each block computes the norm of a row of `width` values once, for all of
+/// its tiles.
 fn by_blocks_that_stay(
     cuda: &Cuda,
     kernel: Kernel,
@@ -414,8 +418,8 @@ fn by_blocks_that_stay(
     cuda.kernels.launch(kernel, (tiles.min(room), 1), 256, shared, arguments)
 }
 
-/// Has the product that was asked for last add `to` to what it gives and write the sum, where it still waits, gives these
-/// `count` values at `out`, and can; whether it does.
+/// Makes the last product add `to` to its result and write the sum. Possible if it still waits, its result is these
+/// `count` values at `out`, and the kernel supports it. Returns whether it does.
 pub(super) fn add_to_last(
     cuda: &Cuda,
     (out, count): (Address, usize),
@@ -435,7 +439,7 @@ pub(super) fn add_to_last(
     }))
 }
 
-/// Of a kernel that can add something to its only product: how many rows it has, and the first word of `struct Added`.
+/// For a kernel that can add a buffer to its only product: its number of rows, and the first word of `struct Added`.
 fn added(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     const ROWS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 2;
     match kernel.file {
@@ -446,12 +450,12 @@ fn added(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     }
 }
 
-/// Whether tensor cores multiply weights of this type, where the matrix is fast.
+/// Whether tensor cores multiply weights of this type, if the matrix is fast.
 fn by_tensor_cores(cuda: &Cuda, dtype: Dtype) -> bool {
     cuda.precision == Precision::Bf16 && dtype == Dtype::BF16
 }
 
-/// In whole numbers, whose order is the same however many rows there are.
+/// Integer products. Their results do not depend on the number of rows.
 fn whole_numbers(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: usize) -> Result<()> {
     if streams::multiply(cuda, x, products, group)? {
         return Ok(());
@@ -497,7 +501,8 @@ fn whole_numbers(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: usize) -
     })
 }
 
-/// The gate, its SiLU, up and their product in one kernel, where it takes these matrices and rows; whether it did.
+/// Computes gate, its SiLU, up and their product in one kernel, if it supports these matrices and rows. Returns whether
+/// it does.
 pub(super) fn gated(
     cuda: &Cuda,
     x: &Input,
@@ -553,7 +558,7 @@ pub(super) fn gated(
                     let at = narrow + (first * x.width * size_of::<u16>()) as u64;
                     let arguments = Arguments::new().address(at).int(rows);
                     let arguments = arguments.words(&gated_words(gate, up, (silu, hidden), first));
-                    // Of several launches each writes its own rows.
+                    // With several launches, each writes its own rows.
                     let count = if rows == x.rows { rows * outputs } else { 0 };
                     let arguments = arguments.narrow_too(hidden.at(0), count, 4);
                     let name = if rows <= 8 { "swiglu_bf16_8" } else { "swiglu_bf16_16" };
@@ -583,7 +588,7 @@ pub(super) fn gated(
     Ok(true)
 }
 
-/// `struct Gated` of the kernels, for the rows from `first` on.
+/// Returns `struct Gated` of the kernels, for the rows from `first` on.
 fn gated_words(
     gate: Asked<'_>,
     up: Asked<'_>,
@@ -600,7 +605,7 @@ fn gated_words(
     words
 }
 
-/// `struct Products` of the kernels.
+/// Returns `struct Products` of the kernels.
 fn words(products: &[Asked<'_>], first: usize) -> [u64; MOST_PRODUCTS * PRODUCT_WORDS + 1] {
     let mut words = [0; MOST_PRODUCTS * PRODUCT_WORDS + 1];
     for (product, words) in products.iter().zip(words.chunks_exact_mut(PRODUCT_WORDS)) {
@@ -610,12 +615,12 @@ fn words(products: &[Asked<'_>], first: usize) -> [u64; MOST_PRODUCTS * PRODUCT_
     words
 }
 
-/// Blocks that have `outputs` outputs each.
+/// The number of blocks with `outputs` outputs each.
 fn blocks(products: &[Asked<'_>], outputs: usize) -> usize {
     products.iter().map(|product| product.matrix.outputs().div_ceil(outputs)).sum()
 }
 
-/// Calls `launch` for up to `most` rows of the run at a time: with the first and how many.
+/// Calls `launch` for up to `most` rows of the run at a time, with the first row and their number.
 fn in_chunks(run: Run, most: usize, mut launch: impl FnMut(usize, usize) -> Result<()>) -> Result<()> {
     let end = run.first + run.rows;
     (run.first..end).step_by(most).try_for_each(|first| launch(first, most.min(end - first)))

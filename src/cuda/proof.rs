@@ -1,5 +1,5 @@
-//! Whether a device's kernels compute what they should: one of each kind on a few numbers, beside the processor, before a
-//! model runs by them. A device that no test has seen so says no rather than something wrong.
+//! Proof of a device's kernels: before a model runs, one of each kind computes a few numbers, which are compared with
+//! the CPU's. An untested device then reports an error instead of wrong results.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,17 +16,17 @@ use llama_trace_engine::backend::{
 };
 use llama_trace_formats::checkpoint::{Checkpoint, random};
 
-/// What a model uses of a device, and so what is proved before it runs.
+/// The features that a model uses, which are proved before it runs.
 #[derive(Clone, Debug)]
 pub struct Uses {
     /// The number types of its matrices.
     weights: Vec<Dtype>,
-    /// Two of its groups of query heads.
+    /// The shape of attention with at most two of its kv heads.
     heads: AttentionShape,
 }
 
 impl Uses {
-    /// What the model in `checkpoint` uses.
+    /// Returns the features that the model in `checkpoint` uses.
     pub fn of(checkpoint: &Checkpoint) -> Self {
         let config = &checkpoint.config;
         let matrices =
@@ -39,39 +39,40 @@ impl Uses {
     }
 }
 
-/// Inputs and outputs of the products: whole blocks of every number type, and part of a tile; and what the gate gives.
+/// Inputs and outputs of the products: whole blocks of every number type, and part of a tile; and the outputs of the
+/// gate.
 const INPUTS: usize = 256;
 const OUTPUTS: usize = 40;
 const HIDDEN: usize = 512;
 const LONG: usize = 4096;
 
-/// Tokens that are multiplied by kernels of their own.
+/// Numbers of tokens with kernels of their own.
 const TOKENS: [(&str, usize); 3] =
     [("multiply one row", 1), ("multiply a few rows", 9), ("multiply many rows", MANY)];
 const MANY: usize = 20;
 
-/// Keys of all heads together: with so many, heads that share keys go together, unless there are two heads alone.
+/// Keys times heads. With so many, heads that share keys are computed together, unless there are only two heads.
 const KEYS_OF_HEADS: usize = 1 << 14;
 
-/// What the kernels of attention for several tokens do.
-const MANY_TOKENS: &str = "attend from many tokens";
+/// The name of attention over several tokens.
+const MANY_TOKENS: &str = "compute attention for many tokens";
 
-/// How far results may be apart whose sums have another order: the relative L2 distance.
+/// The tolerance of a result with another order of summation: the relative L2 distance.
 fn orders_apart(precision: Precision) -> f64 {
     if precision == Precision::Bf16 { 2e-2 } else { 1e-5 }
 }
 
-/// What some kernels made.
+/// Results of some kernels.
 struct Made {
-    /// What they are for.
+    /// What the kernels do.
     what: &'static str,
-    /// The most by which it may differ from the processor's.
+    /// The tolerance of the difference from the CPU's results.
     bound: f64,
     values: Vec<f32>,
 }
 
-/// Values that every number type has, and of which no sum of products here is rounded, whatever its order: but for a last
-/// one to bfloat16, which is everywhere the same.
+/// Values that every number type represents, and whose sums of products here are exact in any order. Only the last
+/// rounding to bfloat16 changes them, which is the same everywhere.
 fn exact(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 + seed * 104_729) % 127 / 32) as f32 - 2.0).collect()
 }
@@ -81,14 +82,14 @@ fn any(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 + seed * 104_729) % 257) as f32 / 128.0 - 1.0).collect()
 }
 
-/// A tensor of these values, which are as many as its shape says.
+/// Returns a tensor of these values; their number must fit the shape.
 fn tensor(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Tensor {
     let tensor = Tensor::new(dtype, shape, Bytes::owned(bytes));
     tensor.unwrap_or_else(|| unreachable!("the values are as many as the shape says"))
 }
 
-/// The weights of a product: such values as floats, and any as whole numbers, of which int8 ones share a scale `group` by
-/// `group`.
+/// Returns the weights of a product. Floats are exact values; integers are arbitrary, and int8 values share a scale in
+/// groups of `group`.
 fn weights(dtype: Dtype, outputs: usize, inputs: usize, group: usize, seed: usize) -> Tensor {
     let values = || exact(outputs * inputs, seed).into_iter();
     let bytes = match dtype {
@@ -115,21 +116,21 @@ fn values<B: Backend>(backend: &B, buffer: &B::Buffer, count: usize) -> Result<V
     Ok(all)
 }
 
-/// A pass over `tokens` tokens of one sequence from position `start` on.
+/// Begins a pass over `tokens` tokens of one sequence from position `start` on.
 fn pass<B: Backend>(backend: &B, start: usize, tokens: usize) -> Result<B::Pass> {
     let mut pass = backend.new_pass()?;
     backend.begin_pass(&vec![0; tokens], &[Span { sequence: 0, start, tokens }], &[], &mut pass)?;
     Ok(pass)
 }
 
-/// The input of a product of so many tokens.
+/// Returns the input of a product of `tokens` tokens.
 fn input<B: Backend>(backend: &B, tokens: usize, inputs: usize) -> Result<B::Input> {
     let (x, mut input) = (buffer(backend, &exact(tokens * inputs, 2))?, backend.input());
     backend.prepare(&x, inputs, &pass(backend, 0, tokens)?, &PassRows::All, &mut input)?;
     Ok(input)
 }
 
-/// The gated half of a feed-forward network of so many tokens: hidden.
+/// Computes the gated half of a feed-forward network for `count` values: hidden.
 fn gated<B: Backend>(
     backend: &B,
     input: &B::Input,
@@ -143,7 +144,7 @@ fn gated<B: Backend>(
     Ok(hidden)
 }
 
-/// The same to these buffers: what the gate gives, its SiLU, what up gives, and hidden.
+/// The same into these buffers: the gate's result, its SiLU, up's result, and hidden.
 fn gate_to<B: Backend>(
     backend: &B,
     input: &B::Input,
@@ -160,17 +161,18 @@ fn gate_to<B: Backend>(
     backend.swiglu(input, count, outputs, &mut |_, _| Ok(()))
 }
 
-/// Tokens, outputs and inputs of products in tiles: parts of a tile in each direction, and places that are used again.
+/// Tokens, outputs and inputs of products in tiles: they end in a partial tile in each direction, and reuse shared
+/// memory.
 const OF_TILES: [usize; 3] = [70, 264, 328];
 
-/// Tokens that are drawn from, and the likeliest of them: far apart, so that many blocks have a part.
+/// The size of the vocabulary, and the likeliest tokens. They are far apart, so many blocks have a part.
 const VOCAB: usize = 3001;
 const LIKELIEST: [usize; 4] = [13, 1203, 1900, 2999];
 
-/// The one of them that is likelier than the others where it is drawn at temperature 0.
+/// The token that is likelier than the others at temperature 0.
 const GREEDY: usize = LIKELIEST[2];
 
-/// What a backend makes by each kind of kernel.
+/// Returns the results of each kind of kernel.
 fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
     let mut all = Vec::new();
     let mut add = |what, bound, values| all.push(Made { what, bound, values });
@@ -188,7 +190,7 @@ fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
         let matrix = |outputs, inputs, seed| {
             backend.matrix(&weights(dtype, outputs, inputs, group.unwrap_or(DEFAULT_GROUP), seed))
         };
-        // Sums of whole numbers have one order, and those of exact floats need none.
+        // Integer sums are bit-exact, and so are sums of exact floats.
         let apart = orders_apart(backend.precision());
         let bound = if group.is_some() || dtype.is_float() { 0.0 } else { apart };
         let of_rows = matrix(OUTPUTS, INPUTS, 1)?;
@@ -199,7 +201,7 @@ fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
         }
 
         if group.is_some() {
-            // So many that each of the sixteen sums of an output has several groups.
+            // With so many inputs, each of the sixteen partial sums of an output has several groups.
             let mut out = backend.buffer(MANY * OUTPUTS)?;
             let of_many = input(backend, MANY, LONG)?;
             backend.matmul(&of_many, &matrix(OUTPUTS, LONG, 10)?, None, &mut out)?;
@@ -211,8 +213,9 @@ fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
         let hidden = gated(backend, &of_many, [&gate, &up], count)?;
         add("gate many rows", bound, values(backend, &hidden, count)?);
 
-        // From one to the next with nobody who looks in between, as in a layer: a norm, the gate, a product, the norm of its sum with
-        // what was there, and a product. The second time all memory is there: where some is made, what waits is sent.
+        // A chain without recording, as in a layer: a norm, the gate, a product, the norm of its sum with the residual,
+        // and a product. It runs twice, because an allocation sends the queue. In the second run all memory is
+        // allocated.
         let down = matrix(INPUTS, HIDDEN, 9)?;
         let (of_pass, mut first, mut second) = (pass(backend, 0, MANY)?, backend.input(), backend.input());
         let [of_down, sum, of_sum] = [(); 3].map(|()| backend.buffer(MANY * INPUTS));
@@ -234,10 +237,11 @@ fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
         }
         let bound = if group.is_some() { 0.0 } else { apart };
         let made = [values(backend, &sum, MANY * INPUTS)?, values(backend, &out, MANY * OUTPUTS)?];
-        add("go from one to the next", bound, made.concat());
+        add("chain the operations of a layer", bound, made.concat());
     }
 
-    // A prompt, and a token after it, which each head attends from by itself; then one with so many keys that heads go together.
+    // A prompt, then one token, which each head computes on its own; then one token with so many keys that heads are
+    // computed together.
     let AttentionShape { heads, kv_heads, head_dim, .. } = uses.heads;
     let (width, of_keys, tokens) = (heads * head_dim, kv_heads * head_dim, 70);
     let many = (KEYS_OF_HEADS / heads).max(tokens + 2);
@@ -248,9 +252,11 @@ fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
     for (keys, seed) in [(&mut keys, 11), (&mut cached, 12)] {
         backend.cache(&buffer(backend, &any(after.len() * of_keys, seed))?, of_keys, &of_after, 0, keys)?;
     }
-    for (what, start, tokens) in
-        [(MANY_TOKENS, 0, tokens), ("attend from one token", tokens, 1), ("attend over many keys", many, 1)]
-    {
+    for (what, start, tokens) in [
+        (MANY_TOKENS, 0, tokens),
+        ("compute attention for one token", tokens, 1),
+        ("compute attention over many keys", many, 1),
+    ] {
         let pass = pass(backend, start, tokens)?;
         let [q, k, v] = [(width, 5), (of_keys, 6), (of_keys, 7)]
             .map(|(width, seed)| buffer(backend, &any(tokens * width, seed + start)));
@@ -273,24 +279,24 @@ fn distance(found: &[f32], expected: &[f32]) -> f64 {
 
 fn compare(found: &Made, expected: &[f32]) -> Result<()> {
     let apart = distance(&found.values, expected);
-    // Of what is not a number too.
+    // This also rejects NaN.
     if apart <= found.bound {
         return Ok(());
     }
     let bound = found.bound;
     Err(failed(
-        &format!("{} as the processor does", found.what),
+        &format!("{} as the CPU does", found.what),
         format!(
-            "results whose relative L2 distance from the processor's is {apart:.1e}, not up to {bound:.0e}"
+            "results with a relative L2 distance of {apart:.1e} from the CPU's; the limit is {bound:.0e}"
         ),
     ))
 }
 
-/// Holds what the device makes against the processor's, unless this very program did so before. Gives why what is faster is left
-/// out, where that was seen now.
+/// Compares the device's results with the CPU's, unless this very executable has proved them before. If it has just
+/// excluded the faster kernels, returns the reason.
 ///
 /// # Errors
-/// Where a kernel cannot be had or run, or gives something else.
+/// If a kernel does not compile or run, or if its results differ.
 pub(super) fn prove(cuda: &Cuda, uses: &Uses) -> Result<Option<Error>> {
     let device = cuda.queue.device();
     let what = format!("{uses:?} {:?} {:?}", cuda.precision, cuda.cache_dtype);
@@ -311,8 +317,8 @@ pub(super) fn prove(cuda: &Cuda, uses: &Uses) -> Result<Option<Error>> {
     Ok(why_not)
 }
 
-/// Whether what is faster and not needed is there and multiplies right: groups of four warps in bfloat16, weights through shared
-/// memory in whole numbers; and what it did where it does not. All else is right.
+/// Runs the proof. Returns whether the optional faster kernels are there and right: warpgroups in bfloat16, weights
+/// through shared memory in integers. If they are not right, also returns their error. All other kernels are right.
 fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
     // Sums that are exact in every number type.
     let numbers = [1.0_f32, -2.5, 96.0, 0.125];
@@ -329,7 +335,7 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
         made(cuda, uses)?.iter().zip(&expected).try_for_each(|(found, expected)| {
             let compared = compare(found, &expected.values);
             if found.what == MANY_TOKENS && attention::splits(cuda, uses.heads) {
-                let next = "leave them out: LLAMA_TRACE_CUDA_WITHOUT=split; or run with --device cpu";
+                let next = "switch them off with LLAMA_TRACE_CUDA_WITHOUT=split; or run with --device cpu";
                 return compared.map_err(|error| error.next(next));
             }
             compared
@@ -343,10 +349,10 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
     });
     if !matches!(of_streams, Some(Ok(()))) {
         of_all().map_err(|error| match of_streams {
-            // What the device does not survive, the others after it do not either.
+            // If the first kernels break the device, later ones fail too: report the first.
             Some(Err(ref first)) => first
                 .clone()
-                .next("leave them out: LLAMA_TRACE_CUDA_WITHOUT=streams; or run with --device cpu"),
+                .next("switch them off with LLAMA_TRACE_CUDA_WITHOUT=streams; or run with --device cpu"),
             _ => error,
         })?;
     }
@@ -354,8 +360,8 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
     if !has_tiles(cuda) {
         return Ok(whether(of_streams));
     }
-    // The sizes above choose one kind of tiles; others get others. Those of groups of four warps are faster, and not needed. A
-    // device for which they were too much does not get through the others after them.
+    // The sizes above choose one kind of tiles; other sizes choose others. Tiles of warpgroups are faster, and
+    // optional. A device that they break also fails at the tiles after them.
     let expected = of_tiles(&cpu, |input, matrices, out| {
         cpu.matmul(input, &matrices[0], None, out)?;
         gated(&cpu, input, matrices.each_ref(), OF_TILES[0] * OF_TILES[1])
@@ -368,22 +374,22 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
         })
     };
     let of_four = cuda.queue.device().has_warpgroups().then(|| prove(&product::OF_WARPGROUPS));
-    // What the device does not survive, the others after it do not either: then the first failed.
+    // If the first kernels break the device, later ones fail too: report the first.
     match (of_four, prove(&product::OF_WARPS)) {
         (Some(Err(first)), Err(_)) => {
-            Err(first.next("leave them out: LLAMA_TRACE_CUDA_WITHOUT=wgmma; or run with --device cpu"))
+            Err(first.next("switch them off with LLAMA_TRACE_CUDA_WITHOUT=wgmma; or run with --device cpu"))
         }
         (_, Err(error)) => Err(error),
         (of_four, Ok(())) => Ok(whether(of_four)),
     }
 }
 
-/// Of what is not on every device: whether it is there and was proved, and otherwise what it did.
+/// For optional kernels: whether they are there and proved, and otherwise their error.
 fn whether(proved: Option<Result<()>>) -> (bool, Option<Error>) {
     (matches!(proved, Some(Ok(()))), proved.and_then(Result::err))
 }
 
-/// Runs all that is proved, whatever comes of it.
+/// Runs everything that is proved, and ignores the results.
 pub(super) fn run(cuda: &Cuda, uses: &Uses) {
     let _ = made(cuda, uses);
     let _ = drawn(cuda);
@@ -408,13 +414,13 @@ pub(super) fn run(cuda: &Cuda, uses: &Uses) {
 /// The heads of a layer whose products go through shared memory.
 const OF_STREAMS: AttentionShape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 16, window: None };
 
-/// Values between the norms of such a layer, and widths of which the second is more than one piece.
+/// Values between the norms of such a layer, and two widths. The second width is more than one piece.
 fn sizes_of_streams(dtype: Dtype) -> (usize, [usize; 2]) {
     if dtype.block() > 32 { (256, [256, 1280]) } else { (96, [64, 1120]) }
 }
 
-/// What a layer makes of `rows` rows of `width` values without attention, one text each: with nobody who looks in between, so that
-/// kernels go together as they do when a model runs. Queries, keys, values, hidden, and the residual after it.
+/// Computes a layer without attention for `rows` rows of `width` values, each in its own text. Nothing is recorded, so
+/// kernels are fused as in a model's run. Returns queries, keys, values, hidden, and the residual after it.
 fn layer<B: Backend>(backend: &B, dtype: Dtype, rows: usize, width: usize) -> Result<Vec<f32>> {
     let (shape, (hidden, _)) = (OF_STREAMS, sizes_of_streams(dtype));
     let group = backend.precision().group().unwrap_or(DEFAULT_GROUP);
@@ -437,7 +443,7 @@ fn layer<B: Backend>(backend: &B, dtype: Dtype, rows: usize, width: usize) -> Re
     let (mut out_k, mut turned_k) = (backend.buffer(rows * of_k)?, backend.buffer(rows * of_k)?);
     let mut out_v = backend.buffer(rows * of_k)?;
     let (mut of_down, mut sum) = (backend.buffer(rows * width)?, backend.buffer(rows * width)?);
-    // All of these before the first launch: where memory is made, what waits is sent, and then no two go together.
+    // Allocate before the first launch: an allocation sends the queue, and then no launches are fused.
     let count = rows * hidden;
     let mut outs =
         [backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?, backend.buffer(count)?];
@@ -478,7 +484,7 @@ fn layer<B: Backend>(backend: &B, dtype: Dtype, rows: usize, width: usize) -> Re
     Ok(all)
 }
 
-/// Holds layers of one row and of some against the processor's, to the bit.
+/// Compares layers of one row and of several with the CPU's, bit by bit.
 fn prove_streams(cuda: &Cuda, cpu: &Cpu, uses: &Uses) -> Result<()> {
     for &dtype in &uses.weights {
         for width in sizes_of_streams(dtype).1 {
@@ -491,7 +497,7 @@ fn prove_streams(cuda: &Cuda, cpu: &Cpu, uses: &Uses) -> Result<()> {
     Ok(())
 }
 
-/// Whether it multiplies whole numbers whose weights go through shared memory, where they come out right.
+/// Whether the device has integer products whose weights go through shared memory, apart from their proof.
 fn has_streams(cuda: &Cuda) -> bool {
     cuda.precision.group().is_some() && cuda.queue.device().streams()
 }
@@ -501,9 +507,9 @@ fn has_tiles(cuda: &Cuda) -> bool {
     cuda.precision == Precision::Bf16
 }
 
-/// The tokens that the device draws. Of the logits four are the largest, all alike, and
-/// two come next; with them top-k stops, and with the four top-p. So each of the four has a quarter, in the order of ids. At
-/// temperature 0 one of them alone is larger.
+/// Returns the tokens that the device draws. Four of the logits are the largest, all equal, and two come next. Top-k
+/// cuts off after these six, and top-p after the four. So each of the four has a quarter of the probability, in the
+/// order of ids. At temperature 0 one of the four is larger.
 fn drawn(cuda: &Cuda) -> Result<Vec<Drawn>> {
     let mut logits: Vec<f32> = any(VOCAB, 11);
     LIKELIEST.into_iter().for_each(|id| logits[id] = 4.0);
@@ -519,7 +525,7 @@ fn drawn(cuda: &Cuda) -> Result<Vec<Drawn>> {
     cuda.begin_pass(&vec![0; draws.len()], &spans, &draws, &mut pass)?;
     cuda.draw(&buffer(cuda, &rows)?, VOCAB, &pass)?;
     let drawn = cuda.drawn(&pass)?;
-    // The model's draws make a room of their own size.
+    // The model's draws allocate memory of their own size.
     cuda.scratch().draw = None;
     Ok(drawn)
 }
@@ -532,10 +538,10 @@ fn compare_draws(found: &[Drawn], expected: &[usize]) -> Result<()> {
     let word = |drawn: &Drawn| format!("{}{}", drawn.id, if drawn.not_a_number { " of NaN" } else { "" });
     let words = |drawn: &[Drawn]| drawn.iter().map(word).collect::<Vec<_>>().join(", ");
     let why = format!("tokens {}, not {}", words(found), words(&expected));
-    Err(failed("draw tokens as the processor does", why))
+    Err(failed("draw tokens as the CPU does", why))
 }
 
-/// What `run` makes of two matrices: the product with the first of them, and hidden of both.
+/// Calls `run` with two matrices. Returns the product with the first, and hidden of both.
 fn of_tiles<B: Backend>(
     backend: &B,
     run: impl FnOnce(&B::Input, [B::Matrix; 2], &mut B::Buffer) -> Result<B::Buffer>,
@@ -548,7 +554,7 @@ fn of_tiles<B: Backend>(
     Ok([values(backend, &out, tokens * outputs)?, values(backend, &hidden, tokens * outputs)?])
 }
 
-/// What these tiles make.
+/// Returns the results of these tiles.
 fn made_by_tiles(cuda: &Cuda, tiles: Tiles) -> Result<[Vec<f32>; 2]> {
     of_tiles(cuda, |input, [gate, up], out| {
         let [of_gate, silu, of_up, hidden] = [0; 4].map(|_| cuda.buffer(OF_TILES[0] * OF_TILES[1]));
@@ -574,7 +580,7 @@ mod tests {
         assert!(compare(&made(1e-3, &[1.0, 2.001]), &[1.0, 2.0]).is_ok());
         for wrong in [[1.0, 2.1], [1.0, f32::NAN], [f32::INFINITY, 2.0]] {
             let error = compare(&made(1e-3, &wrong), &[1.0, 2.0]).unwrap_err();
-            assert!(error.to_string().contains("cannot add as the processor does"), "{error}");
+            assert!(error.to_string().contains("cannot add as the CPU does"), "{error}");
         }
     }
 
@@ -612,7 +618,7 @@ mod tests {
         }
     }
 
-    /// A device that does not survive the products of four warps is lost for those after them too.
+    /// A device that is lost in warpgroup products is lost for the kernels after them too.
     #[test]
     fn who_loses_the_device_to_the_products_of_four_warps_is_told_how_to_leave_them_out() {
         let Some((cuda, log)) = Cuda::logged(1 << 30) else { return };
@@ -627,8 +633,8 @@ mod tests {
             let error = prove(&cuda, &uses(vec![Dtype::BF16])).unwrap_err();
             error.to_string().contains("LLAMA_TRACE_CUDA_WITHOUT=wgmma")
         };
-        // The last launches are those of single warps, right before them are those of four; nothing is said of them where
-        // the device is lost earlier.
+        // The last launches are those of single warps, right after those of warpgroups. If the device is lost earlier,
+        // the message does not name warpgroups.
         assert!(!told(all - 1) && !told(3), "of {all}");
         assert!((all - 12..all - 1).any(told), "of {all}");
     }
@@ -653,7 +659,7 @@ mod tests {
         assert_eq!(cuda.kernel_name(), "sm_90a", "that groups of four warps were proved too");
     }
 
-    /// Instruction by instruction: needs no compiler.
+    /// The PTX interpreter needs no compiler.
     #[test]
     fn the_ptx_that_the_program_carries_passes_in_every_precision() {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
@@ -668,12 +674,12 @@ mod tests {
     fn passes(cuda: Cuda, precision: Precision, weights: &[Dtype]) {
         let cuda = cuda.with_precision(precision);
         let faster = has_streams(&cuda) || has_tiles(&cuda) && cuda.queue.device().has_warpgroups();
-        // What an earlier process saw does not count.
+        // The proof of an earlier process does not count.
         let (proved, why_not) = proved(&cuda, &uses(weights.to_vec())).unwrap();
         assert!(proved == faster && why_not.is_none(), "{precision:?} {weights:?}: {why_not:?}");
     }
 
-    /// So many heads that few keys of each are many together.
+    /// With so many heads, few keys of each are many together.
     #[test]
     fn a_model_of_many_heads_for_one_of_keys_is_proved_too() {
         let heads = AttentionShape { heads: 256, kv_heads: 1, head_dim: 8, window: None };

@@ -1,10 +1,10 @@
-//! Kernels that the program carries as PTX, for machines where no NVRTC is: made of the same sources for compute capability
-//! 8.0 and 9.0, packed, and turned into machine code by the driver. Those for one architecture alone are not among them, nor
-//! those that only do faster what others do too.
+//! Kernels embedded in the program as PTX, for machines without NVRTC. They are compiled from the same sources for
+//! compute capability 8.0 and 9.0, and packed; the driver turns them into machine code. Left out are kernels for one
+//! architecture only, and those that are only a faster version of others.
 //!
-//! They were made with COMPACT defined (`kernels/common.cuh`): several rows are multiplied one after the other, with the
-//! same bits. An old compiler made them, so that an old driver takes them. `tests/cuda.rs` makes them, and holds them
-//! against the sources.
+//! They are compiled with COMPACT defined (`kernels/common.cuh`): several rows are multiplied one after the other, with
+//! the same bits. An old compiler made them, because old drivers accept its PTX. `tests/cuda.rs` makes them, and checks
+//! them against the sources.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -16,16 +16,16 @@ use ring::digest::SHA256;
 use super::nvrtc::Version;
 use super::sources::Module;
 
-/// What they are made for. The driver makes code of the last of these that the device is not older than.
+/// The architectures of the embedded PTX. The driver compiles the last one that is not newer than the device.
 pub const ARCHITECTURES: [Version; 2] = [(8, 0), (9, 0)];
 
-/// The NVRTC that they are made by, and the oldest driver that takes them.
+/// The NVRTC version that made the PTX, which is also the oldest driver version that accepts it.
 pub const COMPILER: Version = (12, 0);
 
-/// All of them, as [`pack`] writes them, by LZMA.
+/// All of them, as [`pack`] writes them, compressed by LZMA.
 const PACKED: &[u8] = include_bytes!("kernels/ptx.lzma");
 
-/// What they were made of, the digest of the sources, and their own digest.
+/// Their provenance: the digest of the sources, and their own digest.
 pub const MADE_OF: &str = include_str!("kernels/ptx.txt");
 
 /// The most memory that unpacking may take, in KiB.
@@ -34,13 +34,13 @@ const MOST_KIB: u32 = 64 << 10;
 /// The PTX of a module for an architecture of [`ARCHITECTURES`].
 pub type Texts = HashMap<(Version, Module), String>;
 
-/// What is carried.
+/// Returns the embedded modules.
 #[must_use]
 pub fn modules() -> Vec<Module> {
     Module::all().into_iter().filter(Module::is_carried).collect()
 }
 
-/// `module` as it is compiled for this.
+/// Returns `module` with the defines for embedding.
 #[must_use]
 pub fn compact(module: &Module) -> Module {
     let mut compact = module.clone();
@@ -48,8 +48,7 @@ pub fn compact(module: &Module) -> Module {
     compact
 }
 
-/// Puts texts one after the other, so that those which are alike are neighbours: each after a line with what it is, and its
-/// length.
+/// Concatenates texts, similar ones side by side for compression. Before each is a line with its title and length.
 #[must_use]
 pub fn pack(texts: &Texts) -> Vec<u8> {
     let mut all = Vec::new();
@@ -64,16 +63,16 @@ pub fn pack(texts: &Texts) -> Vec<u8> {
     all
 }
 
-/// sm_90 matvec WEIGHT=BF16 PRECISION=F32
+/// Returns the title of a text: sm_90 matvec WEIGHT=BF16 PRECISION=F32
 fn title((major, minor): Version, module: &Module) -> String {
     let words = [vec![format!("sm_{major}{minor}"), module.file.to_owned()], module.defines.clone()];
     words.concat().join(" ")
 }
 
-/// Takes apart what [`pack`] wrote and LZMA packed.
+/// Unpacks LZMA-compressed output of [`pack`].
 ///
 /// # Errors
-/// Where it is damaged.
+/// If it is damaged.
 pub fn unpack(packed: &[u8]) -> io::Result<Texts> {
     let mut all = String::new();
     LzmaReader::new_mem_limit(packed, MOST_KIB, None)?.read_to_string(&mut all)?;
@@ -96,7 +95,7 @@ pub fn unpack(packed: &[u8]) -> io::Result<Texts> {
     Ok(texts)
 }
 
-/// All that the program carries; none where that is damaged, which a test rules out.
+/// Returns all embedded PTX. Empty if it is damaged, which a test rules out.
 pub fn carried() -> &'static Texts {
     static TEXTS: OnceLock<Texts> = OnceLock::new();
     TEXTS.get_or_init(|| unpack(PACKED).unwrap_or_default())
@@ -108,8 +107,8 @@ pub fn digest(file: &[u8]) -> String {
     ring::digest::digest(&SHA256, file).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The module as code that the driver takes for a device of `architecture`: PTX and a NUL. None where the device is older
-/// than any that there is a text for.
+/// Returns the module as code that the driver accepts for a device of `architecture`: PTX and a NUL. `None` if the
+/// device is older than all embedded architectures.
 pub(super) fn code(module: &Module, architecture: Version) -> Option<Vec<u8>> {
     let of = ARCHITECTURES.into_iter().rfind(|known| *known <= architecture)?;
     let text = carried().get(&(of, module.clone()))?;
@@ -121,7 +120,7 @@ mod tests {
     use super::super::sources;
     use super::*;
 
-    /// Needs no compiler: whoever changes a kernel sees it fail.
+    /// Needs no compiler: a change of a kernel makes it fail.
     #[test]
     fn the_ptx_was_made_of_the_sources_as_they_are() {
         let digests: Vec<_> = MADE_OF.lines().take(2).collect();
@@ -150,16 +149,16 @@ mod tests {
                 for name in names {
                     assert!(text.contains(&format!(".visible .entry {name}(")), "{what}: {name}");
                 }
-                // A driver takes nothing that calls a function which is not there.
+                // A driver refuses a call of a missing function.
                 assert!(!text.contains(".extern .func"), "{what}");
-                // Only a device that knows it is asked to start a kernel early.
+                // Only a device that supports it is asked to start a kernel early.
                 assert_eq!(text.contains("griddepcontrol"), architecture >= (9, 0), "{what}");
             }
         }
         assert!(PACKED.len() < 1_700_000, "{} bytes", PACKED.len());
     }
 
-    /// Of a load whose bytes never change (`.nc`), the compiler thinks that it may as well come after the wait.
+    /// The compiler may move a load of constant data (`.nc`) behind the wait.
     #[test]
     fn weights_are_asked_for_before_the_kernel_before_has_ended() {
         for ((architecture, module), text) in carried() {
@@ -168,7 +167,7 @@ mod tests {
             }
             for kernel in text.split(".visible .entry ").skip(1) {
                 let name = kernel.split('(').next().unwrap();
-                // Those that measure the device wait for nobody.
+                // Kernels that measure the device have no wait.
                 let Some((before, _)) = kernel.split_once("griddepcontrol.wait") else { continue };
                 assert!(!before.contains("ld.global.nc"), "{name} {module:?}");
                 if name.starts_with("matvec_bf16_") || name.starts_with("swiglu_bf16_8") {

@@ -1,11 +1,11 @@
-//! The work that a device is asked for, in its order.
+//! The device's work, in the order of the calls.
 //!
-//! Launches wait until something is asked for that is none: a copy, memory given back, a moment, the end of a pass. Then
-//! all of them go to the device together. Where the same launches, to the last argument, went there before, the device
-//! has taken them down as a graph, and is told to repeat it. So a decode pass costs one call of the driver, and nobody
-//! has to know beforehand that it is the same as the one before: what differs from pass to pass (ids, positions, random
-//! numbers) lies in the device's memory. Launches of one kernel for several sequences that follow one another go as one. A graph can never be out of date either: one whose buffers are gone has
-//! other launches than any that come.
+//! Launches wait in the queue until another kind of request: a copy, freed memory, an event, the end of a pass. Then
+//! all of them go to the device together. If the same launches, to the last argument, were sent before, the device
+//! captures them as a graph and launches that. A decode pass then costs one driver call, and the caller need not know
+//! that it equals the pass before. What differs from pass to pass (ids, positions, random numbers) is in the device's
+//! memory. Consecutive launches of one kernel for several sequences are joined into one. A graph is never out of date:
+//! if its buffers were freed, no new launches are equal to its own.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,47 +13,48 @@ use super::driver::{Driver, Event, Graph, Launch};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop::Stop;
 
-/// What became of a launch that waits.
+/// The result of a change to a waiting launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// It was changed.
+    /// The launch was changed.
     Did,
-    /// It was not, but one before it may be: this one neither reads nor writes what that would change.
+    /// The launch was not changed, but an earlier one may be: this one neither reads nor writes what that change would
+    /// affect.
     AskBefore,
-    /// None is changed.
+    /// No launch is changed.
     Cannot,
 }
 
-/// Launches from which taking them down pays.
+/// The fewest launches that are worth a graph.
 const MIN_GRAPH: usize = 8;
 
-/// Graphs that are kept. The buffers of a model with an odd number of layers change places in every pass, and so do texts in a
-/// batch: each way is a graph of its own.
+/// The most graphs that are kept. In a model with an odd number of layers, the buffers swap in every pass. The texts of
+/// a batch may swap too. Each arrangement has its own graph.
 const GRAPHS: usize = 8;
 
-/// Launches after which they go to the device in any case.
+/// The most launches that wait.
 const MOST_WAITING: usize = 1 << 12;
 
-/// Launches that were seen, and the graph that they became where they were seen again.
+/// Launches that were sent, and their graph if they were sent again.
 struct Seen {
     launches: Vec<Launch>,
     graph: Option<Graph>,
-    /// Whether the device cannot take them down, as drivers may that are older than what a launch asks for.
+    /// Whether the device cannot capture them: the driver may be too old for a feature of a launch.
     refused: bool,
 }
 
 #[derive(Default)]
 struct State {
     waiting: Vec<Launch>,
-    /// The last used comes last.
+    /// The most recently used is last.
     seen: Vec<Seen>,
-    /// How often a graph was repeated.
+    /// How often a graph was launched.
     repeated: usize,
-    /// That launches went wrong, where nobody could be told.
+    /// An error of launches whose call could not return it.
     failed: Option<Error>,
 }
 
-/// The device and the work that waits for it.
+/// The device and its waiting work.
 pub(super) struct Queue {
     driver: Box<dyn Driver>,
     state: Mutex<State>,
@@ -68,20 +69,20 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The device, for what has no place in its order: memory that is new, kernels that are loaded.
+    /// The device, for requests that need no order: new memory, loading of kernels.
     pub(super) fn device(&self) -> &dyn Driver {
         &*self.driver
     }
 
-    /// Asks the device for what follows all that was asked for before. Nobody else asks meanwhile: what a pass is taken
-    /// down from must be its launches alone.
+    /// Calls the device after all earlier work was sent. The lock excludes other callers: the capture of a pass must
+    /// contain only that pass's launches.
     pub(super) fn ask<T>(&self, ask: impl FnOnce(&dyn Driver) -> Result<T>) -> Result<T> {
         let mut state = self.state();
         self.send(&mut state)?;
         ask(&*self.driver)
     }
 
-    /// The same for what cannot fail by itself: that what waited went wrong is told whoever asks next.
+    /// The same for calls that return no error. A deferred error is returned by the next call.
     pub(super) fn ask_anyway<T>(&self, ask: impl FnOnce(&dyn Driver) -> T) -> T {
         let mut state = self.state();
         if let Err(error) = self.send(&mut state) {
@@ -90,14 +91,14 @@ impl Queue {
         ask(&*self.driver)
     }
 
-    /// Has a launch wait.
+    /// Adds a launch to the queue.
     pub(super) fn launch(&self, launch: Launch) -> Result<()> {
         let mut state = self.state();
         state.waiting.push(launch);
         if state.waiting.len() < MOST_WAITING { Ok(()) } else { self.send(&mut state) }
     }
 
-    /// Has a launch wait, in one with that before it where they are alike: see [`Launch::join`].
+    /// Adds a launch, joined to the one before it if they are alike: see [`Launch::join`].
     pub(super) fn launch_together(&self, launch: Launch, words: usize) -> Result<()> {
         if self.state().waiting.last_mut().is_some_and(|last| last.join(&launch, words)) {
             return Ok(());
@@ -105,7 +106,7 @@ impl Queue {
         self.launch(launch)
     }
 
-    /// Takes the launch back that was asked for last, where it still waits and `of` makes something of it.
+    /// Removes the last launch from the queue, if it still waits and `of` returns a value.
     pub(super) fn take_back<T>(&self, of: impl FnOnce(&Launch) -> Option<T>) -> Option<T> {
         let mut state = self.state();
         let made = state.waiting.last().and_then(of);
@@ -115,19 +116,20 @@ impl Queue {
         made
     }
 
-    /// Changes one of the launches that wait, the last first, as far as `change` goes back; whether it did.
+    /// Offers the waiting launches to `change`, the last first, until it has changed one or says to stop. Returns
+    /// whether it did.
     pub(super) fn change_recent(&self, mut change: impl FnMut(&mut Launch) -> Change) -> bool {
         let mut state = self.state();
         let mut changes = state.waiting.iter_mut().rev().map(&mut change);
         changes.find(|change| *change != Change::AskBefore) == Some(Change::Did)
     }
 
-    /// Changes the launch that was asked for last, where it still waits; whether `change` did.
+    /// Changes the last launch, if it still waits. Returns whether `change` did.
     pub(super) fn change(&self, change: impl FnOnce(&mut Launch) -> bool) -> bool {
         self.state().waiting.last_mut().is_some_and(change)
     }
 
-    /// Sends all that waits to the device.
+    /// Sends all waiting launches to the device.
     fn send(&self, state: &mut State) -> Result<()> {
         let State { waiting, seen, repeated, failed } = state;
         if let Some(error) = failed.take() {
@@ -137,7 +139,7 @@ impl Queue {
         if waiting.is_empty() {
             return Ok(());
         }
-        // What is recorded differs from pass to pass; what comes before and after it does not.
+        // Recording launches differ from pass to pass; those before and after them do not.
         let result = waiting.chunk_by(|a, b| a.apart == b.apart).try_for_each(|launches| {
             if launches[0].apart || launches.len() < MIN_GRAPH {
                 return self.driver.launch(launches);
@@ -169,7 +171,8 @@ impl Queue {
         result
     }
 
-    /// Waits until everything is done, or until somebody asks to stop: what the device was told then goes on by itself.
+    /// Waits until all work is done, or until a stop request. After a stop request, the device goes on with its queued
+    /// work.
     pub(super) fn wait(&self, stop: &Stop) -> Result<()> {
         let end = self.ask(|device| device.mark())?;
         let reached = self.reach(end, stop);
@@ -177,7 +180,7 @@ impl Queue {
         reached
     }
 
-    /// Waits for a moment, or in vain as [`Queue::wait`].
+    /// Waits for an event, or until a stop request as in [`Queue::wait`].
     pub(super) fn reach(&self, moment: Event, stop: &Stop) -> Result<()> {
         while !self.driver.reached(moment)? {
             stop.check()?;
@@ -186,7 +189,7 @@ impl Queue {
         Ok(())
     }
 
-    /// How often launches were repeated from a graph.
+    /// How often a graph was launched.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn repeated(&self) -> usize {
         self.state().repeated

@@ -1,4 +1,4 @@
-//! Drawing tokens on the device, as a part of the pass: what crosses to the host is their ids.
+//! Sampling on the device, as a part of the pass: only token ids go to the host.
 
 use super::Cuda;
 use super::coming::DRAWN;
@@ -9,22 +9,22 @@ use super::pass::Pass;
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::Draw;
 
-/// Blocks that look at a part of a row of logits each.
+/// Blocks for each row of logits.
 const BLOCKS: usize = 64;
 
-/// Rows that are drawn from at once, at most.
+/// The most rows of one launch.
 const ROWS: usize = 16;
 
 /// Bytes of a `struct Largest` of the kernels, and of a `struct Sum`.
 const LARGEST: usize = 16;
 const SUM: usize = 16;
 
-/// Bins by the first digits of a rank: `BINS` of the kernels.
+/// Bins by the leading digits of a rank: `BINS` of the kernels.
 const BINS: usize = 1024;
 
-/// What draws need beside the logits.
+/// Scratch memory of the draws.
 pub(super) struct Place {
-    /// What each block found: (rows, blocks).
+    /// The result of each block: (rows, blocks).
     parts: Memory,
     /// One for each row, which the kernel leaves at 0.
     counters: Memory,
@@ -39,7 +39,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Room to draw from `rows` rows of `vocab` logits, or from as many as are drawn from at once.
+    /// Allocates memory for draws from `rows` rows of `vocab` logits, or from the most rows of one launch.
     pub(super) fn new(cuda: &Cuda, rows: usize, vocab: usize) -> Result<Self> {
         let of_tokens = rows.min(ROWS) * vocab * 4;
         Ok(Self {
@@ -52,12 +52,12 @@ impl Place {
         })
     }
 
-    /// Whether there is as much room.
+    /// Whether there is enough room.
     pub(super) fn has_room(&self, rows: usize, vocab: usize) -> bool {
         self.probs.bytes() >= rows.min(ROWS) * vocab * 4
     }
 
-    /// Has a token be drawn from each row of logits (spans, V), as `pass` says.
+    /// Draws a token from each row of logits (spans, V) with the draws of `pass`.
     pub(super) fn draw(&self, cuda: &Cuda, logits: &Buffer, vocab: usize, pass: &Pass) -> Result<()> {
         logits.holds(pass.draws().len() * vocab);
         let alike = |a: &Draw, b: &Draw| Draw { random: 0.0, ..*a } == Draw { random: 0.0, ..*b };
@@ -67,12 +67,12 @@ impl Place {
             self.draw_alike(cuda, logits, vocab, pass, (first, draws), shown)?;
             first += draws.len();
         }
-        // An id each, and whether a logit is not a number.
+        // A result is the token's id, and whether a logit is NaN.
         pass.coming.asked(cuda, place, pass.draws().len() * DRAWN)
     }
 
-    /// The draws from number `first` on, which differ in nothing but the random number; the place of what all draws draw is at
-    /// `shown`.
+    /// Queues the draws from number `first` on, which differ only in their random numbers. All results also go to the
+    /// pinned memory at `shown`.
     fn draw_alike(
         &self,
         cuda: &Cuda,
@@ -102,7 +102,7 @@ impl Place {
         let probs = Arguments::new().address(all).int(vocab);
         launch("sample_sum", 1, 512, probs.address(totals))?;
         launch("sample_divide", BLOCKS, 1024, probs.address(totals).address(bins))?;
-        // Of no limit the kernel knows by 0.
+        // The kernel takes 0 as no limit.
         let limits = probs.address(bins).address(self.ids.at()).int(top_k.min(vocab)).float(top_p);
         let arguments = limits.address(pass.random(first)).address(parts).int(BLOCKS);
         launch("sample_draw", 1, 1024, to_drawn(arguments))

@@ -1,4 +1,4 @@
-//! The sources of the kernels, which are part of the program, and what each file is compiled with.
+//! The sources of the kernels, which are embedded in the program, and the defines of each file.
 
 use ring::digest::{Context, SHA256};
 
@@ -6,7 +6,7 @@ use super::nvrtc::{OPTIONS, Source, Version, WARPGROUPS};
 use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::tensor::Dtype;
 
-/// A source file with what is defined for it: what is compiled at once.
+/// A source file with its defines: the unit of compilation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Module {
     /// Its name without `.cu`.
@@ -18,19 +18,19 @@ pub struct Module {
 /// Values of a large block.
 pub(super) const LARGE: usize = 256;
 
-/// Which weights a file is compiled for.
+/// The weights that a file is compiled for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Weights {
     /// It reads none.
     None,
-    /// Those that are stored as floats.
+    /// Weights that are stored as floats.
     Floats,
     /// int8 and blocks.
     Whole,
-    /// Of these, blocks of 256; and the others.
+    /// Only the blocks of 256 values; and all the other integer types.
     Large,
     Small,
-    /// All.
+    /// All weights.
     All,
 }
 
@@ -47,7 +47,7 @@ impl Weights {
     }
 }
 
-/// A file, and what is defined for it.
+/// A file, and what its defines depend on.
 struct File {
     name: &'static str,
     text: &'static str,
@@ -68,7 +68,7 @@ macro_rules! file {
     };
 }
 
-/// All of them: name, weights, whether the number type of the cache counts, and whether the precision does.
+/// All files: name, weights, and whether they depend on the number type of the cache and on the precision.
 const FILES: &[File] = &[
     file!("attention_bf16", None, false, false),
     file!("attention_decode", None, true, true),
@@ -106,39 +106,39 @@ macro_rules! headers {
     ($($name:literal)*) => { &[$(($name, include_str!(concat!("kernels/", $name)))),*] };
 }
 
-/// What they include.
+/// The headers.
 const HEADERS: &[(&str, &str)] = headers!("attention.cuh" "attention_prefill.cuh" "attention_sizes.cuh" "blocks.cuh" "cache.cuh" "common.cuh" "matvec.cuh" "norm.cuh" "packed.cuh" "quantize.cuh" "stream.cuh" "stream_row.cuh" "tensor.cuh" "tiles.cuh" "turns.cuh" "warpgroup.cuh" "weights.cuh" "whole.cuh");
 
-/// The files that multiply no bfloat16 weights in bfloat16: tensor cores do, in `matvec_bf16`, `matmul_bf16` and
-/// `matmul_wgmma`.
+/// The files that do not multiply bfloat16 weights in bfloat16: tensor cores do that, in `matvec_bf16`, `matmul_bf16`
+/// and `matmul_wgmma`.
 const NOT_BY_TENSOR_CORES: [&str; 3] = ["matmul", "matvec", "matvec_16"];
 
-/// The files of which the program carries no PTX: others do the same, slower.
+/// The files without embedded PTX: others do the same, slower.
 const NOT_CARRIED: [&str; 4] = [OF_WARPGROUPS, "stream_q8", "stream_q8_16", "stream_tiles"];
 
-/// The file that is for one architecture alone.
+/// The file that is for one architecture only.
 const OF_WARPGROUPS: &str = "matmul_wgmma";
 
-/// The file of this name.
+/// Returns the file of this name.
 fn file(name: &str) -> &'static File {
     let file = FILES.iter().find(|file| file.name == name);
     file.unwrap_or_else(|| unreachable!("there is no kernel file {name}"))
 }
 
 impl Module {
-    /// `file` for weights of `weight`, in an arithmetic and with a cache, as far as it goes by these.
+    /// Returns `file` for weights of `weight`, a precision and a cache; each counts only if the file depends on it.
     pub(super) fn new(name: &str, weight: Option<Dtype>, precision: Precision, cache: CacheDtype) -> Self {
         let file = file(name);
         let mut defines = Vec::new();
         defines.extend(weight.map(|dtype| format!("WEIGHT={dtype:?}")));
         defines.extend(file.cache.then(|| format!("CACHE={}", cache.name().to_uppercase())));
-        // Where products run in whole numbers nothing else is rounded, as in float32.
+        // With integer products, everything else is rounded as in float32.
         let precision = if precision == Precision::Bf16 { "BF16" } else { "F32" };
         defines.extend(file.precision.then(|| format!("PRECISION={precision}")));
         Self { file: file.name, defines }
     }
 
-    /// Everything that is ever compiled.
+    /// Returns all modules that are ever compiled.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
         let never = |file: &File, weight, precision| {
@@ -170,28 +170,28 @@ impl Module {
         self.file != OF_WARPGROUPS || architecture == WARPGROUPS
     }
 
-    /// Whether the program carries it as PTX.
+    /// Whether it is embedded as PTX.
     #[must_use]
     pub fn is_carried(&self) -> bool {
         !NOT_CARRIED.contains(&self.file)
     }
 
-    /// The names of its kernels.
+    /// Returns the names of its kernels.
     pub fn kernels(&self) -> Vec<&'static str> {
         let list =
             file(self.file).text.split_once("#define KERNELS_OF_THIS_FILE(X)").map_or("", |(_, list)| list);
         list.split("X(").skip(1).filter_map(|name| name.split(')').next()).collect()
     }
 
-    /// What it is compiled from.
+    /// Returns the source to compile.
     pub fn source(&self) -> Source<'_> {
         let File { name, text, .. } = *file(self.file);
         Source { name, text, headers: HEADERS, defines: &self.defines }
     }
 }
 
-/// SHA-256, in hexadecimal digits, of all that is ever compiled: sources without their comments, what is defined for them,
-/// and the options.
+/// SHA-256, in hexadecimal digits, of all that is ever compiled: sources without their comments, their defines, and the
+/// options.
 #[must_use]
 pub fn digest() -> String {
     let mut hash = Context::new(&SHA256);

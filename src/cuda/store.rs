@@ -1,8 +1,8 @@
-//! Compiled kernels on disk, so that a device's are compiled once.
+//! Compiled kernels on disk: each is compiled once for a device.
 //!
-//! A file is named by what it was made of: the sources, what was defined for them, the options, the architecture and
-//! the compiler's version. It holds the SHA-256 of the code, then the code. One that is cut off or changed is made anew;
-//! a folder that cannot be written to only costs time.
+//! A file's name is a hash of all inputs: the sources, their defines, the options, the architecture and the compiler's
+//! version. The file holds the SHA-256 of the code, then the code. A truncated or changed file is written anew. A
+//! folder that cannot be written only costs time.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,7 +15,7 @@ use super::nvrtc::{OPTIONS, Source, Version};
 use super::sources;
 use llama_trace_core::error::Result;
 
-/// Bytes of the largest code that is read: more than any kernel has.
+/// The most bytes of code that are read: more than any kernel has.
 const MOST: u64 = 64 << 20;
 
 /// A folder of compiled kernels.
@@ -24,15 +24,15 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// The user's, where they have one.
+    /// The user's folder, if there is one.
     pub(super) fn of_user() -> Self {
         let cache = std::env::var_os("XDG_CACHE_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
         let cache = cache.or_else(|| Some(std::env::home_dir()?.join(".cache")));
         Self { folder: cache.map(|cache| cache.join("llama-trace/kernels")) }
     }
 
-    /// The code of the kernel `kernel` of `source` for `architecture`, as the compiler of version `compiler` makes it: from the
-    /// folder, or from `compile`, and then the folder has it.
+    /// Returns the code of the kernel `kernel` of `source` for `architecture` by the compiler of version `compiler`.
+    /// Takes it from the folder; otherwise calls `compile` and stores the result.
     ///
     /// # Errors
     /// Those of `compile`.
@@ -49,14 +49,14 @@ impl Store {
             return Ok(code);
         }
         let code = compile()?;
-        // The run goes on without it.
+        // The run goes on without the file.
         let _ = path.map(|path| write(&path, &code));
         Ok(code)
     }
 }
 
 impl Store {
-    /// What was remembered of `what`.
+    /// Returns the stored answer for `what`.
     pub(super) fn remembered(&self, what: &str) -> Option<bool> {
         match read(&self.place(what)?)?[..] {
             [answer] => Some(answer == 1),
@@ -64,7 +64,7 @@ impl Store {
         }
     }
 
-    /// Remembers it, where the folder can be written to.
+    /// Stores an answer, if the folder can be written.
     pub(super) fn remember(&self, what: &str, answer: bool) {
         let _ = self.place(what).map(|path| write(&path, &[u8::from(answer)]));
     }
@@ -75,11 +75,11 @@ impl Store {
     }
 }
 
-/// The name of the file.
+/// Returns the name of the file.
 fn name(source: Source<'_>, kernel: &str, architecture: Version, compiler: Version) -> String {
     let mut all = Context::new(&SHA256);
     let mut add = |part: &[u8]| {
-        // Lengths keep the parts apart.
+        // Lengths separate the parts.
         all.update(&(part.len() as u64).to_le_bytes());
         all.update(part);
     };
@@ -98,13 +98,13 @@ fn name(source: Source<'_>, kernel: &str, architecture: Version, compiler: Versi
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
-        // A string takes all that is written.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })
 }
 
-/// The bytes in a file that is whole.
+/// Returns the contents of a file, if its hash is right.
 fn read(path: &Path) -> Option<Vec<u8>> {
     if fs::metadata(path).ok()?.len() > MOST {
         return None;
@@ -114,7 +114,7 @@ fn read(path: &Path) -> Option<Vec<u8>> {
     (digest(&SHA256, code).as_ref() == sum).then(|| code.to_vec())
 }
 
-/// Writes a file beside its place, and puts it there whole.
+/// Writes a temporary file and renames it, so the file is always complete.
 fn write(path: &Path, code: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(path);
     fs::create_dir_all(folder)?;

@@ -1,4 +1,4 @@
-//! Every operation against the CPU's, on odd shapes: the kernels run on the processor.
+//! Every operation against the CPU's, on odd shapes. The kernels run in the CPU emulation.
 
 mod attention;
 mod narrow;
@@ -26,13 +26,13 @@ const ROOM: usize = 1 << 30;
 
 const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }];
 
-/// A device and the CPU, alike.
+/// A device and the CPU, in the same precision.
 fn both(precision: Precision) -> Option<(Cuda, Cpu)> {
     let cuda = Cuda::of_tests(ROOM)?.with_precision(precision);
     Some((cuda, Cpu::default().with_precision(precision)))
 }
 
-/// A tensor of two axes with random values that its number type has.
+/// A tensor of two axes with random values that its number type can represent.
 fn tensor(dtype: Dtype, outputs: usize, inputs: usize, seed: u32) -> Tensor {
     let values = noise(outputs * inputs, seed);
     let shape = vec![outputs, inputs];
@@ -105,12 +105,12 @@ fn distance(found: &[f32], expected: &[f32]) -> f64 {
     if apart == 0.0 { 0.0 } else { apart / size }
 }
 
-/// How far results may be apart whose sums have another order: in bfloat16 a sum may round to the next value.
+/// The tolerance for another order of summation: in bfloat16 a sum may round to the next value.
 fn orders_apart(precision: Precision) -> f64 {
     if precision == Precision::Bf16 { 1.0 / 256.0 } else { llama_trace_engine::backend::REORDER_TOLERANCE }
 }
 
-/// What an operation gives of a backend.
+/// The result of an operation on a backend.
 trait Operate {
     fn on<B: Backend>(&self, backend: &B) -> Vec<f32>;
 }
@@ -231,7 +231,7 @@ fn a_norm_of_the_sum_before_it_goes_with_that_and_has_the_same_bits() {
             let [a, b] = [51, 52].map(|seed| filled(&cuda, &noise(rows * width, seed)));
             let weight = cuda.vector(&vector(width, 53)).unwrap();
             let buffer = || cuda.buffer(rows * width).unwrap();
-            // Waited for between the two, and not.
+            // With a wait between the two, and without.
             let run = |seen: bool| {
                 let (mut sum, mut normed, mut other) = (buffer(), buffer(), buffer());
                 cuda.sync().unwrap();
@@ -275,9 +275,9 @@ impl Operate for Rope {
     fn on<B: Backend>(&self, backend: &B) -> Vec<f32> {
         let Self(pairing, heads, head_dim) = *self;
         let (rows, pairs) = (4, head_dim / 2);
-        // Tables that are the same on both, whatever their sine is.
+        // The tables are the same on both, although their sines may differ.
         let (cos, sin) = (filled(backend, &noise(rows * pairs, 7)), filled(backend, &noise(rows * pairs, 8)));
-        // More than one before anybody looks, of more heads and of fewer.
+        // Several launches before the first read, with more heads and fewer.
         let outs = [heads, 1, heads + 3].map(|heads| {
             let x = filled(backend, &noise(rows * heads * head_dim, 9));
             (heads, x, backend.buffer(rows * heads * head_dim).unwrap())
@@ -299,7 +299,7 @@ fn rope_has_the_bits_of_ops_in_both_pairings() {
     }
 }
 
-/// RoPE of queries and keys, and what is cached after it, of spans of (start, tokens); looked at only at the end.
+/// RoPE of queries and keys, and caching after it, for spans of (start, tokens). Nothing is read before the end.
 struct Cached(Pairing, &'static [(usize, usize)]);
 
 impl Operate for Cached {
@@ -358,8 +358,8 @@ fn what_is_cached_after_rope_has_the_bits_of_ops_and_goes_with_it_where_one_span
                 let cpu = Cpu::default().with_precision(precision).with_cache_dtype(dtype);
                 let (cached, what) = (Cached(pairing, spans), format!("{pairing:?} {spans:?} {dtype:?}"));
                 assert!(bits(&cached.on(&cuda)) == bits(&cached.on(&cpu)), "{what}");
-                // The first launches that were sent are all that there are, but for reading back what is no float32. Caches
-                // of spans of as many tokens go together.
+                // All launches are sent together, except the read-back of caches that are not float32. Launches that
+                // cache spans with the same number of tokens are joined.
                 let first = log.lock().unwrap().iter().find_map(|asked| match asked {
                     Asked::Launches(count) => Some(*count),
                     _ => None,
@@ -456,7 +456,7 @@ fn memory_that_is_not_there_is_an_error_with_its_size_and_what_was_made_stays() 
     assert!(cuda.free_memory() > free);
 }
 
-/// A moment, and memory that is given back, send what waits, and have nobody to tell that it went wrong.
+/// An event and freed memory send the queue, and cannot return its error.
 #[test]
 fn launches_that_go_wrong_where_nobody_is_told_are_told_whoever_asks_next() {
     let launch = |cuda: &Cuda| {
@@ -467,7 +467,7 @@ fn launches_that_go_wrong_where_nobody_is_told_are_told_whoever_asks_next() {
     let Some(cuda) = Cuda::lost_after(ROOM, 0) else { return };
     let (_, out) = launch(&cuda);
     let read = |out: &Buffer| cuda.read(out, 0..8, &mut |_| Ok(()));
-    // The other memory was given back.
+    // The other memory was freed.
     assert!(read(&out).unwrap_err().to_string().contains("cannot run a kernel"));
     assert!(read(&out).is_ok(), "it is told once");
     let (kept, out) = launch(&cuda);
@@ -498,7 +498,7 @@ fn launches_that_come_again_are_repeated_and_others_are_not() {
     assert_eq!(run(7, false), (6.0, 1), "other arguments");
     assert_eq!(run(8, false), (6.0, 2));
     assert_eq!(run(7, false), (6.0, 3));
-    // What is new lies in the memory.
+    // New values are only in memory.
     a.memory.write(0, bytemuck::cast_slice(&[5.0_f32; 8])).unwrap();
     let mut again = |count| {
         for _ in 0..10 {

@@ -1,6 +1,6 @@
-//! RoPE and the cache: queries and keys are turned by one launch, which also caches keys and values where the pass is one
-//! span's. It grows as these are asked for one after the other. Of one token that is the launch of the products that make
-//! them, where it can. Where somebody looks on in between, each is a launch of its own, with the same bits.
+//! RoPE and the cache. One launch rotates queries and keys; if the pass has one span, it also caches keys and values.
+//! The launch grows with each call. For one token, the launch of the products that make queries, keys and values does
+//! this work, if it can. If a value in between is recorded, each step is its own launch, with the same bits.
 
 use super::Cuda;
 use super::driver::{Address, Arguments, Launch, pair};
@@ -12,22 +12,23 @@ use llama_trace_core::error::Result;
 
 const ROPE: Kernel = Kernel { file: "rope", name: "rope", weight: None };
 
-/// Threads of a block, and the pairs of each at most: of many rows a thread has as many, of a few one, which is sooner done.
+/// Threads of a block, and the most pairs of a thread. With many rows a thread takes that many pairs; with few it takes
+/// one, which has less latency.
 const THREADS: u32 = 128;
 const PAIRS: usize = 4;
 const MANY: usize = 16;
 
-/// How many a launch turns at most, and the words of each in `struct Turned` of the kernel.
+/// The most tensors of a launch, and the words of each in `struct Turned` of the kernel.
 const MOST: usize = 3;
 const WORDS: usize = 5;
 
-/// What is turned, or only cached.
+/// A tensor that is rotated, or only cached.
 #[derive(Clone, Copy)]
 pub(super) struct Turned {
     pub(super) x: Address,
-    /// 0 for what is only cached.
+    /// 0 if it is only cached.
     pub(super) out: Address,
-    /// Where it is cached, and of which span; 0 where it is not.
+    /// The addresses of its cache and of the span; 0 if it is not cached.
     pub(super) cache: [Address; 2],
     pub(super) heads: usize,
 }
@@ -38,13 +39,13 @@ impl Turned {
     }
 }
 
-/// Blocks for so many heads of each of the rows.
+/// Blocks for `heads` heads of each row.
 fn blocks(heads: usize, head_dim: usize, rows: usize) -> u32 {
     let of_each = if rows < MANY { 1 } else { PAIRS };
     u32::try_from((heads * head_dim / 2).div_ceil(THREADS as usize * of_each)).unwrap_or(u32::MAX)
 }
 
-/// One more in a launch; whether there was room.
+/// Adds a tensor to a launch; returns whether there was room.
 fn add(launch: &mut Launch, turned: Turned, head_dim: usize) -> bool {
     let count = launch.grid[2] as usize;
     if count == MOST {
@@ -56,7 +57,7 @@ fn add(launch: &mut Launch, turned: Turned, head_dim: usize) -> bool {
     true
 }
 
-/// Has `turned` be turned by the tables at `cos` and `sin`, in `rows` rows of heads of `head_dim` values.
+/// Rotates `turned` by the tables at `cos` and `sin`, in `rows` rows of heads of `head_dim` values.
 pub(super) fn turn(
     cuda: &Cuda,
     turned: Turned,
@@ -75,7 +76,7 @@ pub(super) fn turn(
     let joined = cuda.kernels.change(ROPE, |last| {
         let alike = last.grid[0] as usize == rows
             && last.arguments.all()[MOST * WORDS..] == arguments.all()[MOST * WORDS..];
-        // What another of them makes is not there yet, and what another reads is still wanted.
+        // The tensors of a launch run in parallel: none may read another's output or share its output.
         let meets = |other: &[u64]| other[1] == turned.x || other[0] == turned.out;
         let apart = !last.arguments.all()[..MOST * WORDS].chunks(WORDS).any(meets);
         alike && apart && add(last, turned, head_dim)
@@ -87,8 +88,8 @@ pub(super) fn turn(
     cuda.kernels.launch(ROPE, (rows, blocks), THREADS, 0, arguments)
 }
 
-/// Has the rows (rows, width) at `x` be cached, of the only span of the pass, by the launch that waits last, where that
-/// turns them or has just cached their keys; whether it does.
+/// Makes the last launch also cache the rows (rows, width) at `x` of the pass's only span. Possible if it still waits,
+/// and rotates these rows or has just cached their keys. Returns whether it does.
 pub(super) fn cache(cuda: &Cuda, x: Address, width: usize, rows: usize, to: [Address; 2]) -> Result<bool> {
     if rows == 1 && cache_products(cuda, x, width, to) {
         return Ok(true);
@@ -123,27 +124,27 @@ pub(super) fn cache(cuda: &Cuda, x: Address, width: usize, rows: usize, to: [Add
     })
 }
 
-/// Of a launch of products that can turn and cache their results: the words of the products, and those of what is made of them: for
-/// each (turned, cached), then cos, sin, the span, and (neighbours, C).
+/// For a launch of products that can rotate and cache their results: the words of the products, and those of the
+/// rotation. The latter are (turned, cached) for each product, then cos, sin, the span, and (neighbours, C).
 fn of_products(kernel: Kernel, launch: &mut Launch) -> Option<(&[u64], &mut [u64; TURNS_WORDS])> {
     let (before, turns) = launch.arguments.all_mut().split_at_mut(turns_of(kernel)?);
     let turns = turns.try_into().unwrap_or_else(|_| unreachable!("the launch has these words last"));
     Some((&before[..MOST_PRODUCTS * PRODUCT_WORDS], turns))
 }
 
-/// For a launch of products that does not make what is asked for: one before it may, where this one has nothing to do with what
-/// is written then.
+/// For a launch of products that does not make the wanted tensor: an earlier launch may be changed if this one does not
+/// use the address that is then written.
 fn not_of(launch: &Launch, written: Address) -> Change {
     if launch.arguments.all().contains(&written) { Change::Cannot } else { Change::AskBefore }
 }
 
-/// The number of the product that gives `width` values at `x`.
+/// The index of the product that gives `width` values at `x`.
 fn product_at(products: &[u64], x: Address, width: usize) -> Option<usize> {
     products.chunks_exact(PRODUCT_WORDS).position(|words| words[6] == x && words[3] as u32 as usize == width)
 }
 
-/// Has `turned` be turned by the products that make it, where their launch waits and other products alone come after it; whether
-/// they do.
+/// Has the products that make `turned` also rotate it, if their launch waits and only other products follow it. Returns
+/// whether they do.
 fn turn_products(
     cuda: &Cuda,
     turned: Turned,
@@ -158,7 +159,7 @@ fn turn_products(
         };
         let [cos, sin] = tables;
         let (how, shape) = (pair(usize::from(neighbours), head_dim), [turns[6], turns[7], turns[9]]);
-        // Nobody else writes there.
+        // No other product writes there.
         let alone = products.chunks_exact(PRODUCT_WORDS).all(|words| words[6] != turned.out)
             && (0..MOST_PRODUCTS).all(|other| turns[2 * other] != turned.out);
         let can = alone && turns[2 * at..][..2] == [0; 2] && (shape == [0; 3] || shape == [cos, sin, how]);
@@ -171,12 +172,12 @@ fn turn_products(
     })
 }
 
-/// Has what lies at `x` be cached by the products that make it, or turn it, where their launch waits and other products alone
-/// come after it; whether they do.
+/// Has the products that make or rotate `x` also cache it, if their launch waits and only other products follow it.
+/// Returns whether they do.
 fn cache_products(cuda: &Cuda, x: Address, width: usize, [cache, span]: [Address; 2]) -> bool {
     cuda.kernels.change_recent(|kernel, last| {
         let Some((products, turns)) = of_products(kernel, last) else { return Change::Cannot };
-        // Those of bfloat16 cache in nothing else.
+        // The bfloat16 products cache only in bfloat16.
         if kernel.file == "matvec_bf16" && cuda.cache_dtype != CacheDtype::Bf16 {
             return Change::Cannot;
         }

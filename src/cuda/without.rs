@@ -1,30 +1,30 @@
-//! What a user leaves out of the device's work, where a driver does not do it well, or to find what does not.
+//! Features of the device's work that a user switches off, because a driver does them badly, or to find the faulty one.
 
 use llama_trace_core::error::{Error, Result};
 
-/// The variable that names it: some of the words below, with commas between them.
+/// The environment variable that lists them: some of the words below, separated by commas.
 pub(super) const VARIABLE: &str = "LLAMA_TRACE_CUDA_WITHOUT";
 
-/// What is left out.
+/// The features that are switched off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Without {
-    /// `early`: kernels that begin before the one before them has ended.
+    /// `early`: kernels that begin before the kernel before them has ended.
     pub(super) early: bool,
-    /// `graphs`: passes that are repeated as one.
+    /// `graphs`: passes that are launched as one graph.
     pub(super) graphs: bool,
     /// `split`: attention in float32 by tensor cores, its operands split in two float16 values each.
     pub(super) split: bool,
-    /// `streams`: products in whole numbers whose weights go through shared memory.
+    /// `streams`: integer products whose weights go through shared memory.
     pub(super) streams: bool,
-    /// `wgmma`: products by groups of four warps.
+    /// `wgmma`: products by warpgroups (four warps together).
     pub(super) wgmma: bool,
 }
 
 impl Without {
-    /// What the environment says.
+    /// Reads the environment variable.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a word that is none of them.
+    /// [`Error::Usage`] for any other word.
     pub(super) fn of_environment() -> Result<Self> {
         Self::of(&std::env::var_os(VARIABLE).unwrap_or_default().to_string_lossy())
     }
@@ -39,10 +39,12 @@ impl Without {
                 "streams" => all.streams = true,
                 "wgmma" => all.wgmma = true,
                 other => {
-                    return Err(Error::usage(format!("{VARIABLE} names what a device cannot be without"))
-                        .expected("early, graphs, split, streams, wgmma, or some of them with commas between")
+                    return Err(Error::usage(format!("{VARIABLE} has an unknown word"))
+                        .expected(
+                            "one or more of early, graphs, split, streams and wgmma, separated by commas",
+                        )
                         .found(format!("`{other}`"))
-                        .next("name one of these, or unset the variable"));
+                        .next("correct the word, or unset the variable"));
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! The thread that removes the temporary folders and ends the process where no other can: from within a signal's handler,
-//! and where there is no memory. For this end some is kept.
+//! The thread that removes temporary folders and ends the process when no other thread can: inside a signal handler,
+//! and out of memory. It has a memory reserve for this.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -11,10 +11,10 @@ use std::thread;
 
 use super::{scratch, signals};
 
-/// Addresses that are kept: for stacks, and for what the C library allocates to read a folder.
+/// Bytes of reserved address space: for stacks, and for allocations of the C library when it reads a folder.
 pub(super) const KEPT: usize = 4 << 20;
 
-/// Where the thread is woken.
+/// The pipe that wakes the thread.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
 static RESERVE: AtomicPtr<libc::c_void> = AtomicPtr::new(ptr::null_mut());
 
@@ -27,7 +27,7 @@ pub(super) fn is_it() -> bool {
     IS_IT.get()
 }
 
-/// Starts the thread. Where nothing can be kept for it, the process does not start: its folders would be left.
+/// Starts the thread. If the reserve cannot be mapped, the process does not start: it could not remove its folders.
 pub(super) fn start() -> io::Result<()> {
     keep()?;
     let (mut wake, waker) = io::pipe()?;
@@ -44,14 +44,14 @@ pub(super) fn start() -> io::Result<()> {
     Ok(())
 }
 
-/// Has the thread end the process with this code; false where there is none yet. Safe in a signal's handler.
+/// Makes the thread end the process with this code; false if there is no thread yet. Async-signal-safe.
 pub(super) fn wake(code: u8) -> bool {
-    // SAFETY: the byte is there; that it cannot be written is told.
+    // SAFETY: the byte is there; a failed write is reported.
     unsafe { libc::write(WAKE.load(Ordering::SeqCst), [code].as_ptr().cast(), 1) == 1 }
 }
 
 fn keep() -> io::Result<()> {
-    // SAFETY: a new mapping, at an address that the system chooses, of pages that are never touched.
+    // SAFETY: a new mapping at an address that the system chooses. Its pages are never accessed.
     let kept = unsafe {
         libc::mmap(ptr::null_mut(), KEPT, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0)
     };

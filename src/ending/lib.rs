@@ -1,16 +1,16 @@
-//! How this process ends. Whatever ends it that can be caught, the terminal is given back, temporary folders go, and
-//! one message says what happened.
+//! The end of this process. Every ending that can be caught restores the terminal, removes temporary folders, and
+//! prints one message about the cause.
 //!
-//! | what | does |
+//! | event | action |
 //! |---|---|
-//! | SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU, … | asks the work to stop ([`stop::process`]); what has not ended soon after is ended from outside |
+//! | SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU, … | asks the work to stop ([`stop::process`]); ends the process if it does not stop soon |
 //! | SIGTSTP, SIGCONT | gives the terminal to the shell, and takes it again |
-//! | SIGXFSZ | nothing: the write that was too long fails, which is an error like others |
+//! | SIGXFSZ | nothing: the write beyond the limit fails, which is an error like others |
 //! | SIGBUS in a file that became shorter | [`lost`] |
-//! | memory that the system does not give | [`memory`] |
-//! | SIGABRT, SIGSEGV, SIGILL, SIGFPE | gives the terminal back and ends as they do |
+//! | failed allocation | [`memory`] |
+//! | SIGABRT, SIGSEGV, SIGILL, SIGFPE | restores the terminal, then the default action |
 //!
-//! The terminal is one for the process, and so is this.
+//! A process has one terminal, so this state is global.
 
 pub mod remove;
 pub mod scratch;
@@ -37,18 +37,18 @@ pub use terminal::{SCREEN, Taken, give_back, on_screen, take};
 
 /// The signal that asked the process to end; 0 for none.
 static ASKED: AtomicI32 = AtomicI32::new(0);
-/// Whether somebody has begun to say how it ends.
+/// Whether a thread has claimed the last message of the process.
 static CLAIMED: AtomicBool = AtomicBool::new(false);
-/// What SIGINT stops, where that is not the process.
+/// The target of SIGINT, if it is not the process.
 static INTERRUPTED: Mutex<Option<Stop>> = Mutex::new(None);
 static SUSPENDED: AtomicBool = AtomicBool::new(false);
 static CONTINUED: AtomicBool = AtomicBool::new(false);
 static CTRL_C: AtomicBool = AtomicBool::new(false);
 
-/// Watches over the process from here on: to be called before anything is under way. Once is enough.
+/// Installs the handlers. Must be called before any work starts; calling it once is enough.
 ///
 /// # Errors
-/// [`Error::Usage`] where signals cannot be caught.
+/// [`Error::Usage`] if signals cannot be caught.
 pub fn watch() -> Result<()> {
     static WATCHED: OnceLock<Result<()>> = OnceLock::new();
     let watch = || {
@@ -58,7 +58,8 @@ pub fn watch() -> Result<()> {
         let watched =
             signal_hook::flag::register(signal_hook::consts::SIGINT, stop::process().flag()).map(drop);
         watched.map_err(|error| {
-            // A thread that does not start for lack of memory says no more than one too many.
+            // If the thread does not start for lack of memory, the error looks like too many threads. This allocation
+            // then fails with the right message.
             #[cfg(unix)]
             drop(std::hint::black_box(Vec::<u8>::with_capacity(last::KEPT)));
             let (room, next) = match no_file(&error) {
@@ -66,7 +67,7 @@ pub fn watch() -> Result<()> {
                 false => ("the thread", "raise the limit on processes (ulimit -u), or end other programs"),
             };
             Error::usage("signals cannot be caught")
-                .expected(format!("room for {room} that waiting for them takes"))
+                .expected(format!("room for {room} that signal handling needs"))
                 .found(error)
                 .next(next)
         })
@@ -74,7 +75,7 @@ pub fn watch() -> Result<()> {
     WATCHED.get_or_init(watch).clone()
 }
 
-/// Whether the system has no room for one more open file.
+/// Whether the limit on open files is reached.
 fn no_file(error: &std::io::Error) -> bool {
     #[cfg(unix)]
     return matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
@@ -82,20 +83,20 @@ fn no_file(error: &std::io::Error) -> bool {
     false
 }
 
-/// The name of the signal that asked the process to end.
+/// Returns the name of the signal that asked the process to end.
 pub fn asked() -> Option<&'static str> {
     name(ASKED.load(Ordering::SeqCst))
 }
 
-/// The error of a process that a signal asked to end, and of no other.
+/// Returns an error if a signal asked the process to end.
 ///
 /// # Errors
-/// [`Error::Interrupted`], which names it.
+/// [`Error::Interrupted`] with the signal's name.
 pub fn check() -> Result<()> {
     asked().map_or(Ok(()), |signal| Err(Error::interrupted(format!("stopped by {signal}"))))
 }
 
-/// `error`, with the signal that caused it where it does not say.
+/// Adds the signal that caused `error`, if the message does not name it.
 #[must_use]
 pub fn explain(error: Error) -> Error {
     let error = match asked() {
@@ -108,7 +109,7 @@ pub fn explain(error: Error) -> Error {
     still_removed(error)
 }
 
-/// `error`, with what another process is doing still.
+/// Adds to `error` what another process is still doing.
 fn still_removed(error: Error) -> Error {
     match remove::going_on() {
         Some(what) => error.next(format!("nothing to do; {what}")),
@@ -116,41 +117,41 @@ fn still_removed(error: Error) -> Error {
     }
 }
 
-/// This program, to be started once more.
+/// Returns the path of this program, to start it once more.
 ///
 /// # Errors
-/// Where the system does not say what it is.
+/// If the system does not report it.
 pub fn program() -> std::io::Result<std::path::PathBuf> {
     if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }
 
-/// SIGINT asks `stop`, and does not end the process any more; none is as before.
+/// Makes SIGINT ask `stop` instead of ending the process; `None` restores the default.
 pub fn interrupts(stop: Option<Stop>) {
     *INTERRUPTED.lock().unwrap_or_else(PoisonError::into_inner) = stop;
 }
 
-/// Whether SIGTSTP came, once for each: whoever has the screen gives it back and stops the process.
+/// Whether SIGTSTP came since the last call. The owner of the screen then gives it back and stops the process.
 pub fn suspended() -> bool {
     SUSPENDED.swap(false, Ordering::SeqCst)
 }
 
-/// Whether the process went on after it was stopped, once for each: whoever has the screen takes it again.
+/// Whether the process was continued since the last call. The owner of the screen then takes it again.
 pub fn continued() -> bool {
     CONTINUED.swap(false, Ordering::SeqCst)
 }
 
-/// Whether Ctrl-C was pressed while the screen was taken, once for each.
+/// Whether Ctrl-C was pressed on the viewer's screen since the last call.
 pub fn ctrl_c() -> bool {
     CTRL_C.swap(false, Ordering::SeqCst)
 }
 
-/// Whether it is for the caller to say how the process ends; only the first one is told so, and must end it.
+/// Claims the last message of the process. Returns true for the first caller only, which must then end the process.
 fn claim() -> bool {
     !CLAIMED.swap(true, Ordering::SeqCst)
 }
 
-/// Says in the caller's stead how the process ends, where a signal has not begun to already; then this does not
-/// return, and the process ends as that says.
+/// Runs `tell`, which prints the last message. If a signal's ending has claimed it already, this does not return: the
+/// process ends with the signal's message.
 pub fn say(tell: impl FnOnce()) {
     if claim() {
         return tell();
@@ -160,8 +161,8 @@ pub fn say(tell: impl FnOnce()) {
     }
 }
 
-/// Ends the process now, from any thread: with the terminal given back, temporary folders gone or going, and `error`'s message
-/// and exit code. Nothing else is finished first.
+/// Ends the process now, from any thread, with `error`'s message and exit code. The terminal is restored, and temporary
+/// folders are removed or handed over. No other work is finished first.
 pub fn now(error: &Error) -> ! {
     if !claim() {
         loop {

@@ -1,8 +1,8 @@
-//! Signals that a fault of this process causes. The one that is not a defect: a file that is mapped into memory and
-//! that another program makes shorter is read past its new end, which is SIGBUS.
+//! Signals of faults in this process. One of them is not a defect: another program shortens a memory-mapped file. A
+//! read past the new end is then SIGBUS.
 //!
-//! The handler writes bytes that were prepared, wakes a thread that gives the rest back, and waits there for the end:
-//! in a handler nothing may be locked or allocated, and the read that failed can never go on.
+//! The handler writes a prepared message, wakes the thread that cleans up, and waits for the end. A handler may not
+//! lock or allocate, and the failed read can never continue.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -19,15 +19,15 @@ use llama_trace_core::error::Error;
 /// Faults after which the process cannot go on.
 const FAULTS: [c_int; 5] = [libc::SIGBUS, libc::SIGABRT, libc::SIGSEGV, libc::SIGILL, libc::SIGFPE];
 
-/// What they did before.
+/// Their actions before.
 static BEFORE: OnceLock<[libc::sigaction; FAULTS.len()]> = OnceLock::new();
 static LOST: AtomicBool = AtomicBool::new(false);
 /// The exit code of [`Error::Model`].
 const CODE: u8 = 3;
-/// The newest of a list that only grows: a handler may be looking at any of it.
+/// The newest entry of a list that only grows: a handler may be reading any entry.
 static NEWEST: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 
-/// Memory that is read from a file, and what is said when it cannot be.
+/// A range of memory-mapped bytes, and the message if they are lost.
 struct Entry {
     start: usize,
     length: usize,
@@ -36,7 +36,7 @@ struct Entry {
     older: AtomicPtr<Entry>,
 }
 
-/// Memory that is watched for as long as this lives.
+/// Memory that is watched until this is dropped.
 pub struct Watched(&'static AtomicBool);
 
 impl fmt::Debug for Watched {
@@ -51,12 +51,11 @@ impl Drop for Watched {
     }
 }
 
-/// Ends the process with `error` when any of the `length` bytes at `start` turns out to be lost. They are not looked
-/// at here.
+/// Ends the process with `error` when any of the `length` bytes at `start` is lost. Does not read them.
 pub fn watch_memory(start: usize, length: usize, error: &Error) -> Watched {
     let message = format!("error: {error}\n").into_bytes();
     let older = AtomicPtr::new(ptr::null_mut());
-    // For the handler it must be there as long as the process; a few hundred bytes for each file that is opened.
+    // The handler needs it until the process ends. It is a few hundred bytes for each opened file.
     let entry: &'static Entry =
         Box::leak(Box::new(Entry { start, length, message, watched: AtomicBool::new(true), older }));
     let new = ptr::from_ref(entry).cast_mut();
@@ -64,16 +63,16 @@ pub fn watch_memory(start: usize, length: usize, error: &Error) -> Watched {
         entry.older.store(newest, Ordering::SeqCst);
         Some(new)
     };
-    // It never fails: there is always a new one.
+    // It never fails: there is always a new value.
     let _ = NEWEST.fetch_update(Ordering::SeqCst, Ordering::SeqCst, link);
     Watched(&entry.watched)
 }
 
-/// The message for the file that was read at `address`.
+/// Returns the message for the file that is mapped at `address`.
 fn message(address: usize) -> Option<&'static [u8]> {
     let mut next = &NEWEST;
     loop {
-        // SAFETY: pointers in this list are null or to entries that are leaked and not changed but for their atomics.
+        // SAFETY: pointers in this list are null or to leaked entries. Only the atomics of an entry change.
         let entry: &'static Entry = unsafe { next.load(Ordering::SeqCst).as_ref() }?;
         let within = address.wrapping_sub(entry.start) < entry.length;
         if within && entry.watched.load(Ordering::SeqCst) {
@@ -83,10 +82,10 @@ fn message(address: usize) -> Option<&'static [u8]> {
     }
 }
 
-/// Handles faults from here on.
+/// Installs the handlers of faults.
 pub(super) fn watch() -> io::Result<()> {
-    // SAFETY: actions of zeros are actions; they are filled in before they are used, the handler has the signature
-    // that SA_SIGINFO asks for, and does nothing but what is safe in a handler (see there).
+    // SAFETY: zeroed actions are valid, and they are filled in before use. The handler has the signature that
+    // SA_SIGINFO requires, and only does what is safe in a handler (see there).
     unsafe {
         let mut before: [libc::sigaction; FAULTS.len()] = std::mem::zeroed();
         for (&signal, before) in FAULTS.iter().zip(&mut before) {
@@ -97,7 +96,7 @@ pub(super) fn watch() -> io::Result<()> {
         let _ = BEFORE.set(before);
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handle as extern "C" fn(_, _, _) as usize;
-        // On the stack that the standard library set up for its own handler: ours may have overflowed.
+        // On the alternate stack of the standard library's own handler: ours may have overflowed.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         libc::sigemptyset(&raw mut action.sa_mask);
         for signal in FAULTS {
@@ -109,30 +108,30 @@ pub(super) fn watch() -> io::Result<()> {
     Ok(())
 }
 
-/// Calls only what is safe in a handler: atomics, write, tcsetattr, sigaction, pause, mmap, and reads of what lives for ever.
+/// Only calls what is async-signal-safe: atomics, write, tcsetattr, sigaction, pause, mmap, and reads of leaked data.
 extern "C" fn handle(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
-    // SAFETY: with SA_SIGINFO the system passes what is known of the signal, and of a fault that has an address.
+    // SAFETY: with SA_SIGINFO the system passes the signal's information, with the address of a fault.
     let address = unsafe { (*info).si_addr() } as usize;
     if signal == libc::SIGBUS
         && let Some(message) = message(address)
     {
         if !LOST.swap(true, Ordering::SeqCst) {
-            // Before the message: in raw mode each of its lines would begin where the one before ended.
+            // Restore before the message: in raw mode a line feed does not return to the first column.
             terminal::restore_screen();
             terminal::restore_settings();
-            // SAFETY: the bytes are there; that they cannot be written is no error.
+            // SAFETY: the bytes are there; a failed write is no error.
             unsafe {
                 libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len());
             }
             last::wake(CODE);
         }
-        // Every thread that reads on comes here too, and waits for the one that ends them all.
+        // Every other thread that reads the file comes here too, and waits for the end.
         loop {
-            // SAFETY: it takes nothing and waits.
+            // SAFETY: it takes no arguments and waits.
             unsafe { libc::pause() };
         }
     }
-    // The C library aborts where it has no memory for a thread that starts.
+    // The C library aborts if it has no memory for a new thread.
     if signal == libc::SIGABRT {
         memory::end_where_short();
     }
@@ -140,8 +139,7 @@ extern "C" fn handle(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     terminal::restore_settings();
     let before = BEFORE.get().zip(FAULTS.iter().position(|&fault| fault == signal));
     if let Some((before, index)) = before {
-        // SAFETY: this is the action from before. What caused the signal causes it again when this returns, or abort
-        // sends it again.
+        // SAFETY: this is the action from before. After the return, the fault or abort raises the signal again.
         unsafe { libc::sigaction(signal, &raw const before[index], ptr::null_mut()) };
     }
 }

@@ -1,5 +1,6 @@
-//! The end of a process that gets no more memory: one message, exit code 4, the terminal and the folders as ever. Until
-//! the message is written nothing is allocated; then the thread that removes the folders has some that was kept.
+//! The end of a process without memory: one message, exit code 4, and the usual cleanup of terminal and folders.
+//! Nothing is allocated before the message is written. Then the thread that removes the folders uses the memory
+//! reserve.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -10,12 +11,12 @@ use std::time::{Duration, Instant};
 use super::{CLAIMED, last, signals, terminal};
 use llama_trace_core::memory::{answered, purpose};
 
-/// The system's allocator. An allocation that fails ends the process, unless who asked for it answers for that
+/// The system's allocator. A failed allocation ends the process, unless its caller handles the failure
 /// ([`llama_trace_core::memory::answering`]).
 #[derive(Debug)]
 pub struct Memory;
 
-/// The exit code of [`llama_trace_core::error::Error::Prompt`], which other messages about memory have.
+/// The exit code of [`llama_trace_core::error::Error::Prompt`], which other messages about memory have too.
 const CODE: u8 = 4;
 
 const MESSAGE: [&str; 4] = [
@@ -25,14 +26,14 @@ const MESSAGE: [&str; 4] = [
     " bytes more\n      next: raise the limit on memory (ulimit -v), end other programs, or ask for less at once\n",
 ];
 
-/// How long folders have to be removed.
+/// The time for the removal of folders.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Whether the process ends for lack of memory.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-// SAFETY: every block comes from the system's allocator and goes back to it, with the layout that it was asked for
-// with. What is added is what happens where that gives none: nothing unwinds.
+// SAFETY: every block comes from the system's allocator and goes back to it, with its original layout. Only the failure
+// is handled differently: nothing unwinds.
 unsafe impl GlobalAlloc for Memory {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's conditions are the same.
@@ -57,17 +58,17 @@ unsafe impl GlobalAlloc for Memory {
 
 #[inline]
 fn given(block: *mut u8, size: usize) -> *mut u8 {
-    // Once the process ends, what is left is for the thread that removes its folders.
+    // Once the process ends, the rest of the memory is for the thread that removes its folders.
     if block.is_null() && !answered() || ENDING.load(Ordering::Relaxed) && !last::is_it() {
         end(size);
     }
     block
 }
 
-/// Ends the process where the system has no room for a thread's first allocations.
+/// Ends the process if the system has no memory for a thread's first allocations.
 pub(super) fn end_where_short() {
     const ROOM: usize = 256 << 10;
-    // SAFETY: a new mapping, at an address that the system chooses, of pages that are never touched.
+    // SAFETY: a new mapping at an address that the system chooses. Its pages are never accessed.
     let room = unsafe {
         libc::mmap(ptr::null_mut(), ROOM, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0)
     };
@@ -78,14 +79,14 @@ pub(super) fn end_where_short() {
     unsafe { libc::munmap(room, ROOM) };
 }
 
-/// Ends the process where there was no room for `size` bytes. Nothing here allocates.
+/// Ends the process after a failed allocation of `size` bytes. Does not allocate.
 #[cold]
 fn end(size: usize) -> ! {
     if last::is_it() {
         signals::exit(CODE);
     }
     if !ENDING.swap(true, Ordering::SeqCst) {
-        // Nobody else says how the process ends.
+        // Other threads must not print another last message.
         CLAIMED.store(true, Ordering::SeqCst);
         terminal::restore_screen();
         terminal::restore_settings();
@@ -93,7 +94,7 @@ fn end(size: usize) -> ! {
         let [what, place, expected, next] = MESSAGE;
         let (place, purpose) = if purpose().is_empty() { ("", "") } else { (place, purpose()) };
         for part in [what, place, purpose, expected, written(size, &mut digits), next] {
-            // Whom this does not reach cannot be told.
+            // A failed write cannot be reported.
             let _ = rustix::io::write(rustix::stdio::stderr(), part.as_bytes());
         }
         if last::wake(CODE) {
@@ -106,12 +107,12 @@ fn end(size: usize) -> ! {
         signals::exit(CODE);
     }
     loop {
-        // SAFETY: it takes nothing and waits.
+        // SAFETY: it takes no arguments and waits.
         unsafe { libc::pause() };
     }
 }
 
-/// `number` in `digits`.
+/// Writes `number` into `digits`.
 fn written(mut number: usize, digits: &mut [u8; 20]) -> &str {
     let mut first = digits.len();
     loop {

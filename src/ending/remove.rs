@@ -1,6 +1,6 @@
-//! Removing a temporary folder, however many files are in it. A process that was asked to end has little time: what takes
-//! longer is left to another one, which is this program once more with `ARGUMENT`, the folder and the number of the
-//! process that asks. It is in a process group of its own, so that no second Ctrl-C reaches it.
+//! Removal of temporary folders with any number of files. An ending process has little time, so it hands over a long
+//! removal to another process. That is this program once more, with `ARGUMENT`, the folder and the number of the ending
+//! process. It has its own process group, which a second Ctrl-C does not reach.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,41 +12,41 @@ use std::time::{Duration, Instant};
 use llama_trace_core::stop;
 
 pub(super) const LOCK: &str = "lock";
-/// What every temporary folder's name begins with.
+/// The beginning of every temporary folder's name.
 pub(super) const PREFIX: &str = ".llama-trace-";
 
-/// What tells the program that it is the one that removes. No part of the command line: nobody is told of it.
+/// The argument of a process that removes a folder. It is internal and undocumented.
 #[cfg(unix)]
 const ARGUMENT: &str = "__remove-temporary-folder";
 
-/// How long a process that was asked to end removes files itself: nearly every folder is gone before it is.
+/// How long an ending process removes files itself. Nearly every folder is removed earlier.
 const ITSELF: Duration = Duration::from_secs(2);
 
 /// How often the other process tries.
 #[cfg(unix)]
 const TRIES: usize = 20;
-/// How often it looks whether who asked has ended, and the time between.
+/// How often it checks whether the ending process is gone, and the time between checks.
 #[cfg(unix)]
 const LOOKS: usize = 600;
 #[cfg(unix)]
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The folder that another process is removing, and whether something was half done in it.
+/// The folder that another process is removing, and whether an exchange in it was interrupted.
 static GOING: Mutex<Option<(PathBuf, bool)>> = Mutex::new(None);
 
-/// What another process is doing still.
+/// Describes what another process is still doing.
 pub(super) fn going_on() -> Option<String> {
     let going = GOING.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let (folder, half_done) = going.filter(|(folder, _)| folder.exists())?;
     let folder = folder.display();
     Some(match half_done {
-        true => format!("what was there before is being put back from {folder}, which goes last"),
+        true => format!("the earlier files are being put back from {folder}, which is removed last"),
         false => format!("{folder} is being removed"),
     })
 }
 
-/// Removes `folder`, whose lock is `lock`. Where the process is to end, be it `now` or because somebody asks for it
-/// meanwhile, another process does what takes longer.
+/// Removes `folder`, whose lock is `lock`. If the process is ending (`now`, or a stop request meanwhile), another
+/// process takes over a long removal.
 pub(super) fn remove(folder: &Path, lock: Option<&File>, now: bool) -> io::Result<()> {
     let mut asked: Option<Instant> = None;
     let mut late = || {
@@ -57,13 +57,13 @@ pub(super) fn remove(folder: &Path, lock: Option<&File>, now: bool) -> io::Resul
     };
     match clear(folder, &mut late) {
         Ok(false) if hand_over(folder, lock, false).is_ok() => Ok(()),
-        // Files may have come into it while this went on; who removes it next finds those.
+        // Other threads may have added files meanwhile. The other process finds those.
         Err(_) if late() && hand_over(folder, lock, false).is_ok() => Ok(()),
         _ => whole(folder),
     }
 }
 
-/// Removes `folder`, its lock last: until then it is known for what it is.
+/// Removes `folder`, its lock last: until then it is recognised as a temporary folder.
 pub(super) fn whole(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -76,7 +76,7 @@ pub(super) fn whole(folder: &Path) -> io::Result<()> {
     fs::remove_dir_all(folder)
 }
 
-/// Removes all that is in `folder` but its lock, following no links; false where it is `late` before that is done.
+/// Removes everything in `folder` except its lock, and follows no links. Returns false if it is `late` before the end.
 fn clear(folder: &Path, late: &mut impl FnMut() -> bool) -> io::Result<bool> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -95,8 +95,8 @@ fn clear(folder: &Path, late: &mut impl FnMut() -> bool) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Has another process remove `folder`, and first take back what is `half_done` there. It holds the lock, its standard
-/// input, until that is done.
+/// Starts another process that removes `folder`, and first reverts an exchange that is `half_done`. The process holds
+/// the lock as its standard input.
 #[cfg(unix)]
 pub(super) fn hand_over(folder: &Path, lock: Option<&File>, half_done: bool) -> io::Result<()> {
     use std::os::unix::process::CommandExt;
@@ -115,7 +115,7 @@ pub(super) fn hand_over(_: &Path, _: Option<&File>, _: bool) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Whether this process was started to remove a folder: then it has done so. `take_back` sees it first; where it fails
+/// Whether this process was started to remove a folder. If so, it has done that. `take_back` runs first; if it fails,
 /// the folder stays.
 #[cfg(unix)]
 pub fn was_asked_to(take_back: impl Fn(&Path) -> io::Result<()>) -> bool {
@@ -126,8 +126,8 @@ pub fn was_asked_to(take_back: impl Fn(&Path) -> io::Result<()>) -> bool {
         _ => return false,
     };
     if holds_lock_of(&folder).unwrap_or(false) {
-        // Who asked may be in the middle of what is to be taken back. And it has files open: closing the last of a
-        // removed one takes it the time that this is to save.
+        // The ending process may be in the middle of an exchange. It also has files open: the process that closes a
+        // removed file last waits for the real removal.
         let asking = asking.to_string_lossy();
         for _ in 0..LOOKS {
             if parent_id().to_string() != asking {
@@ -135,7 +135,7 @@ pub fn was_asked_to(take_back: impl Fn(&Path) -> io::Result<()>) -> bool {
             }
             thread::sleep(LOOK);
         }
-        // What cannot be done now is done by the next run.
+        // The next run removes what cannot be removed now.
         for _ in 0..TRIES {
             if take_back(&folder).and_then(|()| whole(&folder)).is_ok() || !folder.exists() {
                 break;
@@ -146,7 +146,8 @@ pub fn was_asked_to(take_back: impl Fn(&Path) -> io::Result<()>) -> bool {
     true
 }
 
-/// Whether `folder` is named as a temporary one, and the standard input is its lock: only who made it has that.
+/// Whether `folder` has the name of a temporary folder, and the standard input is its lock. Only the process that made
+/// the folder has the lock.
 #[cfg(unix)]
 fn holds_lock_of(folder: &Path) -> io::Result<bool> {
     use std::os::fd::AsFd;

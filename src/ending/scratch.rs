@@ -1,10 +1,10 @@
-//! Temporary folders. Each goes when it is dropped; the ending that a signal makes removes what is there; and what a
-//! process left that could not do either, as one that was killed, goes when the next folder is made beside it. How they
-//! are removed is [`super::remove`]'s.
+//! Temporary folders. A folder is removed when it is dropped. If a signal ends the process, all of its folders are
+//! removed. A process that was killed leaves its folders; the next folder that is made in the same place removes them.
+//! [`super::remove`] does the removal.
 //!
 //! ```text
-//! .llama-trace-KIND-XXXXXX/lock     held for as long as the process is there
-//! .llama-trace-KIND-XXXXXX/files/   what it is for
+//! .llama-trace-KIND-XXXXXX/lock     locked while the process runs
+//! .llama-trace-KIND-XXXXXX/files/   the contents
 //! ```
 
 use std::fs::{self, File, TryLockError};
@@ -17,29 +17,30 @@ use std::time::{Duration, Instant};
 use super::remove::{LOCK, PREFIX, hand_over, remove, whole};
 
 const FILES: &str = "files";
-/// Others may take an empty folder for one that was left, before it has its lock.
+/// Attempts to make a folder. Until a folder has its lock, another process may take it for that of a dead process, and
+/// remove it.
 const TRIES: usize = 16;
 
-/// Those that are there.
+/// The existing folders of this process.
 static THERE: Mutex<Vec<There>> = Mutex::new(Vec::new());
 
 #[derive(Debug)]
 struct There {
     folder: PathBuf,
-    /// Locked: whoever can lock it too knows that its process is gone. None before it is there.
+    /// The lock, held by this process. If another process can lock it, this one is gone. `None` before the lock exists.
     lock: Option<File>,
-    /// Whether things are on their way between it and another place.
+    /// Whether an exchange with another place is in progress.
     half_done: bool,
 }
 
 impl There {
-    /// The lock, for somebody who may hold it longer than this.
+    /// Returns a copy of the lock, which may outlive this value.
     fn lock(&self) -> Option<File> {
         self.lock.as_ref()?.try_clone().ok()
     }
 }
 
-/// A folder that is there for as long as this is.
+/// A folder that exists until this is dropped.
 #[derive(Debug)]
 pub struct Scratch {
     folder: PathBuf,
@@ -48,16 +49,16 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes one in `parent`, for what `kind` says.
+    /// Makes a folder in `parent`; `kind` is a part of its name.
     ///
     /// # Errors
-    /// Where nothing can be made there.
+    /// If the folder cannot be made.
     pub fn new(parent: &Path, kind: &str) -> io::Result<Self> {
         for _ in 0..TRIES {
             let folder =
                 tempfile::Builder::new().prefix(&prefix(kind)).tempdir_in(parent).map_err(without_path)?;
             let new = There { folder: folder.path().to_owned(), lock: None, half_done: false };
-            // Nothing is allocated while this is locked: the end of a process without memory locks it too.
+            // No allocation while this is locked: an ending for lack of memory locks it too.
             room_for_one();
             there().push(new);
             let lock = match File::create_new(folder.path().join(LOCK)) {
@@ -72,7 +73,7 @@ impl Scratch {
                 }
             };
             if matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
-                // Whoever holds it is about to remove the folder.
+                // Another process holds the lock and is about to remove the folder.
                 forget(folder.path());
                 continue;
             }
@@ -83,28 +84,28 @@ impl Scratch {
             let scratch = Self { files: folder.join(FILES), folder, kept: false };
             return fs::create_dir(&scratch.files).map(|()| scratch);
         }
-        Err(io::Error::new(ErrorKind::AlreadyExists, "others remove what is made"))
+        Err(io::Error::new(ErrorKind::AlreadyExists, "other processes remove the new folder"))
     }
 
-    /// The empty folder inside that is to be filled.
+    /// The empty folder inside, to be filled.
     pub fn path(&self) -> &Path {
         &self.files
     }
 
-    /// The folder with the lock, which whoever finds it later may look into before it is removed.
+    /// The folder with the lock. [`remove_left`] passes it to `look`.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Lets it stay when the process ends, and says where it is.
+    /// Keeps the folder after the end of the process, and returns its path.
     pub fn keep(mut self) -> PathBuf {
         self.kept = true;
         forget(&self.folder);
         self.folder.clone()
     }
 
-    /// Runs `work`, which moves things between this folder and another place, in steps before each of which it looks
-    /// whether the process is to stop. Where a signal ends it in the middle, another process takes it back.
+    /// Runs `work`, which moves files between this folder and another place. Before each step it must check for a stop
+    /// request. If a signal ends the process in the middle, another process reverts the moves.
     pub fn exchange<R>(&self, work: impl FnOnce() -> R) -> R {
         let half_done = |whether| {
             if let Some(there) = there().iter_mut().find(|there| there.folder == self.folder) {
@@ -123,9 +124,9 @@ impl Drop for Scratch {
         if self.kept {
             return;
         }
-        // A signal's ending takes away those that it has seen to.
+        // An ending by a signal takes the folders that it has removed off the list.
         let found = there().iter().find(|there| there.folder == self.folder).map(There::lock);
-        // What cannot be removed now is removed by the next run.
+        // The next run removes what cannot be removed now.
         if let Some(lock) = found {
             drop(remove(&self.folder, lock.as_ref(), false));
         }
@@ -133,17 +134,17 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes the folders of `kind` in `parent` whose process is gone. `look` sees each of them first; where it fails the
+/// Removes the folders of `kind` in `parent` whose process is gone. `look` sees each of them first; if it fails, the
 /// folder stays.
 ///
-/// Only a real folder with a name of this form is removed, of the same owner as `parent`'s new ones, with a lock that
-/// nobody holds. Where the file system has no locks, nothing is.
+/// Removes only real folders with a name of this form, of the current user, with a lock that no process holds. On a
+/// file system without locks, removes nothing.
 pub fn remove_left(parent: &Path, kind: &str, look: impl Fn(&Path) -> io::Result<()>) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     let prefix = prefix(kind);
     for entry in entries.flatten() {
         if entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix)) {
-            // What cannot be removed is in nobody's way.
+            // A folder that cannot be removed does no harm.
             drop(remove_one(&entry.path(), &look));
         }
     }
@@ -156,7 +157,7 @@ fn remove_one(folder: &Path, look: &impl Fn(&Path) -> io::Result<()>) -> io::Res
     }
     let path = folder.join(LOCK);
     match fs::symlink_metadata(&path) {
-        // Killed before it had one. What is not empty stays.
+        // The process was killed before it had a lock. A folder with contents stays.
         Err(error) if error.kind() == ErrorKind::NotFound => return fs::remove_dir(folder),
         Err(error) => return Err(error),
         Ok(about) if !about.is_file() => return Ok(()),
@@ -170,7 +171,7 @@ fn remove_one(folder: &Path, look: &impl Fn(&Path) -> io::Result<()>) -> io::Res
     whole(folder)
 }
 
-/// The system's own error, without the name of a folder that nobody asked for.
+/// Returns the system's own error, without the folder's random name.
 fn without_path(error: io::Error) -> io::Error {
     let inner =
         error.get_ref().and_then(|error| error.source()).and_then(|error| error.downcast_ref::<io::Error>());
@@ -188,7 +189,8 @@ fn is_mine(_: &fs::Metadata) -> bool {
     true
 }
 
-/// Removes all that are there, or has another process do so: this one ends, and who made them will not get to it.
+/// Removes all existing folders, or hands them over to another process: this one ends, and their owners will not drop
+/// them.
 pub(super) fn remove_all() {
     const PATIENCE: Duration = Duration::from_secs(5);
     let started = Instant::now();
@@ -201,7 +203,7 @@ pub(super) fn remove_all() {
             };
             gone.is_err() && folder.exists()
         });
-        // Files may have come into one while this went on, and what is half done may get to its end.
+        // Other threads may have added files meanwhile, and an exchange may have ended.
         if there.is_empty() || started.elapsed() > PATIENCE {
             return;
         }
@@ -218,7 +220,7 @@ fn there() -> MutexGuard<'static, Vec<There>> {
     THERE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes room in the list, in a new one: who waits for memory holds no lock.
+/// Makes room in the list. Allocates a new list first: no lock is held during an allocation.
 fn room_for_one() {
     let (length, room) = {
         let there = there();
@@ -264,7 +266,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let at = |name: &str| parent.path().join(name);
         let alive = Scratch::new(parent.path(), "test").unwrap();
-        // As a killed process leaves it: the file is there and nobody holds its lock.
+        // A killed process leaves this: the file exists and is not locked.
         fs::create_dir_all(at(".llama-trace-test-dead/files/pass_000")).unwrap();
         fs::write(at(".llama-trace-test-dead/lock"), "").unwrap();
         fs::create_dir(at(".llama-trace-test-early")).unwrap();

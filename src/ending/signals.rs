@@ -1,4 +1,4 @@
-//! The signals that ask for something: a thread waits for them.
+//! The thread that handles signals: requests to stop, to suspend or to continue.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -19,19 +19,19 @@ use signal_hook::low_level;
 use super::{ASKED, CONTINUED, CTRL_C, ENDING, INTERRUPTED, SUSPENDED, Taken, name, stop, terminal};
 use llama_trace_core::error::Error;
 
-/// How long work that was asked to stop has for doing so.
+/// The time that work has to stop by itself.
 const GRACE: Duration = Duration::from_millis(300);
-/// How long an ending that is under way may take.
+/// The longest time of an ending.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the last message has for being written: a terminal may be stopped, a pipe full, the machine busy.
+/// The longest time to write the last message: a terminal may be stopped, a pipe full, the machine busy.
 const SAYING: Duration = Duration::from_secs(2);
 
 pub(super) fn watch() -> io::Result<()> {
     share_arenas();
     terminal::remember();
-    // To be caught is enough: the write that was too long returns an error then.
+    // Catching the signal is enough: the write beyond the limit then returns an error.
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
-    // Whoever starts a program with nohup wants it to go on.
+    // Under nohup SIGHUP is ignored, and must stay so.
     let ending =
         ENDING.iter().map(|(signal, _)| *signal).filter(|&signal| signal != SIGHUP || !is_ignored(signal));
     let mut signals = SignalsInfo::<WithRawSiginfo>::new(ending.chain([SIGTSTP, SIGCONT]))?;
@@ -40,7 +40,7 @@ pub(super) fn watch() -> io::Result<()> {
             match info.si_signo {
                 SIGCONT => CONTINUED.store(true, Ordering::SeqCst),
                 SIGTSTP => suspend(),
-                // The event loop takes it for the key that it is.
+                // The event loop handles it as a key.
                 SIGINT if is_key(&info) && terminal::taken() == Some(Taken::Screen) => {
                     CTRL_C.store(true, Ordering::SeqCst);
                 }
@@ -55,8 +55,8 @@ pub(super) fn watch() -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the threads share two of the C library's arenas. It would reserve 64 MiB of address space for each of them, also
-/// for those that only wait, and where address space is limited a file then has no room.
+/// Limits the C library to two arenas for all threads. Otherwise it reserves 64 MiB of address space for each thread,
+/// also for waiting ones. With limited address space, a file then could not be mapped.
 fn share_arenas() {
     // SAFETY: it takes two numbers, and no other thread is running yet.
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -65,17 +65,17 @@ fn share_arenas() {
     }
 }
 
-/// The code of a signal that a process sent. libc has none for Apple, whose <sys/signal.h> this is from.
+/// The code of a signal that a process sent. libc has none for Apple; this is from Apple's <sys/signal.h>.
 #[cfg(target_vendor = "apple")]
 const SI_USER: i32 = 0x10001;
 
-/// Whether the terminal sent it, because a key was pressed.
+/// Whether the terminal sent it for a key.
 fn is_key(info: &libc::siginfo_t) -> bool {
     if cfg!(target_os = "linux") { info.si_code > 0 } else { info.si_code != SI_USER }
 }
 
 fn is_ignored(signal: i32) -> bool {
-    // SAFETY: an action of zeros is one, and with no new action given this only writes the present one there.
+    // SAFETY: a zeroed action is valid. Without a new action, the call only writes the present one there.
     let action = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         (libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0).then_some(action)
@@ -83,9 +83,9 @@ fn is_ignored(signal: i32) -> bool {
     action.is_some_and(|action| action.sa_sigaction == libc::SIG_IGN)
 }
 
-/// Stops the process as SIGTSTP does, with the terminal as the shell expects it.
+/// Stops the process as SIGTSTP does, with the terminal restored for the shell.
 fn suspend() {
-    // Where it cannot be stopped it goes on.
+    // If it cannot be stopped, it goes on.
     let stop = || drop(low_level::emulate_default_handler(SIGTSTP));
     match terminal::taken() {
         Some(Taken::Screen) => SUSPENDED.store(true, Ordering::SeqCst),
@@ -94,11 +94,11 @@ fn suspend() {
     }
 }
 
-/// Asks everything to stop, and ends what does not.
+/// Asks all work to stop, and ends the process if it does not.
 fn end(signal: i32) {
     ASKED.store(signal, Ordering::SeqCst);
     stop::process().ask();
-    // Meanwhile the process ends in order, and this thread with it.
+    // Meanwhile the process usually ends by itself, and this thread with it.
     thread::sleep(GRACE);
     drop(thread::Builder::new().name("last resort".into()).spawn(|| {
         thread::sleep(PATIENCE);
@@ -107,13 +107,13 @@ fn end(signal: i32) {
     super::now(&Error::interrupted(format!("stopped by {}", name(signal).unwrap_or("a signal"))));
 }
 
-/// Gives the terminal back, says `error`, and ends the process.
+/// Restores the terminal, prints `error`, and ends the process.
 pub(super) fn leave(error: &Error) -> ! {
     let message = format!("error: {error}\n");
     terminal::restore_screen();
     terminal::restore_settings();
     let (sender, said) = mpsc::channel();
-    // Another thread may hold the lock of the standard library's error output and never let go of it.
+    // Bypasses the standard library's error output: another thread may hold its lock forever.
     let say = move || {
         let _ = rustix::io::write(rustix::stdio::stderr(), message.as_bytes());
         let _ = sender.send(());
@@ -124,7 +124,7 @@ pub(super) fn leave(error: &Error) -> ! {
     exit(error.exit_code())
 }
 
-/// Ends the process without writing what others have not written yet: it would come after the screen was given back.
+/// Ends the process without flushing other threads' output: it would appear on the restored screen.
 pub(super) fn exit(code: u8) -> ! {
     // SAFETY: it takes a number and does not return.
     unsafe { libc::_exit(code.into()) }

@@ -1,5 +1,5 @@
-//! What this process does to the terminal, and how that is taken back from any thread, or from within a signal's
-//! handler: with bytes that are there already, past every lock.
+//! Changes of the terminal by this process, and their restoration from any thread or a signal handler. Restoration
+//! writes constant bytes and takes no locks.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,50 +8,50 @@ use std::time::{Duration, Instant};
 use rustix::stdio::{stdin, stdout};
 use rustix::termios::{self, OptionalActions, Termios};
 
-/// Gives back what the viewer takes: ends a drawing, colours, pastes that are marked, mouse events and the other
-/// screen, and shows the cursor.
+/// Restores what the viewer changed: ends a synchronised update, colours, bracketed paste, mouse events and the
+/// alternate screen, and shows the cursor.
 pub const SCREEN: &[u8] =
     b"\x1b[?2026l\x1b[0m\x1b[?2004l\x1b[?1006l\x1b[?1015l\x1b[?1003l\x1b[?1002l\x1b[?1000l\x1b[?1049l\x1b[?25h";
-/// Gives back what the line editor takes: pastes that are marked, and the line that was being written.
+/// Restores what the line editor changed: ends bracketed paste, and the current line.
 const EDITOR: &[u8] = b"\x1b[0m\x1b[?2004l\x1b[?25h\r\n";
 
 /// How the terminal is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// As the viewer does.
+    /// By the viewer.
     Screen = 1,
-    /// As the line editor of a chat does.
+    /// By the line editor of a chat.
     Editor = 2,
 }
 
 /// How its screen is taken: 0, or a [`Taken`].
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
-/// Whether somebody is writing to it, or is giving it back.
+/// Whether a thread is writing to it, or giving it back.
 static WRITING: AtomicBool = AtomicBool::new(false);
-/// How long who writes is waited for.
+/// How long to wait for that thread.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// Whether its settings may be others than those from before.
+/// Whether its settings may have been changed.
 static CHANGED: AtomicBool = AtomicBool::new(false);
-/// Its settings from before.
+/// Its original settings.
 static SETTINGS: OnceLock<Termios> = OnceLock::new();
 
-/// Looks at the settings, before anything changes them.
+/// Stores the settings, before anything changes them.
 pub(super) fn remember() {
     if let Ok(settings) = termios::tcgetattr(stdin()) {
-        // Those of the first time are the right ones.
+        // The first ones are the original ones.
         let _ = SETTINGS.set(settings);
     }
 }
 
-/// Says that the terminal is being taken.
+/// Notes that the terminal is being taken.
 pub fn take(how: Taken) {
     remember();
     CHANGED.store(true, Ordering::SeqCst);
     TAKEN.store(how as usize, Ordering::SeqCst);
 }
 
-/// Gives the terminal back by `leave`, where it is taken until now. A thread that ends the process meanwhile waits for
-/// that: what it says would go with the screen that is left, and the settings would stay.
+/// Gives the terminal back by `leave`, if it is still taken. A thread that ends the process meanwhile waits for that.
+/// Otherwise its message would disappear with the alternate screen, and the settings would stay.
 pub fn give_back(leave: impl FnOnce()) {
     WRITING.store(true, Ordering::SeqCst);
     if TAKEN.swap(0, Ordering::SeqCst) != 0 {
@@ -65,10 +65,11 @@ pub(super) fn taken() -> Option<Taken> {
     [Taken::Screen, Taken::Editor].into_iter().find(|how| *how as usize == TAKEN.load(Ordering::SeqCst))
 }
 
-/// Writes to the screen while it is taken; none where it was given back meanwhile, by a thread that ends the process: what
-/// came after that would stand in the shell's screen.
+/// Writes to the screen while it is taken. `None` if a thread that ends the process gave it back meanwhile: later
+/// output would appear on the shell's screen.
 pub fn on_screen<T>(write: impl FnOnce() -> T) -> Option<T> {
-    // Said before it is looked at, so that who gives the screen back sees this writer or is seen by it.
+    // Set before the check: either this writer sees that the screen was given back, or the other thread sees this
+    // writer.
     WRITING.store(true, Ordering::SeqCst);
     let taken = TAKEN.load(Ordering::SeqCst) != 0;
     let written = taken.then(write);
@@ -76,10 +77,10 @@ pub fn on_screen<T>(write: impl FnOnce() -> T) -> Option<T> {
     written
 }
 
-/// Gives the screen back, once who writes to it or gives it back has done so; safe in a signal's handler.
+/// Gives the screen back, after waiting for a thread that writes to it or gives it back. Safe in a signal handler.
 pub(super) fn restore_screen() {
     let taken = TAKEN.swap(0, Ordering::SeqCst);
-    // A terminal that takes nothing is not waited for, nor this very thread where the signal came while it wrote.
+    // The wait is limited: the terminal may accept nothing, or the signal interrupted this very thread's write.
     let began = Instant::now();
     while WRITING.load(Ordering::SeqCst) && began.elapsed() < PATIENCE {
         std::thread::yield_now();
@@ -91,12 +92,12 @@ pub(super) fn restore_screen() {
     }
 }
 
-/// Gives the settings back; safe in a signal's handler.
+/// Restores the settings. Safe in a signal handler.
 pub(super) fn restore_settings() {
     if CHANGED.swap(false, Ordering::SeqCst)
         && let Some(settings) = SETTINGS.get()
     {
-        // Where the terminal is gone too there is nothing to set.
+        // If the terminal is gone too, there is nothing to set.
         let _ = termios::tcsetattr(stdin(), OptionalActions::Now, settings);
     }
 }
@@ -110,7 +111,7 @@ pub(super) fn without_editor(stopped: impl FnOnce()) {
 }
 
 fn write(bytes: &[u8]) {
-    // Whom this does not reach has nothing to be given back.
+    // A failed write has no terminal to restore.
     let _ = rustix::io::write(stdout(), bytes);
 }
 
@@ -130,7 +131,7 @@ mod tests {
             scope.spawn(|| {
                 give_back(|| {
                     sender.send(()).unwrap();
-                    // The other thread has its turn meanwhile.
+                    // Meanwhile the other thread runs.
                     thread::sleep(PATIENCE / 10);
                     left.store(true, Ordering::SeqCst);
                 });
@@ -140,6 +141,6 @@ mod tests {
             assert!(left.load(Ordering::SeqCst));
         });
         assert_eq!(taken(), None);
-        give_back(|| panic!("nobody has it any more"));
+        give_back(|| panic!("it was given back already"));
     }
 }

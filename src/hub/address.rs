@@ -1,10 +1,10 @@
-//! Addresses: whose they are, where a redirect leads, and names as parts of them.
+//! Web addresses: their server, the target of a redirect, and percent-encoding.
 
 use std::fmt::Write;
 
 use ureq::http::Uri;
 
-/// Scheme, host and port: whoever has all three in common is one server, and one only.
+/// Scheme, host and port. Two addresses have the same server if all three are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     pub(super) secure: bool,
@@ -12,7 +12,7 @@ pub(super) struct Origin {
     port: u16,
 }
 
-/// The server of an address; none where it is no address of the web.
+/// Returns the server of an address; `None` if it is not a web address.
 pub(super) fn origin(url: &str) -> Option<Origin> {
     let uri: Uri = url.parse().ok()?;
     let secure = match uri.scheme_str()? {
@@ -24,7 +24,7 @@ pub(super) fn origin(url: &str) -> Option<Origin> {
     Some(Origin { secure, host, port: uri.port_u16().unwrap_or(if secure { 443 } else { 80 }) })
 }
 
-/// Where the `location` of a redirect from `url` leads. A secure address does not lead to one that is not.
+/// Returns the target of a redirect from `url` to `location`. `None` for a redirect from https to http.
 pub(super) fn follow(url: &str, location: &str) -> Option<String> {
     let from = origin(url)?;
     let scheme = if from.secure { "https" } else { "http" };
@@ -39,12 +39,12 @@ pub(super) fn follow(url: &str, location: &str) -> Option<String> {
     (origin(&next)?.secure || !from.secure).then_some(next)
 }
 
-/// `text` as a part of an address, with `/` left as it is.
+/// Percent-encodes `text` as a part of an address; keeps `/`.
 pub(super) fn path(text: &str) -> String {
     text.split('/').map(part).collect::<Vec<_>>().join("/")
 }
 
-/// `text` as one part of an address, between two `/`.
+/// Percent-encodes `text` as one part of an address, between two `/`.
 pub(super) fn part(text: &str) -> String {
     text.bytes().fold(String::new(), |mut part, byte| {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {

@@ -1,14 +1,14 @@
-//! The folder that is shared with Python's huggingface_hub, in its layout:
+//! The cache folder, shared with Python's huggingface_hub and in its layout:
 //!
 //! ```text
 //! models--org--name/refs/main                      the commit that the branch was at
 //! models--org--name/snapshots/COMMIT/config.json   a link to a blob
-//! models--org--name/blobs/ETAG                     a file's bytes; ETAG.incomplete while they come
+//! models--org--name/blobs/ETAG                     a file's bytes; ETAG.incomplete during the download
 //! models--org--name/.no_exist/COMMIT/FILE          the commit is known not to have this file
-//! .locks/models--org--name/ETAG.lock               held by whoever fetches that blob
+//! .locks/models--org--name/ETAG.lock               locked during the download of that blob
 //! ```
 //!
-//! A blob that is there is never written again, nor deleted.
+//! A complete blob is never overwritten or deleted.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
@@ -19,7 +19,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 use llama_trace_formats::files::{itself, read_text};
 
-/// The largest file that is read for a commit, which has 40 bytes.
+/// The most bytes of a file with a commit's id, which has 40.
 const MAX_REF: u64 = 1 << 10;
 
 /// The part of the cache that belongs to one repository.
@@ -46,12 +46,12 @@ impl Cache {
         self.folder.join("blobs").join(etag)
     }
 
-    /// Where the bytes of a blob are collected.
+    /// The path of an incomplete blob.
     pub(super) fn partial(&self, etag: &str) -> PathBuf {
         self.folder.join("blobs").join(format!("{etag}.incomplete"))
     }
 
-    /// The commit that a revision stood for when it was last asked for.
+    /// Returns the commit of a revision as last reported by the hub.
     pub(super) fn commit(&self, name: &Name) -> Option<String> {
         if name.is_pinned() {
             return Some(name.revision.clone());
@@ -60,8 +60,7 @@ impl Cache {
         Some(commit.trim().to_owned()).filter(|commit| is_commit(commit))
     }
 
-    /// Keeps what a revision stands for. A cache that is only read serves all the same, so failing is no
-    /// error.
+    /// Stores the commit of a revision. A read-only cache works too, so a failure is ignored.
     pub(super) fn set_commit(&self, name: &Name, commit: &str) {
         if name.is_pinned() || self.commit(name).as_deref() == Some(commit) {
             return;
@@ -70,10 +69,10 @@ impl Cache {
         let write = || {
             let folder = path.parent()?;
             fs::create_dir_all(folder).ok()?;
-            // Not a file of the tempfile crate, which is its owner's alone: a cache may be shared.
+            // The tempfile crate makes files that only their owner can read, but a cache may be shared.
             let mut new = path.as_os_str().to_owned();
             new.push(format!(".{}.tmp", std::process::id()));
-            // Whatever has its name is not written to.
+            // Never writes to an existing file of this name.
             let _ = fs::remove_file(&new);
             File::create_new(&new).and_then(|mut file| file.write_all(commit.as_bytes())).ok()?;
             fs::rename(&new, &path).ok()
@@ -86,14 +85,14 @@ impl Cache {
         self.folder.join(".no_exist").join(commit).join(file).exists()
     }
 
-    /// Keeps that the commit does not have a file, so that it need not be asked for again.
+    /// Stores that the commit does not have a file, so it need not be requested again.
     pub(super) fn set_lacks(&self, commit: &str, file: &str) {
         let folder = self.folder.join(".no_exist").join(commit);
         let _ = fs::create_dir_all(&folder).and_then(|()| File::create_new(folder.join(file)));
     }
 
-    /// Waits until nobody else fetches a blob, and keeps others from it until the file is dropped. Where the
-    /// file system has no locks there is none: what is written then is checked like anything else.
+    /// Waits for the exclusive lock of a blob, and holds it until the file is dropped. Returns `None` on a file system
+    /// without locks: downloads are checked in any case.
     pub(super) fn lock(&self, etag: &str, wait: impl FnOnce()) -> Result<Option<File>> {
         let path = self.locks.join(format!("{etag}.lock"));
         let file = fs::create_dir_all(&self.locks)
@@ -116,10 +115,10 @@ impl Cache {
         }
     }
 
-    /// Makes the blob a file of the commit; `fresh` is set where no other commit can have it yet.
+    /// Links the blob as a file of the commit. `fresh` is set if no other commit can have it yet.
     pub(super) fn link(&self, commit: &str, file: &str, etag: &str, fresh: bool) -> Result<()> {
         let pointer = self.snapshot(commit).join(file);
-        // One folder up for each that the file lies in, and two for snapshots/COMMIT.
+        // One folder up for each folder of the file's path, and two for snapshots/COMMIT.
         let up = "../".repeat(2 + file.matches('/').count());
         let target = format!("{up}blobs/{etag}");
         let make = || -> io::Result<()> {
@@ -127,13 +126,13 @@ impl Cache {
                 fs::create_dir_all(folder)?;
             }
             if fs::symlink_metadata(&pointer).is_ok() {
-                // A link that leads nowhere: to a blob that was cleared away.
+                // A dangling link: its blob was deleted.
                 fs::remove_file(&pointer)?;
             }
             match symlink(Path::new(&target), &pointer) {
-                // Somebody else was faster.
+                // Another process was faster.
                 Err(_) if pointer.exists() => Ok(()),
-                // As huggingface_hub does where there are no links: the file itself lies in the snapshot.
+                // Without symbolic links, the file itself is in the snapshot, as in huggingface_hub.
                 Err(_) if fresh => fs::rename(self.blob(etag), &pointer),
                 Err(_) => fs::copy(self.blob(etag), &pointer).map(drop),
                 Ok(()) => Ok(()),
@@ -156,11 +155,11 @@ fn symlink(target: &Path, link: &Path) -> io::Result<()> {
     std::os::windows::fs::symlink_file(target.to_string_lossy().replace('/', "\\"), link)
 }
 
-/// The error for a file of the cache that cannot be written.
+/// Returns the error for a file of the cache that cannot be written.
 pub(super) fn cannot_write(path: &Path, error: &io::Error) -> Error {
-    Error::output("the model cannot be kept in the cache")
+    Error::output("the model cannot be written to the cache")
         .in_file(path)
-        .expected("room, and the right to write there")
+        .expected("free space and write permission")
         .found(error)
-        .next("make room, or set HF_HOME to another folder; what was fetched is kept")
+        .next("free some space, or set HF_HOME to another folder; downloaded files are kept")
 }

@@ -1,4 +1,4 @@
-//! Asking the hub: one request at a time, with redirects, the token, and patience in measure.
+//! Requests to the hub, one at a time, with redirects, the token, and limited retries.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -20,36 +20,36 @@ use super::trust;
 use super::verify::Digest;
 use llama_trace_core::stop;
 
-/// The largest list of files that is read. 100,000 files would fit.
+/// The most bytes of a list of files. 100,000 files would fit.
 const MAX_LISTING: u64 = 16 << 20;
 const MAX_REDIRECTS: usize = 8;
-/// Times that a request is made anew where the server says that it is busy or failing.
+/// Retries of a request if the server is busy or fails.
 const RETRIES: u32 = 2;
-/// The longest pause that a server may ask for; beyond it the user is told instead.
+/// The longest pause that a server may request. For a longer one, the user gets an error.
 const MAX_PAUSE: u64 = 30;
 const CONNECT: Duration = Duration::from_secs(15);
 
-/// Why the hub did not give what was asked for.
+/// Why a request failed.
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
-    /// It could not be reached, or broke off.
+    /// No connection, or it broke.
     Unreachable(String),
-    /// It could not show who it is.
+    /// The server's certificate is not trusted.
     Untrusted(String),
-    /// It said no.
+    /// The hub refused the request.
     Refused {
         status: u16,
-        /// The hub's own word for it, such as `GatedRepo`.
+        /// The hub's error code, such as `GatedRepo`.
         code: String,
         message: String,
     },
-    /// It answered, but not as a hub does.
+    /// The answer is not that of a hub.
     Strange(String),
 }
 
 pub(super) type Answer<T> = Result<T, Failure>;
 
-/// What the hub says of a repository at a revision.
+/// The hub's description of a repository at a revision.
 #[derive(Debug, Deserialize)]
 struct Info {
     sha: String,
@@ -62,14 +62,14 @@ struct Sibling {
     rfilename: String,
 }
 
-/// The commit that a revision stands for, and its files.
+/// The commit of a revision, and its files.
 #[derive(Debug)]
 pub(super) struct Listing {
     pub(super) commit: String,
     pub(super) files: Vec<String>,
 }
 
-/// What the hub says of one file.
+/// The hub's description of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Meta {
     /// The name of its blob in the cache.
@@ -78,10 +78,10 @@ pub(super) struct Meta {
     pub(super) digest: Option<Digest>,
 }
 
-/// The hub, as it is asked for one repository.
+/// A client for one repository of the hub.
 pub(super) struct Client<'s> {
     agent: Agent,
-    /// What could not be read of the authorities that this machine trusts.
+    /// The first error in reading this machine's trusted certificates.
     unread: Option<String>,
     settings: &'s Settings,
     name: &'s Name,
@@ -96,7 +96,7 @@ enum Method {
 impl<'s> Client<'s> {
     pub(super) fn new(settings: &'s Settings, name: &'s Name) -> Self {
         let (roots, unread) = trust::roots();
-        // Redirects are followed here, so that the token goes to nobody but the hub.
+        // The client follows redirects itself: the token must only go to the hub.
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -112,12 +112,12 @@ impl<'s> Client<'s> {
         Self { agent, unread, settings, name }
     }
 
-    /// Who is asked, and for what.
+    /// Returns the settings and the name of the repository.
     pub(super) fn asked(&self) -> (&'s Settings, &'s Name) {
         (self.settings, self.name)
     }
 
-    /// The commit of the revision, and what files it has. A name that would lead out of a folder is none.
+    /// Requests the commit of the revision, and its files. Ignores names that would lead out of a folder.
     pub(super) fn listing(&self) -> Answer<Listing> {
         let Self { settings: Settings { endpoint, .. }, name: Name { repo, revision, .. }, .. } = self;
         let url = format!("{endpoint}/api/models/{repo}/revision/{}", address::part(revision));
@@ -142,7 +142,7 @@ impl<'s> Client<'s> {
         Ok(Listing { commit: info.sha, files: files.collect() })
     }
 
-    /// What a server sends, which must not be too little for too long.
+    /// Wraps a body, and fails if the server sends too little for too long.
     fn paced(&self, body: Body) -> Paced<BodyReader<'static>> {
         Paced::new(body.into_reader(), self.settings.patience)
     }
@@ -152,7 +152,8 @@ impl<'s> Client<'s> {
         format!("{endpoint}/{repo}/resolve/{commit}/{}", address::path(file))
     }
 
-    /// Size and checksum of a file. Of a large one the hub tells both where it redirects to whoever stores it.
+    /// Requests the size and the checksum of a file. For a large file, the hub returns both with its redirect to the
+    /// storage.
     pub(super) fn meta(&self, commit: &str, file: &str) -> Answer<Meta> {
         let response = self.send(Method::Head, &self.address_of(commit, file), None)?;
         let headers = response.headers();
@@ -175,8 +176,8 @@ impl<'s> Client<'s> {
         Ok(Meta { etag: etag.into(), size, digest: Digest::of_etag(etag, size) })
     }
 
-    /// The bytes of a file from byte `start` on, and where they do start: a server may not know how to begin
-    /// anywhere but at 0.
+    /// Requests the bytes of a file from byte `start` on. Returns them with their first position, which is 0 if the
+    /// server does not support ranges.
     pub(super) fn bytes(
         &self,
         commit: &str,
@@ -189,7 +190,7 @@ impl<'s> Client<'s> {
         Ok((from, self.paced(response.into_body())))
     }
 
-    /// The bytes of a file at `range`, of which it has all; asked for again where the connection breaks.
+    /// Requests the bytes of a file at `range`, which must be inside the file. Retries if the connection breaks.
     pub(super) fn part(&self, commit: &str, file: &str, range: &Range<u64>) -> Answer<Vec<u8>> {
         let mut tried = 0;
         loop {
@@ -219,7 +220,7 @@ impl<'s> Client<'s> {
         }
     }
 
-    /// The last response after all redirects; of a HEAD request the first that tells what it was made for.
+    /// Returns the last response after all redirects. For a HEAD request, returns the first one with the file's ETag.
     fn send(&self, method: Method, url: &str, range: Option<&str>) -> Answer<Response<Body>> {
         let mut url = url.to_owned();
         for _ in 0..=MAX_REDIRECTS {
@@ -239,7 +240,7 @@ impl<'s> Client<'s> {
         Err(Failure::Strange(format!("more than {MAX_REDIRECTS} redirects")))
     }
 
-    /// One request, made again after a pause where the server is busy or failing.
+    /// Sends one request; retries after a pause if the server is busy or fails.
     fn patiently(&self, method: Method, url: &str, range: Option<&str>) -> Answer<Response<Body>> {
         let mut tried = 0;
         loop {
@@ -259,7 +260,7 @@ impl<'s> Client<'s> {
             Method::Head => self.agent.head(url),
             Method::Get => self.agent.get(url),
         }
-        // Sizes and ranges are those of the file itself, not of a compressed one.
+        // Sizes and ranges must be those of the file itself, not of a compressed one.
         .header(header::ACCEPT_ENCODING, "identity");
         if let Some(range) = range {
             request = request.header(header::RANGE, range);
@@ -277,8 +278,8 @@ impl<'s> Client<'s> {
     }
 }
 
-/// Where the bytes of an answer begin, of which those from `start` on were asked for: there, or at 0 where the
-/// server knows no parts.
+/// Returns the first position of an answer's bytes, after a request from `start` on: `start`, or 0 if the server does
+/// not support ranges.
 fn begin(response: &Response<Body>, file: &str, start: u64) -> Answer<u64> {
     let from = match response.status() {
         StatusCode::PARTIAL_CONTENT => {
@@ -301,14 +302,14 @@ fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// Waits before trying again. Where the process was asked to stop meanwhile, [`refusal::report`] says so.
+/// Waits before a retry. A stop request makes this fail; [`refusal::report`] then reports the interruption.
 ///
 /// [`refusal::report`]: super::refusal::report
 fn sleep(time: Duration) -> Answer<()> {
     stop::sleep(time).map_err(|_| Failure::Unreachable("interrupted".into()))
 }
 
-/// How long to wait before trying again for the `tried`th time, from 0.
+/// Returns the pause before retry number `tried`, counted from 0.
 pub(super) fn pause(tried: u32) -> Duration {
     Duration::from_millis(250 << tried.min(5))
 }

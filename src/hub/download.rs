@@ -1,5 +1,5 @@
-//! One file from the hub to its blob in the cache: what is there already is kept, a broken connection is
-//! taken up where it broke, and nothing that was not checked becomes a blob.
+//! Download of one file to its blob in the cache. Resumes an earlier download and a broken connection. Every blob is
+//! checked before it gets its name.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -15,11 +15,11 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 use llama_trace_formats::files::itself;
 
-/// Times in a row that a connection may break, or the server know no such part, without the file having come further.
+/// The most attempts in a row without progress: after a broken connection, or a range that the server does not have.
 const ATTEMPTS: u32 = 4;
 const CHUNK: usize = 1 << 17;
 
-/// A file on its way.
+/// A download of one file.
 pub(super) struct Download<'c, 's> {
     pub(super) client: &'c Client<'s>,
     pub(super) cache: &'c Cache,
@@ -28,7 +28,7 @@ pub(super) struct Download<'c, 's> {
     pub(super) meta: &'c Meta,
 }
 
-/// The bytes that are there, and their checksum so far.
+/// The bytes so far, and their checksum.
 struct Partial {
     file: File,
     at: u64,
@@ -36,12 +36,12 @@ struct Partial {
 }
 
 impl Download<'_, '_> {
-    /// Fetches the blob. Whoever calls holds its lock; where there are no locks, two that fetch one blob
-    /// write the same bytes at the same places.
+    /// Downloads the blob. The caller holds its lock. Without locks, two downloads of one blob write the same bytes at
+    /// the same places.
     ///
     /// # Errors
-    /// [`Error::Model`] where the hub does not give the file whole, [`Error::Output`] where it cannot be
-    /// written, [`Error::Interrupted`] where the process was asked to stop. What came stays, to be gone on with.
+    /// [`Error::Model`] if the hub does not return the whole file, [`Error::Output`] if it cannot be written,
+    /// [`Error::Interrupted`] after a stop request. The bytes so far are kept, and the next download resumes there.
     pub(super) fn run(&self, watch: &mut dyn Watch) -> Result<()> {
         let path = self.cache.partial(&self.meta.etag);
         let failed = |error: std::io::Error| cannot_write(&path, &error);
@@ -49,15 +49,15 @@ impl Download<'_, '_> {
             fs::create_dir_all(folder).map_err(failed)?;
         }
         let mut partial = self.take_up(&path)?;
-        // What an earlier run left may be damaged; what this one fetched from the start is the hub's.
+        // The bytes of an earlier run may be damaged. Bytes of a download from the start are the hub's.
         let mut inherited = partial.at > 0;
-        // How far the file has come in any attempt: one that begins anew, or brings next to nothing, is none the less
-        // one of few.
+        // The most bytes of any attempt. An attempt that starts anew, or adds next to nothing, still counts as one
+        // without progress.
         let (mut attempts, mut furthest) = (0, partial.at);
         loop {
             watch.at(partial.at);
             if let Err(failure) = self.receive(&mut partial, &path, watch)? {
-                // The server has no such part.
+                // The server does not have this range.
                 let no_part = matches!(failure, Failure::Refused { status: 416, .. }) && partial.at > 0;
                 if !no_part && !matches!(failure, Failure::Unreachable(_)) {
                     return Err(refusal::report(&failure, self.client));
@@ -80,11 +80,14 @@ impl Download<'_, '_> {
             let Some((expected, found)) = wrong else { break };
             fs::remove_file(&path).map_err(failed)?;
             if !inherited {
-                return Err(Error::model(format!("what came for `{}` is not that file", self.file))
-                    .at(refusal::place(self.client))
-                    .expected(expected)
-                    .found(found)
-                    .next("try again; should it come again, ask the repository's owners"));
+                return Err(Error::model(format!(
+                    "the bytes received for `{}` have a wrong checksum",
+                    self.file
+                ))
+                .at(refusal::place(self.client))
+                .expected(expected)
+                .found(found)
+                .next("try again; if it fails again, tell the repository's owners"));
             }
             partial = self.start(&path)?;
             inherited = false;
@@ -97,7 +100,7 @@ impl Download<'_, '_> {
         }
     }
 
-    /// What an earlier run left, where that can be gone on with.
+    /// Resumes the file of an earlier run, if possible.
     fn take_up(&self, path: &Path) -> Result<Partial> {
         let failed = |error: std::io::Error| cannot_write(path, &error);
         let Ok(mut file) = itself(File::options().read(true).write(true)).open(path) else {
@@ -126,8 +129,7 @@ impl Download<'_, '_> {
         Ok(Partial { file, at, context })
     }
 
-    /// An empty file in the place of what is there: never the same one cut, which somebody else may be
-    /// about to make a blob.
+    /// Replaces the file by an empty one. Never truncates it: another process may be about to rename it to the blob.
     fn start(&self, path: &Path) -> Result<Partial> {
         let failed = |error: std::io::Error| cannot_write(path, &error);
         match fs::remove_file(path) {
@@ -138,8 +140,7 @@ impl Download<'_, '_> {
         Ok(Partial { file, at: 0, context: self.meta.digest.as_ref().map(super::verify::Digest::begin) })
     }
 
-    /// Asks for what is missing and writes what comes. The outer result is this machine's, the inner one
-    /// the hub's.
+    /// Requests the missing bytes and writes them. The outer result is this machine's, the inner one the hub's.
     fn receive(
         &self,
         partial: &mut Partial,
@@ -184,7 +185,7 @@ impl Download<'_, '_> {
     }
 
     fn broken(&self, failure: &Failure, at: u64) -> Error {
-        Error::model(format!("`{}` did not come whole", self.file))
+        Error::model(format!("`{}` was not received completely", self.file))
             .at(refusal::place(self.client))
             .expected(format!("{} bytes", self.meta.size))
             .found(format!("{at} bytes, then: {}", refusal::told(failure)))
@@ -192,8 +193,8 @@ impl Download<'_, '_> {
     }
 }
 
-/// Whether what is in the place of a partial file can be gone on with: a regular file by this name alone. What a
-/// link leads to, or has another name too, is somebody's.
+/// Whether a partial file can be resumed: it must be a regular file without other names. A link's target, or a file
+/// with another name too, may belong to another user.
 fn is_ours(metadata: &fs::Metadata) -> bool {
     #[cfg(unix)]
     if std::os::unix::fs::MetadataExt::nlink(metadata) > 1 {

@@ -1,4 +1,4 @@
-//! Which files of a repository are needed, and whether a folder has them.
+//! The files of a repository that are needed, and whether a folder has them.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -9,42 +9,42 @@ use llama_trace_formats::checkpoint::huggingface;
 use llama_trace_formats::checkpoint::limits::MAX_FILES;
 use llama_trace_formats::files::printable;
 
-/// What somebody needs of a model.
+/// The parts of a model that are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// All that it takes to run it.
+    /// Everything that a run needs.
     Model,
-    /// What its headers tell, without fetching its values, where it is not in the cache.
+    /// Only the headers; values are not downloaded unless they are in the cache.
     Headers,
-    /// Its tokenizer alone.
+    /// Only the tokenizer.
     Tokenizer,
 }
 
 pub(super) const CONFIG: &str = "config.json";
 const TOKENIZERS: [&str; 2] = ["tokenizer.json", "tokenizer.model"];
 
-/// What is read beside the weights, where it is there.
+/// Optional files beside the weights.
 const BESIDE: [&str; 2] = ["generation_config.json", "chat_template.jinja"];
-/// What is read beside a tokenizer, where it is there.
+/// Optional files beside a tokenizer.
 pub(super) const BESIDE_TOKENIZER: [&str; 3] =
     ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"];
 
-/// What the weights of a repository are.
+/// The weights of a repository.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Weights {
-    /// A file in a directory of Hugging Face's layout: of all weights, or an index of several.
+    /// A file in Hugging Face's layout: all weights, or an index of several files.
     HuggingFace(&'static str),
     /// The files of Meta's own layout.
     Meta(Vec<String>),
-    /// The file that was named, and the others that it was split into.
+    /// The named file, and the other parts if it was split.
     Gguf(Vec<String>),
 }
 
-/// The files to fetch before the weights, of those in `listed`: what is small, and tells whether the weights
-/// are of any use.
+/// Returns the files of `listed` to download before the weights. They are small, and show whether the weights can be
+/// used.
 pub(super) fn small<'l>(listed: &'l [String], name: &Name, need: Need) -> Vec<&'l str> {
     if name.file.is_some() {
-        // A GGUF file holds all that it takes.
+        // A GGUF file is complete.
         return Vec::new();
     }
     let has = |name: &str| listed.iter().find(|listed| *listed == name).map(String::as_str);
@@ -60,15 +60,15 @@ pub(super) fn small<'l>(listed: &'l [String], name: &Name, need: Need) -> Vec<&'
     }
 }
 
-/// What of the small files may be missing, so that its absence is worth knowing.
+/// Returns the small files that a repository need not have. The cache notes which of them are absent.
 pub(super) fn optional() -> impl Iterator<Item = &'static str> {
     BESIDE.into_iter().chain(BESIDE_TOKENIZER).chain(TOKENIZERS)
 }
 
-/// The weights among the files in `listed`.
+/// Returns the weights among the files in `listed`.
 ///
 /// # Errors
-/// [`Error::Model`] where there are none that are read here, naming what there is.
+/// [`Error::Model`] if there are none in a supported format; it names the files that are there.
 pub(super) fn weights(listed: &[String], name: &Name) -> Result<Weights> {
     let all: HashSet<&str> = listed.iter().map(String::as_str).collect();
     let has = |name: &str| all.contains(name);
@@ -89,8 +89,7 @@ pub(super) fn weights(listed: &[String], name: &Name) -> Result<Weights> {
     Err(nothing(listed, name))
 }
 
-/// The file that has what was wanted in the folder of a commit, where all that it takes is there; else the
-/// name of something that is missing.
+/// Checks that the folder of a commit has every needed file; otherwise returns the name of one that is missing.
 pub(super) fn find(folder: &Path, name: &Name, need: Need) -> std::result::Result<(), String> {
     let has = |name: &str| folder.join(name).exists();
     let all = |names: &[String]| match names.iter().find(|name| !has(name)) {
@@ -116,12 +115,12 @@ pub(super) fn find(folder: &Path, name: &Name, need: Need) -> std::result::Resul
     }
 }
 
-/// The tokenizer's file in the folder of a commit.
+/// Returns the tokenizer's file in the folder of a commit.
 pub(super) fn tokenizer(folder: &Path) -> Option<std::path::PathBuf> {
     TOKENIZERS.iter().map(|name| folder.join(name)).find(|path| path.exists())
 }
 
-/// The files that a GGUF file was split into, by its name; itself where it was not.
+/// Returns all parts of a split GGUF file, by its name; only the file itself if it was not split.
 fn parts(file: &str) -> Vec<String> {
     let split = || {
         let stem = file.strip_suffix(".gguf")?;
@@ -147,7 +146,7 @@ fn is_meta_shard(file: &str) -> bool {
 /// The most names that a message lists.
 const SHOWN: usize = 12;
 
-/// Those of the files in `listed` that `which` picks, as a message lists them.
+/// Returns the files in `listed` that `which` selects, as a message lists them.
 fn listing(listed: &[String], which: impl Fn(&str) -> bool) -> String {
     let names: Vec<String> = listed.iter().filter(|name| which(name)).map(|name| printable(name)).collect();
     let more = names.len().saturating_sub(SHOWN);
@@ -168,7 +167,7 @@ fn not_there(listed: &[String], name: &Name, file: &str) -> Error {
         .next("correct the name after the `:`")
 }
 
-/// The error for a repository without a model that is read here.
+/// Returns the error for a repository without a supported model.
 fn nothing(listed: &[String], name: &Name) -> Error {
     const TELLING: [&str; 8] = ["json", "safetensors", "gguf", "pth", "bin", "pt", "model", "ckpt"];
     let wrong = Error::model("the repository has no model in Hugging Face's layout")

@@ -1,15 +1,15 @@
-//! Models of the Hugging Face hub: `org/name[@revision]`, fetched into the cache that Python's
-//! huggingface_hub keeps, and opened from there.
+//! Models of the Hugging Face hub: `org/name[@revision]`, downloaded into the cache of Python's huggingface_hub, and
+//! opened from there.
 //!
 //! ```text
 //!  name ─▶ listing of the commit ─▶ config.json and the like ─▶ weights ─▶ a folder that `open` reads
-//!              │ not to be had                │ in the cache
+//!              │ unavailable                  │ in the cache
 //!              └──────▶ the cache ◀───────────┘
 //! ```
 //!
-//! The crate `hf-hub` was looked at first. Its version 1 brings an asynchronous runtime and does not go on
-//! with a download that broke off; earlier ones do not check what came. Both matter with files of
-//! gigabytes, so this is a client of its own, on [`ureq`].
+//! Why not the crate `hf-hub`: its version 1 needs an asynchronous runtime and does not resume a broken download.
+//! Earlier versions do not check the downloaded bytes. Both matter for files of gigabytes, so this is a separate client
+//! on [`ureq`].
 
 mod address;
 mod cache;
@@ -42,50 +42,49 @@ use llama_trace_formats::checkpoint::{hf_config, huggingface};
 use llama_trace_formats::files::printable;
 use llama_trace_formats::files::read_text;
 
-/// The largest config.json that is looked into before its weights are fetched.
+/// The most bytes of a config.json that is checked before its weights are downloaded.
 const MAX_CONFIG: u64 = 1 << 20;
 
-/// Whoever shows how far a download is.
+/// Receives the progress of downloads.
 pub trait Watch {
-    /// The file `name` of `size` bytes begins.
+    /// The download of the file `name` of `size` bytes begins.
     fn begin(&mut self, name: &str, size: u64);
-    /// So many bytes of it are there.
+    /// `bytes` bytes of it are there.
     fn at(&mut self, bytes: u64);
-    /// The file is there.
+    /// The download has ended.
     fn end(&mut self);
-    /// Something to tell.
+    /// A message for the user.
     fn say(&mut self, line: &str);
 }
 
-/// A model of the hub, as it lies in the cache.
+/// A model of the hub in the cache.
 #[derive(Debug)]
 pub struct Found {
     /// `org/name`.
     pub name: String,
-    /// The commit that it is of.
+    /// The commit of its files.
     pub commit: String,
-    /// What to open: a folder, or the file that was wanted.
+    /// The path to open: a folder, or the requested file.
     pub path: PathBuf,
-    /// Files that were fetched, and their bytes.
+    /// The number of downloaded files, and their bytes.
     pub fetched: (usize, u64),
-    /// What `path` leads to, where the weights were not fetched.
+    /// The sparse copy that `path` is in, if the weights were not downloaded.
     pub sparse: Option<SparseCopy>,
-    /// Why the hub was not asked, or in vain, where the cache alone was used.
+    /// Why only the cache was used: the hub was not asked, or the request failed.
     pub instead: Option<String>,
 }
 
-/// Fetches what `need` says of the model `name`, where it is not in the cache yet.
+/// Downloads the files of the model `name` that `need` requires and the cache does not have.
 ///
 /// # Errors
-/// [`Error::Model`] where it cannot be had, or is none that is read here; [`Error::Output`] where it cannot
-/// be kept.
+/// [`Error::Model`] if the model is not available or not supported; [`Error::Output`] if it cannot be written.
 pub fn fetch(name: &Name, need: Need, settings: &Settings, watch: &mut dyn Watch) -> Result<Found> {
     let cache = Cache::new(&settings.cache, name);
     let kept = Kept { name, need, cache: &cache };
     if settings.offline {
         return kept.found(Some("the hub was not asked".into())).map_err(|missing| offline(&kept, &missing));
     }
-    // A commit is what it is: where it is whole there is nothing to ask.
+    // A commit never changes: if it is complete, no request is needed.
     if name.is_pinned()
         && kept.is_whole()
         && let Ok(found) = kept.found(None)
@@ -124,7 +123,7 @@ pub fn fetch(name: &Name, need: Need, settings: &Settings, watch: &mut dyn Watch
     Ok(found)
 }
 
-/// What the cache has of a model.
+/// A model's files in the cache.
 struct Kept<'k> {
     name: &'k Name,
     need: Need,
@@ -132,7 +131,7 @@ struct Kept<'k> {
 }
 
 impl Kept<'_> {
-    /// The model where all of it is there; else what is missing.
+    /// Returns the model if it is complete; otherwise the missing file.
     fn found(&self, instead: Option<String>) -> std::result::Result<Found, String> {
         let commit = self.cache.commit(self.name);
         let commit = commit.ok_or_else(|| format!("no revision `{}`", self.name.revision))?;
@@ -141,11 +140,11 @@ impl Kept<'_> {
         Ok(self.of_commit(commit, instead))
     }
 
-    /// Whether of the files that may be missing each is there, or known to be missing.
+    /// Whether each optional file is in the cache, or known to be absent.
     fn is_whole(&self) -> bool {
         let Some(commit) = self.cache.commit(self.name) else { return false };
         let folder = self.cache.snapshot(&commit);
-        // Of a GGUF file nothing else is read, and one tokenizer is enough.
+        // A GGUF file needs no other files, and one tokenizer is enough.
         let tokenizer = files::tokenizer(&folder).is_some();
         let known = |file: &str| {
             folder.join(file).exists()
@@ -170,22 +169,25 @@ impl Kept<'_> {
     }
 }
 
-/// The error where the hub may not be asked and the cache has not all.
+/// Returns the error for an incomplete cache if the hub may not be asked.
 fn offline(kept: &Kept<'_>, missing: &str) -> Error {
-    Error::model(format!("{} is not in the cache, or not all of it, and the hub may not be asked", kept.name))
-        .in_file(kept.cache.folder())
-        .expected("the files of the model")
-        .found(missing)
-        .next("leave --offline out, or HF_HUB_OFFLINE unset, until it is fetched")
+    Error::model(format!(
+        "{} is not in the cache, or is incomplete there, and the program is offline",
+        kept.name
+    ))
+    .in_file(kept.cache.folder())
+    .expected("the files of the model")
+    .found(missing)
+    .next("leave --offline out, and HF_HUB_OFFLINE unset, to download it")
 }
 
-/// What is under way for one commit.
+/// A download of one commit.
 struct Fetch<'f, 's> {
     client: &'f Client<'s>,
     cache: &'f Cache,
     listing: &'f Listing,
     watch: &'f mut dyn Watch,
-    /// Fields of the configuration that are to be ignored.
+    /// Fields of the configuration to ignore.
     ignore: &'f [String],
     fetched: (usize, u64),
     sparse: Option<SparseCopy>,
@@ -197,7 +199,7 @@ impl Fetch<'_, '_> {
         let small = files::small(files, name, need);
         if need == Need::Tokenizer && name.file.is_none() {
             if small.is_empty() {
-                return Err(Error::model("the repository has no tokenizer that is read here")
+                return Err(Error::model("the repository has no tokenizer in a supported format")
                     .at(name)
                     .expected("tokenizer.json or tokenizer.model")
                     .found(format!("{} other files", files.len()))
@@ -205,7 +207,7 @@ impl Fetch<'_, '_> {
             }
             return small.iter().try_for_each(|file| self.file(file));
         }
-        // Whether there is anything to open is known before the first byte comes.
+        // Check the list of files before the first download.
         let weights = files::weights(files, name)?;
         for file in &small {
             self.file(file)?;
@@ -214,7 +216,7 @@ impl Fetch<'_, '_> {
         let mut index = None;
         let (weights, cut) = match weights {
             Weights::HuggingFace(file) => {
-                // Before gigabytes come, whether they are of a kind that is computed here.
+                // Check that the architecture is supported before gigabytes are downloaded.
                 let config = folder.join(files::CONFIG);
                 let text = read_text(&config, MAX_CONFIG)?;
                 hf_config::model_config(&text, &config.display().to_string(), self.ignore)?;
@@ -229,7 +231,7 @@ impl Fetch<'_, '_> {
                 (weights, file.starts_with("model.safetensors"))
             }
             Weights::Gguf(files) => (files, true),
-            // What an archive holds is told at its end, and where each value is, all over it.
+            // An archive has its directory at the end, and values everywhere: its headers cannot be separated.
             Weights::Meta(files) => (files, false),
         };
         self.are_listed(&weights)?;
@@ -267,7 +269,7 @@ impl Fetch<'_, '_> {
         Ok(())
     }
 
-    /// Sees to it that one file is in the folder of the commit.
+    /// Makes sure that one file is in the folder of the commit.
     fn file(&mut self, file: &str) -> Result<()> {
         let commit = self.listing.commit.as_str();
         if self.cache.snapshot(commit).join(file).exists() {

@@ -1,23 +1,23 @@
-//! What a user writes for a model of the hub: `org/name`, `org/name@revision`, `org/name:file.gguf`.
+//! Names of models on the hub, as users write them: `org/name`, `org/name@revision`, `org/name:file.gguf`.
 
 use std::fmt;
 
-/// Endings of model files. `models/llama.gguf` is a path that was misspelt, not a repository.
+/// Suffixes of model files. `models/llama.gguf` is a misspelt path, not a repository.
 const FILES: [&str; 7] = [".gguf", ".bin", ".pth", ".pt", ".safetensors", ".json", ".model"];
 
-/// A repository, the revision that is meant, and one file of it where one was named.
+/// A repository, a revision, and optionally one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     /// `org/name`.
     pub(super) repo: String,
     /// A branch, a tag, or a commit.
     pub(super) revision: String,
-    /// A GGUF file in it, whose path is a safe one.
+    /// A GGUF file in it. Its path is safe ([`is_safe`]).
     pub(super) file: Option<String>,
 }
 
 impl Name {
-    /// Reads `text`, by the hub's own rules for names; none where it cannot be a name of the hub.
+    /// Parses `text` by the hub's own rules for names; `None` if it cannot be a name of the hub.
     pub fn parse(text: &str) -> Option<Self> {
         let (rest, file) = match text.split_once(':') {
             Some((rest, file)) => (rest, Some(file)),
@@ -45,14 +45,14 @@ impl Name {
         right.then(|| Self { repo: repo.into(), revision: revision.into(), file: file.map(Into::into) })
     }
 
-    /// Whether the revision is a commit's full id, which stands for the same files for ever.
+    /// Whether the revision is a commit's full id, whose files never change.
     pub(super) fn is_pinned(&self) -> bool {
         is_commit(&self.revision)
     }
 }
 
 impl fmt::Display for Name {
-    /// The repository alone, as it is shown for a model's name.
+    /// Only the repository, which is shown as a model's name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.repo)
     }
@@ -63,8 +63,7 @@ pub(super) fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
-/// Whether `path`, joined to a folder, stays in it on every system: names divided by `/`, none of them
-/// special.
+/// Whether `path`, joined to a folder, stays in it on every system: names separated by `/`, none of them special.
 pub(super) fn is_safe(path: &str) -> bool {
     path.len() <= 255
         && path.split('/').all(|part| !matches!(part, "" | "." | ".."))

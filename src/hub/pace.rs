@@ -1,14 +1,13 @@
-//! The least that a server must send: one that sends a byte now and then is never silent for long, and would be
-//! listened to for years.
+//! The lowest accepted rate of a server. A server that sends a byte now and then never times out, and a download would
+//! take years.
 
 use std::io::{Error, ErrorKind, Read, Result};
 use std::time::{Duration, Instant};
 
-/// Bytes that must come in each stretch of time, of which the end of a file may have fewer. A telephone line brings
-/// more in a minute.
+/// The fewest bytes in each interval of time, except at the end of a file. A telephone line transfers more in a minute.
 pub(super) const LEAST: u64 = 1 << 16;
 
-/// A body that fails where fewer than [`LEAST`] bytes came in the time that was allowed for them.
+/// A body that fails if fewer than [`LEAST`] bytes arrive within `patience`.
 pub(super) struct Paced<R> {
     reader: R,
     patience: Duration,
@@ -21,7 +20,7 @@ impl<R: Read> Paced<R> {
         Self { reader, patience, since: Instant::now(), bytes: 0 }
     }
 
-    /// Takes note of `count` more bytes after so much time in this stretch.
+    /// Counts `count` more bytes, `time` after the start of this interval.
     fn keep(&mut self, count: usize, time: Duration) -> Result<usize> {
         self.bytes += count as u64;
         if count > 0 && time >= self.patience {

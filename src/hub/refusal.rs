@@ -1,4 +1,4 @@
-//! What the hub's refusals mean, and what to do about each.
+//! Error messages for the hub's refusals, with the next step for each.
 
 use super::client::{Client, Failure};
 use super::name::Name;
@@ -6,10 +6,10 @@ use super::settings::Settings;
 use llama_trace_core::error::{Error, printable};
 use llama_trace_core::stop;
 
-/// Characters of a server's own words that are shown.
+/// The most characters of a server's message that are shown.
 const SHOWN: usize = 300;
 
-/// Where a failure happened, for a message.
+/// Returns the place of a failure for a message.
 pub(super) fn place(client: &Client<'_>) -> String {
     let (settings, name) = client.asked();
     at(settings, name)
@@ -19,7 +19,7 @@ fn at(settings: &Settings, name: &Name) -> String {
     format!("{}/{name}", settings.endpoint)
 }
 
-/// The error for what the hub did not give; where the process was asked to stop, that.
+/// Returns the error for a failed request; after a stop request, the error for that.
 pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
     if let Err(interrupted) = stop::check() {
         return interrupted;
@@ -35,16 +35,16 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
                 .next("check the connection, HF_ENDPOINT and the proxy; a model in the cache opens with --offline");
         }
         Failure::Untrusted(_) => {
-            return Error::model("the hub's certificate cannot be trusted, or that of whoever answers in its place")
+            return Error::model("the certificate of the hub, or of a server in its place, is not trusted")
                 .at(place)
-                .expected("one for this server, in force, of an authority that Mozilla or this machine trusts")
+                .expected("a valid certificate for this server, of an authority that Mozilla or this machine trusts")
                 .found(told(failure))
-                .next("behind a proxy that opens https, set SSL_CERT_FILE to its authority's certificate (PEM); else check HF_ENDPOINT and the clock");
+                .next("behind a proxy that inspects https, set SSL_CERT_FILE to its authority's certificate (PEM); otherwise check HF_ENDPOINT and the clock");
         }
         Failure::Strange(_) => {
-            return Error::model("the hub does not answer as a hub does")
+            return Error::model("the answer is not that of a hub")
                 .at(place)
-                .expected("the answers of the Hugging Face hub")
+                .expected("an answer in the format of the Hugging Face hub")
                 .found(told(failure))
                 .next("check HF_ENDPOINT, or whether a proxy answers in the hub's place");
         }
@@ -53,7 +53,7 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
     let log_in = "log in with `hf auth login`, or set HF_TOKEN";
     let (what, expected, next) = match (status, code) {
         (_, "GatedRepo") => (
-            "the repository is open only to those whom its owners let in".to_owned(),
+            "the repository is open only to accounts that its owners have approved".to_owned(),
             "an account with access".to_owned(),
             match settings.token {
                 None => format!("accept its terms at {place}, then {log_in}"),
@@ -65,12 +65,12 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
         (_, "RevisionNotFound") => (
             format!("the repository has no revision `{}`", name.revision),
             "a branch, a tag or a commit".to_owned(),
-            format!("leave `@{}` out, or look for its name at {place}/tree/main", name.revision),
+            format!("leave out `@{}`, or look up the name at {place}/tree/main", name.revision),
         ),
         (401, _) if settings.token.is_some() => (
             "the hub does not accept the token, or has no such repository".to_owned(),
             "a token that is valid, and a repository that it may read".to_owned(),
-            format!("check the name; else {log_in} anew"),
+            format!("check the name, or {log_in} again"),
         ),
         (401 | 404, _) => (
             "there is no such path here, and no such repository on the hub, or it is private".to_owned(),
@@ -80,11 +80,11 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
         (403, _) => (
             "the repository may not be read".to_owned(),
             "an account with access".to_owned(),
-            format!("look at {place} whether access can be asked for; else {log_in} with another account"),
+            format!("request access at {place}, or {log_in} with another account"),
         ),
         (429, _) => (
-            "the hub has been asked too often".to_owned(),
-            "fewer questions".to_owned(),
+            "the hub received too many requests".to_owned(),
+            "fewer requests".to_owned(),
             match settings.token {
                 None => format!("wait some minutes; or {log_in}, which raises the limit"),
                 Some(_) => "wait some minutes".to_owned(),
@@ -92,14 +92,14 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
         ),
         _ => (
             "the hub failed".to_owned(),
-            "the file that was asked for".to_owned(),
+            "the requested file".to_owned(),
             "try again later; a model in the cache opens with --offline".to_owned(),
         ),
     };
     Error::model(what).at(place).expected(expected).found(told(failure)).next(next)
 }
 
-/// What came instead of what was asked for.
+/// Describes the answer for an error's `found`.
 pub(super) fn told(failure: &Failure) -> String {
     match failure {
         Failure::Unreachable(text) | Failure::Untrusted(text) | Failure::Strange(text) => shown(text),
@@ -111,7 +111,7 @@ pub(super) fn told(failure: &Failure) -> String {
     }
 }
 
-/// A server's words, made harmless and short.
+/// Returns a server's text, printable and short.
 fn shown(text: &str) -> String {
     let end = text.char_indices().nth(SHOWN).map_or(text.len(), |(end, _)| end);
     printable(&text[..end]).into_owned()

@@ -1,5 +1,5 @@
-//! Finding where a host is. It may take longer than anybody waits, and the system has no limit for it: another thread
-//! does it, where the system gives one.
+//! Name resolution with a time limit. The system's own resolution has no limit and may take very long. So a separate
+//! thread does it, if the system can start one.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
@@ -11,7 +11,7 @@ use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver
 use ureq::unversioned::transport::NextTimeout;
 use ureq::unversioned::transport::time::Duration;
 
-/// [`DefaultResolver`], which panics where no thread can be started.
+/// [`DefaultResolver`] panics if no thread can be started; this one does not.
 #[derive(Debug, Default)]
 pub(super) struct Resolve;
 
@@ -26,13 +26,13 @@ impl Resolver for Resolve {
         let (sender, receiver) = sync_channel(1);
         let (theirs, settings) = (uri.clone(), config.clone());
         let other = thread::Builder::new().spawn(move || {
-            // Nobody may wait for it any more.
+            // The receiver may be gone after the time limit.
             drop(sender.send(DefaultResolver::default().resolve(&theirs, &settings, without_limit)));
         });
         match other.map(|_| receiver.recv_timeout(*timeout.after)) {
             Ok(Ok(found)) => found,
             Ok(Err(RecvTimeoutError::Timeout)) => Err(Error::Timeout(timeout.reason)),
-            // It can be done here, only for longer.
+            // Resolve in this thread, without a time limit.
             Ok(Err(RecvTimeoutError::Disconnected)) | Err(_) => {
                 DefaultResolver::default().resolve(uri, config, without_limit)
             }

@@ -1,4 +1,4 @@
-//! What the environment says about the hub, by the names and rules of Python's huggingface_hub.
+//! Settings from the environment, by the names and rules of Python's huggingface_hub.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,31 +7,31 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_formats::files::printable;
 use llama_trace_formats::files::read_text;
 
-/// Where the hub is, where its files are kept, and who asks.
+/// The hub's address, the cache folder, the token, and other settings.
 pub struct Settings {
     /// The hub's address, without a `/` at its end.
     pub(super) endpoint: String,
     /// The folder with a folder for each repository.
     pub(super) cache: PathBuf,
     pub(super) token: Option<String>,
-    /// Whether the hub may not be asked.
+    /// Whether requests to the hub are forbidden.
     pub(super) offline: bool,
-    /// How long a server may say nothing, or next to nothing.
+    /// How long a server may send nothing, or next to nothing.
     pub(super) patience: Duration,
-    /// Fields of the configuration that are to be ignored; from the command line alone.
+    /// Fields of the configuration to ignore; only from the command line.
     pub ignore_config: Vec<String>,
 }
 
-/// The longest silence of a server, where HF_HUB_DOWNLOAD_TIMEOUT names no other number of seconds.
+/// The time limit of a silent server, if HF_HUB_DOWNLOAD_TIMEOUT does not set another number of seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The largest file that is read for a token.
+/// The most bytes of a token's file.
 const MAX_TOKEN: u64 = 1 << 16;
 
 impl Settings {
-    /// Reads the environment; `offline` is set by the command line or by it.
+    /// Reads the environment. `offline` is the command line's option; the environment can set it too.
     ///
     /// # Errors
-    /// [`Error::Usage`] where a variable holds what cannot be.
+    /// [`Error::Usage`] if a variable has an invalid value.
     pub fn from_env(offline: bool) -> Result<Self> {
         Self::read(offline, std::env::home_dir().as_deref(), |name| std::env::var(name).ok())
     }
@@ -48,7 +48,7 @@ impl Settings {
             .or_else(|| folder("XDG_CACHE_HOME").map(|cache| cache.join("huggingface")))
             .or_else(|| user.map(|user| user.join(".cache/huggingface")))
             .ok_or_else(|| {
-                Error::usage("there is no folder to keep models in")
+                Error::usage("there is no folder for the cache of models")
                     .expected("a home directory, or HF_HOME")
                     .found("neither")
                     .next("set HF_HOME to a folder")
@@ -58,7 +58,7 @@ impl Settings {
         let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into());
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         if super::address::origin(&endpoint).is_none() {
-            return Err(Error::usage("the address of the hub is none")
+            return Err(Error::usage("the hub's address is not valid")
                 .at("HF_ENDPOINT")
                 .expected("https://…")
                 .found(format!("`{}`", printable(&endpoint)))
@@ -75,8 +75,8 @@ impl Settings {
             .or_else(|| if is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN") { None } else { read_token(&token_file) });
         let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
         if token.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
-            // The token itself is never shown.
-            return Err(Error::usage("the token for the hub is none")
+            // A message never contains the token itself.
+            return Err(Error::usage("the hub's token is not valid")
                 .at(format!("HF_TOKEN, or {}", token_file.display()))
                 .expected("letters and digits, as in hf_…")
                 .found("other characters")
@@ -93,7 +93,7 @@ impl Settings {
     }
 }
 
-/// A folder's name with `~` for the user's own.
+/// Expands `~` to the user's home directory.
 fn expand(text: &str, user: Option<&Path>) -> PathBuf {
     match (text.strip_prefix('~'), user) {
         (Some(""), Some(user)) => user.into(),
@@ -102,7 +102,7 @@ fn expand(text: &str, user: Option<&Path>) -> PathBuf {
     }
 }
 
-/// The token that a login left. One that cannot be read is as good as none: public models need none.
+/// Reads the token of a login. An unreadable token counts as none: public models need none.
 fn read_token(path: &Path) -> Option<String> {
     read_text(path, MAX_TOKEN).ok()
 }

@@ -1,6 +1,6 @@
-//! A model of the hub without its values: files of the right names and sizes in a temporary folder, with what
-//! the real ones begin with, and holes where the values are, which take no room on disk. So the same reader that
-//! opens a model tells what one is, of which gigabytes were not fetched.
+//! A sparse copy of a hub model, without its values. It is a temporary folder of files with the real names, sizes and
+//! headers. Values are holes, which take no room on disk. The usual reader can then describe a model without a download
+//! of gigabytes.
 
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
@@ -14,16 +14,16 @@ use llama_trace_formats::checkpoint::{gguf, safetensors};
 use llama_trace_formats::files::gguf::is_gguf;
 use llama_trace_formats::files::open_regular;
 
-/// Bytes that are asked for first. The names of a small model's tensors are in them, a large vocabulary is not.
+/// Bytes of the first request. They contain the names of a small model's tensors, but not a large vocabulary.
 const FIRST: u64 = 1 << 18;
-/// More is not asked for to find the end of a header.
+/// The most bytes that are requested to find the end of a header.
 const MAX_HEADER: u64 = 64 << 20;
 
-/// The folder, which is there for as long as this is.
+/// A temporary folder, which is removed when this is dropped.
 #[derive(Debug)]
 pub struct SparseCopy {
     folder: Scratch,
-    /// Bytes of the weights' files that were not fetched.
+    /// Bytes of the weights' files that were not downloaded.
     pub left: u64,
 }
 
@@ -38,7 +38,7 @@ impl SparseCopy {
         self.folder.path()
     }
 
-    /// Takes over a file that was fetched whole.
+    /// Copies a completely downloaded file into the folder.
     pub(super) fn copy(&self, file: &str, from: &Path) -> Result<()> {
         let (mut from, _) = open_regular(from)?;
         File::create_new(self.folder().join(file))
@@ -47,8 +47,8 @@ impl SparseCopy {
             .map_err(|error| cannot_write(&error))
     }
 
-    /// Fetches of a file of `size` bytes what tells of the rest. The outer result is this machine's, the inner one
-    /// the hub's.
+    /// Downloads the parts of a file of `size` bytes that describe it. The outer result is this machine's, the inner
+    /// one the hub's.
     pub(super) fn weights(
         &mut self,
         client: &Client<'_>,
@@ -77,11 +77,11 @@ impl SparseCopy {
     }
 }
 
-/// Where a chunk of a file begins, and its bytes.
+/// The first position of a chunk of a file, and its bytes.
 type Chunk = (u64, Vec<u8>);
 
-/// What is read of a file of `size` bytes when it is opened: as much of its beginning as its header takes, and
-/// the values that belong to the configuration.
+/// Returns the parts of a file of `size` bytes that are read when it is opened: the header, and the values that belong
+/// to the configuration.
 fn parts(size: u64, fetch: impl Fn(Range<u64>) -> Answer<Vec<u8>>) -> Answer<Vec<Chunk>> {
     let (mut head, mut beyond) = (Vec::new(), Vec::new());
     let mut end = FIRST.min(size);
@@ -95,7 +95,7 @@ fn parts(size: u64, fetch: impl Fn(Range<u64>) -> Answer<Vec<u8>>) -> Answer<Vec
         } else if safetensors::header_end(&head).is_some_and(|end| end <= head.len() as u64) {
             break;
         }
-        // A header without an end is damaged: whoever opens the file says so.
+        // A header without an end is damaged: opening the file reports it.
         end = (4 * end).min(size).min(MAX_HEADER);
     }
     beyond.retain(|part| part.end > head.len() as u64 && part.end <= size);
@@ -107,11 +107,11 @@ fn parts(size: u64, fetch: impl Fn(Range<u64>) -> Answer<Vec<u8>>) -> Answer<Vec
 }
 
 fn cannot_write(error: &std::io::Error) -> Error {
-    Error::output("there is no room to look at the model")
+    Error::output("the model's headers cannot be stored")
         .in_file(&std::env::temp_dir())
-        .expected("a folder for temporary files")
+        .expected("free space and write permission in the folder for temporary files")
         .found(error)
-        .next("make room, or set TMPDIR to another folder")
+        .next("free some space, or set TMPDIR to another folder")
 }
 
 #[cfg(test)]
@@ -120,7 +120,7 @@ mod tests {
     use llama_trace_formats::files::gguf::build::Build;
     use std::cell::RefCell;
 
-    /// What is asked for of a file, and what comes.
+    /// The requested ranges of a file, and the returned parts.
     fn ask(file: &[u8]) -> (Vec<(u64, u64)>, Vec<Chunk>) {
         let asked = RefCell::new(Vec::new());
         let parts = parts(file.len() as u64, |part| {
@@ -156,7 +156,7 @@ mod tests {
         let (asked, parts) = ask(&file);
         assert_eq!(asked, [(0, FIRST), (start, start + 8)]);
         assert_eq!(parts[1], (start, vec![7; 8]));
-        // Cut off before them: nothing that is not there is asked for.
+        // The file is truncated before the values: no missing bytes are requested.
         assert_eq!(ask(&file[..500_000]).0, [(0, FIRST)]);
         // A long vocabulary.
         let words: Vec<_> = (0..40_000).map(|number| format!("{number:09}")).collect();

@@ -1,12 +1,12 @@
-//! Whose certificates are believed: the authorities of Mozilla's list, which are a part of the program, and
-//! those that this machine trusts. A company whose proxy reads along has its own among the latter, or
-//! names it in SSL_CERT_FILE or SSL_CERT_DIR.
+//! Trusted certificate authorities: those of Mozilla's list, which is embedded in the program, and those of this
+//! machine. A company whose proxy inspects https installs its own authority on the machine, or names it in
+//! SSL_CERT_FILE or SSL_CERT_DIR.
 
 use rustls::CertificateError;
 use ureq::tls::{Certificate, RootCerts};
 use webpki_root_certs::TLS_SERVER_ROOT_CERTS;
 
-/// The authorities, and what could not be read of this machine's.
+/// Returns the authorities, and the first error in reading this machine's.
 pub(super) fn roots() -> (RootCerts, Option<String>) {
     let machine = rustls_native_certs::load_native_certs();
     let all = machine.certs.iter().chain(TLS_SERVER_ROOT_CERTS);
@@ -15,7 +15,7 @@ pub(super) fn roots() -> (RootCerts, Option<String>) {
     (RootCerts::new_with_certs(&certificates), unread)
 }
 
-/// Why a server's certificate was not believed, where that is what went wrong.
+/// Returns why a server's certificate was rejected, if that is the error.
 pub(super) fn distrust(error: &ureq::Error) -> Option<String> {
     let reason = match error {
         ureq::Error::Rustls(reason) => reason,
@@ -24,9 +24,9 @@ pub(super) fn distrust(error: &ureq::Error) -> Option<String> {
     };
     let rustls::Error::InvalidCertificate(reason) = reason else { return None };
     Some(match reason {
-        CertificateError::UnknownIssuer => "one of an unknown authority".into(),
+        CertificateError::UnknownIssuer => "a certificate of an unknown authority".into(),
         CertificateError::Other(reason) if reason.to_string() == "CaUsedAsEndEntity" => {
-            "one that is signed by itself, of an authority and not of a server".into()
+            "a self-signed certificate of an authority, not of a server".into()
         }
         other => other.to_string(),
     })

@@ -1,8 +1,8 @@
-//! Checksums: what a file's ETag says of its bytes.
+//! Checksums of files, from their ETags.
 
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
-/// A checksum that a file must have.
+/// The expected checksum of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Digest {
     kind: Kind,
@@ -15,13 +15,13 @@ pub(super) struct Digest {
 enum Kind {
     /// Of a large file (Git LFS): the SHA-256 of its bytes.
     Sha256,
-    /// Of a small one: its id in git, the SHA-1 of `blob SIZE\0` and its bytes.
+    /// Of a small file: its id in git, the SHA-1 of `blob SIZE\0` and its bytes.
     Git,
 }
 
 impl Digest {
-    /// The checksum that the ETag of a file of `size` bytes is, by its length; other servers than the hub
-    /// may have ETags of their own, which tell nothing.
+    /// Returns the checksum in the ETag of a file of `size` bytes, by its length. Other servers than the hub may have
+    /// other ETags, which are no checksums.
     pub(super) fn of_etag(etag: &str, size: u64) -> Option<Self> {
         let kind = match etag.len() {
             64 => Kind::Sha256,
@@ -32,7 +32,7 @@ impl Digest {
         hex.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(Self { kind, size, hex })
     }
 
-    /// Begins to compute it.
+    /// Starts to compute it.
     pub(super) fn begin(&self) -> Context {
         match self.kind {
             Kind::Sha256 => Context::new(&SHA256),
@@ -44,7 +44,7 @@ impl Digest {
         }
     }
 
-    /// What it should be, and what it was found to be where that is something else.
+    /// Returns the expected and the found checksum, if they differ.
     pub(super) fn differs(&self, context: Context) -> Option<(String, String)> {
         let found: String = context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         let name = match self.kind {

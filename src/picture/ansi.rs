@@ -1,4 +1,4 @@
-//! A screen as text with the escape sequences of a terminal: `cat` shows it as it was.
+//! A screen as text with a terminal's escape sequences: `cat` shows it unchanged.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use ratatui::style::{Color, Modifier};
 
 use super::look;
 
-/// A line for each row. Each begins and ends with the terminal's own colours.
+/// Returns a line for each row. Each line begins and ends with the terminal's default colours.
 pub(super) fn write(screen: &Buffer) -> String {
     let mut text = String::new();
     for y in 0..screen.area.height {
@@ -26,7 +26,7 @@ pub(super) fn write(screen: &Buffer) -> String {
     text
 }
 
-/// What comes after the 0 of a sequence, which undoes what was before.
+/// Returns the codes after the 0 of a sequence; the 0 resets everything.
 fn codes(cell: &Cell) -> String {
     const MODIFIERS: [(Modifier, &str); 5] = [
         (Modifier::BOLD, ";1"),

@@ -1,28 +1,28 @@
-//! A drawing as it grows: rectangles and text, in the words of SVG.
+//! A drawing of rectangles and text, in SVG's terms.
 
 use std::fmt::Write;
 
 use super::font;
 use super::look::{Rgb, escaped, hex};
 
-/// The size of the letters whose columns are 10 units apart.
+/// The font size of letters whose columns are 10 units apart.
 const LETTERS: f32 = 16.6;
 
-/// How a piece of text looks.
+/// The style of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Letters {
-    /// Their colour.
+    /// Colour of the letters.
     pub ink: Rgb,
-    /// Units from one to the next.
+    /// Distance between letters in units.
     pub width: f32,
     /// Drawn thicker.
     pub bold: bool,
-    /// Slanted, where the reader has such a font.
+    /// Slanted, if the reader has such a font.
     pub italic: bool,
 }
 
 impl Letters {
-    /// Plain ones of this colour, so many units from one to the next.
+    /// Plain letters of this colour, `width` units apart.
     pub fn new(ink: Rgb, width: f32) -> Self {
         Self { ink, width, bold: false, italic: false }
     }
@@ -36,12 +36,12 @@ pub struct Canvas {
     pub(super) drawn: Drawn,
 }
 
-/// What was drawn.
+/// The contents of a drawing.
 #[derive(Clone, Debug)]
 pub(super) enum Drawn {
-    /// As the elements of a file, whose last line is missing.
+    /// The text of an SVG file, without its last line.
     Svg(String),
-    /// Apart, for pixels: texts lie above all rectangles.
+    /// Rectangles and texts for pixels. All texts are above all rectangles.
     Pixels { rects: Vec<Filled>, texts: Vec<Line> },
 }
 
@@ -54,14 +54,14 @@ pub(super) struct Filled {
     pub(super) opacity: f32,
 }
 
-/// A text as an element of SVG, and the units from the top within which all of it lies.
+/// A text as an SVG element, and its vertical range in units from the top.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) rows: (f32, f32),
     pub(super) element: String,
 }
 
-/// A number in as few characters as say it.
+/// Returns a number with at most two decimals, and no trailing zeros.
 fn short(number: f32) -> String {
     let text = format!("{number:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -81,7 +81,7 @@ pub(super) fn head(width: f32, height: f32) -> String {
 pub(super) const END: &str = "</svg>\n";
 
 impl Canvas {
-    /// An empty one of this size for a file of SVG, all of it in one colour.
+    /// An empty drawing for an SVG file, filled with one colour.
     pub fn svg(width: f32, height: f32, ground: Rgb) -> Self {
         let mut svg = head(width, height);
         let (wide, high) = (short(width), short(height));
@@ -89,13 +89,13 @@ impl Canvas {
         Self { size: (width, height), ground, drawn: Drawn::Svg(svg) }
     }
 
-    /// The same for pixels.
+    /// An empty drawing for pixels, filled with one colour.
     pub fn pixels(width: f32, height: f32, ground: Rgb) -> Self {
         let drawn = Drawn::Pixels { rects: Vec::new(), texts: Vec::new() };
         Self { size: (width, height), ground, drawn }
     }
 
-    /// A rectangle.
+    /// Adds a rectangle.
     pub fn rect(&mut self, corner: (f32, f32), size: (f32, f32), ink: Rgb, opacity: f32) {
         let svg = match &mut self.drawn {
             Drawn::Svg(svg) => svg,
@@ -113,13 +113,13 @@ impl Canvas {
         );
     }
 
-    /// Text whose letters stand on a line that begins at a place, `columns` of them wide.
+    /// Adds text at a baseline that begins at (x, y), `columns` letters wide.
     pub fn text(&mut self, (x, y): (f32, f32), columns: usize, text: &str, letters: Letters) {
         let rows = (y - LETTERS, y + LETTERS);
         self.letters((x, y), (columns, rows), text, letters, "");
     }
 
-    /// Text that goes upwards from a place.
+    /// Adds text that goes upwards from (x, y).
     pub fn text_upwards(&mut self, (x, y): (f32, f32), columns: usize, text: &str, letters: Letters) {
         let turn = format!(" transform=\"rotate(-90 {} {})\"", short(x), short(y));
         let rows = (y - columns as f32 * letters.width - LETTERS, y + LETTERS);
@@ -136,7 +136,7 @@ impl Canvas {
     ) {
         let Letters { ink, width, bold, italic } = letters;
         let ink = hex(ink);
-        // A stroke, and no second font.
+        // Bold is a stroke, so it needs no second font.
         let bold = if bold { format!(" stroke=\"{ink}\" stroke-width=\"0.6\"") } else { String::new() };
         let italic = if italic { " font-style=\"italic\"" } else { "" };
         let mut element = String::new();

@@ -1,15 +1,14 @@
-//! The font that pictures are drawn with where no other may be taken: DejaVu Sans Mono, whose licence is beside it in
-//! `font/`.
+//! The embedded font of pictures: DejaVu Sans Mono. Its licence is beside it in `font/`.
 
 use skrifa::{FontRef, MetadataProvider};
 
-/// The name by which a drawing asks for it.
+/// The font family in a drawing.
 pub(super) const FAMILY: &str = "DejaVu Sans Mono";
 
-/// The file.
+/// The font file.
 pub(super) static FILE: &[u8] = include_bytes!("font/DejaVuSansMono.ttf");
 
-/// The first character of `text` that the font has no picture of.
+/// Returns the first character of `text` without a glyph in the font.
 pub(super) fn missing(text: &str) -> Option<char> {
     let Ok(font) = FontRef::new(FILE) else { return text.chars().next() };
     let glyphs = font.charmap();

@@ -1,4 +1,4 @@
-//! A screen as a page with one block of text.
+//! A screen as an HTML page with one block of text.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use ratatui::buffer::Buffer;
 
 use super::look::{self, Look, Paper, escaped, hex};
 
-/// The whole page.
+/// Returns the whole page.
 pub(super) fn write(screen: &Buffer, paper: Paper) -> String {
     let (ink, ground) = (hex(paper.ink()), hex(paper.background()));
     let mut page = format!(

@@ -1,5 +1,5 @@
-//! A screen as a picture: text, text with colours for a terminal, a page, and drawings. One file a format; each gives
-//! the same bytes for the same screen, on any machine.
+//! A screen as a picture: plain text, text with a terminal's colours, an HTML page, and drawings. Each format has its
+//! own file. The same screen gives the same bytes on any machine.
 
 mod ansi;
 pub mod canvas;
@@ -21,18 +21,18 @@ use llama_trace_core::memory::naming;
 
 pub use look::{Paper, Rgb};
 
-/// What a picture is written as.
+/// The format of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// A drawing: text, and rectangles for everything else.
     Svg,
-    /// The drawing in pixels, with a font of its own.
+    /// The drawing in pixels, with the embedded font.
     Png,
-    /// A page.
+    /// An HTML page.
     Html,
     /// Text with a terminal's colours.
     Ansi,
-    /// Text.
+    /// Plain text.
     Txt,
 }
 
@@ -46,16 +46,16 @@ impl Format {
         (Self::Txt, "txt"),
     ];
 
-    /// The format that a file's suffix names.
+    /// Returns the format of a file's suffix.
     ///
     /// # Errors
-    /// [`Error::Usage`] where it names none.
+    /// [`Error::Usage`] if the suffix is not one of these.
     pub fn of(path: &Path) -> Result<Self> {
         let suffix = path.extension().map(|suffix| suffix.to_string_lossy().to_ascii_lowercase());
         let known = Self::ALL.iter().find(|(_, name)| suffix.as_deref() == Some(name));
         known.map(|(format, _)| *format).ok_or_else(|| {
             let suffixes: Vec<_> = Self::ALL.iter().map(|(_, name)| format!(".{name}")).collect();
-            Error::usage("the suffix names no kind of picture")
+            Error::usage("the suffix is not that of a picture format")
                 .at(path.display())
                 .expected(suffixes.join(", "))
                 .found(suffix.map_or_else(|| "none".to_owned(), |suffix| format!(".{suffix}")))
@@ -64,10 +64,10 @@ impl Format {
     }
 }
 
-/// `screen` on `paper` as the bytes of a file.
+/// Encodes `screen` on `paper` as the bytes of a file.
 ///
 /// # Errors
-/// Where a drawing cannot be turned into pixels: there is no memory for them.
+/// If there is no memory for the pixels of a drawing.
 pub fn encode(screen: &Buffer, paper: Paper, format: Format) -> Result<Vec<u8>> {
     Ok(match format {
         Format::Txt => text::write(screen).into_bytes(),
@@ -77,7 +77,7 @@ pub fn encode(screen: &Buffer, paper: Paper, format: Format) -> Result<Vec<u8>> 
     })
 }
 
-/// The bytes of a drawing's file: SVG, or PNG with a pixel for each unit.
+/// Returns the bytes of a drawing's file: SVG, or PNG with a pixel for each unit.
 ///
 /// # Errors
 /// As [`encode`].

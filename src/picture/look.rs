@@ -1,4 +1,4 @@
-//! What a cell of the screen looks like where there is no terminal to decide it.
+//! Colours and style of a screen's cell without a terminal.
 
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier};
@@ -7,7 +7,7 @@ use unicode_width::UnicodeWidthStr;
 /// Red, green, blue.
 pub type Rgb = (u8, u8, u8);
 
-/// What the screen is drawn on.
+/// The background of a picture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Paper {
     /// Light text on black.
@@ -83,7 +83,7 @@ impl Paper {
     }
 }
 
-/// The number of a colour that has a name.
+/// Returns the number of a named colour.
 pub(super) fn number(color: Color) -> u8 {
     const NAMES: [Color; 16] = [
         Color::Black,
@@ -106,7 +106,7 @@ pub(super) fn number(color: Color) -> u8 {
     (0..).zip(NAMES).find(|(_, name)| *name == color).map_or(7, |(number, _)| number)
 }
 
-/// A colour of the 256: the 16, a cube of 6 levels, and 24 greys.
+/// Returns a colour of the 256-colour palette: the 16, a cube of 6 levels, and 24 greys.
 fn indexed(index: u8, table: &[Rgb; 16]) -> Rgb {
     const LEVELS: [u8; 6] = [0, 95, 135, 175, 215, 255];
     let level = |index: u8| LEVELS[usize::from(index % 6)];
@@ -123,11 +123,11 @@ fn indexed(index: u8, table: &[Rgb; 16]) -> Rgb {
     }
 }
 
-/// What a cell looks like.
+/// Colours and style of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Look {
     pub(super) ink: Rgb,
-    /// None where it is the paper's.
+    /// `None` for the paper's colour.
     pub(super) background: Option<Rgb>,
     pub(super) bold: bool,
     pub(super) italic: bool,
@@ -155,7 +155,7 @@ impl Look {
     }
 }
 
-/// The cells of a row from the left, with the column of each and how many columns it takes.
+/// Iterates over the cells of a row from the left, with the column of each and its width in columns.
 pub(super) fn row(screen: &Buffer, y: u16) -> impl Iterator<Item = (u16, u16, &Cell)> {
     let area = screen.area;
     let mut x = 0;
@@ -167,12 +167,12 @@ pub(super) fn row(screen: &Buffer, y: u16) -> impl Iterator<Item = (u16, u16, &C
     })
 }
 
-/// `#c8c8c8`.
+/// Returns a colour as `#c8c8c8`.
 pub(super) fn hex((r, g, b): Rgb) -> String {
     format!("#{r:02x}{g:02x}{b:02x}")
 }
 
-/// `text` where `<` and `&` have a meaning, without what no such file may have in it.
+/// Escapes `text` for XML and HTML, and replaces characters that such a file may not contain.
 pub(super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {

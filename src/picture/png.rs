@@ -1,5 +1,5 @@
-//! A drawing in pixels, a band of rows at a time: however large it is, little of it is held. No font of the machine is
-//! looked at, so that it is the same everywhere.
+//! A drawing in pixels, one band of rows at a time: memory stays small for any size. No fonts of the machine are used,
+//! so the result is the same everywhere.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,10 +16,11 @@ use llama_trace_core::error::{Error, Result};
 /// Rows of a band.
 const ROWS: u32 = 16;
 
-/// Rows above a band and below it that are drawn with it and left out: right at a band's edge, what it cuts is blended otherwise.
+/// Extra rows above and below a band, which are drawn and then dropped. At the edge of the drawn area, cut shapes blend
+/// differently.
 const AROUND: u32 = 8;
 
-/// The bytes of a PNG file with a pixel for each unit: texts above rectangles on a ground.
+/// Returns the bytes of a PNG file with a pixel for each unit: texts above rectangles on a ground.
 pub(super) fn write(
     (width, height): (f32, f32),
     ground: Rgb,
@@ -55,7 +56,7 @@ fn fonts() -> Options<'static> {
     Options { font_family: font::FAMILY.to_owned(), fontdb: Arc::new(fonts), ..Options::default() }
 }
 
-/// The red, green and blue of each pixel in some rows of a drawing of `wide` by `high`.
+/// Returns red, green and blue of each pixel in some rows of a drawing of `wide` by `high`.
 fn rows_of(
     (wide, high): (u32, u32),
     rows: Range<u32>,
@@ -73,7 +74,7 @@ fn rows_of(
     Ok(pixels.chunks_exact(4).flat_map(|pixel| &pixel[..3]).copied().collect())
 }
 
-/// The rows of the drawing from `top` on, as many as `wide` and `high` say.
+/// Draws `wide` by `high` pixels of the drawing from row `top` on.
 fn band(
     (wide, high): (u32, u32),
     top: f32,
@@ -88,7 +89,7 @@ fn band(
     let (up, bottom) = (Transform::from_translate(0.0, -top), top + high as f32);
     let mut paint = Paint { anti_alias: false, ..Paint::default() };
     for Filled { corner: (x, y), size, ink, opacity } in rects {
-        // The pixels whose centres are inside: the same ones in whichever band they are.
+        // Fills the pixels whose centres are inside: the same ones in every band.
         let [left, right, over, under] = [*x, x + size.0, *y, y + size.1].map(|edge| (edge - 0.5).ceil());
         if over < bottom
             && under > top
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
     use crate::canvas::{Canvas, Drawn, Letters};
 
-    /// A band shows what the whole drawing has in these rows.
+    /// A band equals the same rows of the whole drawing.
     #[test]
     fn bands_are_parts_of_one_drawing() {
         let size = (200.0, 300.0);

@@ -1,9 +1,10 @@
-//! Characters that are drawn as rectangles: blocks, shades, the lines of boxes and Braille's dots. So they meet, whatever the font.
+//! Characters that are drawn as rectangles: blocks, shades, box lines and Braille dots. They then join seamlessly in
+//! every font.
 
-/// A cell of the drawing, in its units.
+/// The size of a cell in units of the drawing.
 pub(super) const CELL: (f32, f32) = (10.0, 20.0);
 
-/// A rectangle in a cell, and how much of the ink it has.
+/// A rectangle in a cell, and its opacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Part {
     pub(super) x: f32,
@@ -17,7 +18,7 @@ fn part(x: f32, y: f32, width: f32, height: f32) -> Part {
     Part { x, y, width, height, opacity: 1.0 }
 }
 
-/// The rectangles of `symbol`; none where it is no such character.
+/// Returns the rectangles of `symbol`; `None` if it is not such a character.
 pub(super) fn of(symbol: &str) -> Option<Vec<Part>> {
     let mut chars = symbol.chars();
     let (c, None) = (chars.next()?, chars.next()) else { return None };
@@ -49,7 +50,7 @@ fn block(c: char) -> Option<Vec<Part>> {
             (0..4).filter(|at| quarters & (8 >> at) != 0).map(corner).collect()
         }
         0x2800..=0x28ff => {
-            // Braille: down the left, down the right, and the two lowest.
+            // Braille dots: three down the left, three down the right, and the two lowest.
             const DOTS: [(u8, u8); 8] = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3)];
             let dot = |(x, y): (u8, u8)| {
                 part(f32::from(x) * w / 2.0 + 1.0, f32::from(y) * h / 4.0 + 1.0, w / 2.0 - 2.0, h / 4.0 - 2.0)
@@ -61,7 +62,7 @@ fn block(c: char) -> Option<Vec<Part>> {
     })
 }
 
-/// How wide the lines are that lead from the middle to the left, the right, up and down.
+/// Returns the widths of the lines from the middle to the left, the right, up and down.
 fn arms(c: char) -> Option<[u8; 4]> {
     Some(match c {
         '─' => [1, 1, 0, 0],
@@ -109,7 +110,7 @@ fn lines(c: char) -> Option<Vec<Part>> {
     Some(parts)
 }
 
-/// The dots of a Braille character: two columns of four, of which drawings are made.
+/// Returns the dots of a Braille character, in two columns of four. Plots are made of these.
 fn braille(c: char) -> Option<Vec<Part>> {
     let bits = u32::from(c).checked_sub(0x2800).filter(|&bits| bits < 0x100)?;
     // Column and row of each bit.

@@ -1,4 +1,4 @@
-//! A screen as a drawing: rectangles for backgrounds, blocks and boxes, and a run of text for each look.
+//! A screen as a drawing: rectangles for backgrounds, blocks and boxes, and text for runs of cells with one style.
 
 use ratatui::buffer::Buffer;
 
@@ -7,10 +7,10 @@ use super::font;
 use super::look::{self, Look, Paper};
 use super::shapes::{self, CELL};
 
-/// How far below the top of a row its letters stand.
+/// The distance of the baseline from the top of a row.
 const BASELINE: f32 = 15.0;
 
-/// Letters of one look beside each other.
+/// Adjacent letters with one style.
 struct Text {
     x: u16,
     columns: u16,
@@ -18,8 +18,8 @@ struct Text {
     text: String,
 }
 
-/// The drawing, `in_pixels` or as a file of SVG. In pixels, what their font lacks is a box with its code point; a reader
-/// may have it in other fonts.
+/// Draws a screen, `in_pixels` or as an SVG file. In pixels, a character that the font lacks is a box with its code
+/// point. A reader of SVG may have it in other fonts.
 pub(super) fn draw(screen: &Buffer, paper: Paper, in_pixels: bool) -> Canvas {
     let area = screen.area;
     let (width, height) = (f32::from(area.width) * CELL.0, f32::from(area.height) * CELL.1);
@@ -36,7 +36,7 @@ fn place(x: u16, y: u16) -> (f32, f32) {
     (f32::from(x) * CELL.0, f32::from(y) * CELL.1)
 }
 
-/// Neighbours with one background are one rectangle.
+/// Draws one rectangle for neighbours with the same background.
 fn backgrounds(screen: &Buffer, paper: Paper, y: u16, canvas: &mut Canvas) {
     let mut draw = |from: u16, columns: u16, ground| {
         if let Some(ground) = ground {
@@ -77,7 +77,7 @@ fn letters(screen: &Buffer, paper: Paper, y: u16, boxed: bool, canvas: &mut Canv
             code_point(c, x, y, width, look, canvas);
             continue;
         }
-        // Other writing systems have letters that would move when they meet.
+        // Letters of other writing systems would change their places when they join.
         let simple = symbol.chars().all(|c| c < '\u{300}' || ('\u{2010}'..'\u{2c00}').contains(&c));
         let goes_on = run.as_ref().is_some_and(|run| run.look == look) && simple && width == 1;
         if !goes_on {
@@ -107,7 +107,7 @@ fn end(run: Option<Text>, y: u16, canvas: &mut Canvas) {
     canvas.text((left, top + BASELINE), columns, shown, Letters { ink, width: CELL.0, bold, italic });
 }
 
-/// A box with the number of a character, in as many lines as it takes.
+/// Draws a box with the code point of a character, in as many lines as it takes.
 fn code_point(c: char, x: u16, y: u16, width: u16, look: Look, canvas: &mut Canvas) {
     let (left, top) = place(x, y);
     let (wide, high) = (f32::from(width) * CELL.0 - 1.0, CELL.1 - 3.0);
@@ -147,7 +147,7 @@ mod tests {
     fn what_the_font_lacks_is_a_box_with_its_code_point() {
         let boxed = format!("{:?}", draw(&screen("a日b"), Paper::Dark, true));
         assert!(boxed.contains(">65E5</text>") && !boxed.contains('日'), "{boxed}");
-        // A reader has fonts of its own.
+        // A reader has other fonts.
         assert!(format!("{:?}", draw(&screen("a日b"), Paper::Dark, false)).contains(">日</text>"));
     }
 
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    /// Blocks fill what they stand for, and lines meet at the edges of their cells.
+    /// Blocks fill their share of the cell, and lines reach its edges.
     #[test]
     fn boxes_and_blocks_are_shapes() {
         let area = |symbol: &str| -> f32 {

@@ -4,7 +4,7 @@ use ratatui::buffer::Buffer;
 
 use super::look;
 
-/// A line for each row, without the spaces at its end.
+/// Returns a line for each row, without trailing spaces.
 pub(super) fn write(screen: &Buffer) -> String {
     let mut text = String::new();
     for y in 0..screen.area.height {

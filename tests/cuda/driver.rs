@@ -264,7 +264,7 @@ fn a_device_is_taken_by_its_number_and_one_that_is_not_there_or_too_old_is_refus
     let old = on("cuda", &[("LLT_DRIVER_CAPABILITY", "75")]);
     let said = text(&old.stderr);
     assert_eq!(old.status.code(), Some(2), "{said}");
-    assert!(said.contains("so old a device") && said.contains("7.5"), "{said}");
+    assert!(said.contains("too old for the kernels") && said.contains("7.5"), "{said}");
 }
 
 #[test]
@@ -362,11 +362,11 @@ fn a_device_that_does_not_compute_what_it_should_is_told_from_one_that_does_befo
         return;
     }
     for (idle, what) in [
-        ("rms_norm", "normalise as the processor does"),
-        ("matvec", "multiply one row as the processor does"),
-        ("matmul", "multiply many rows as the processor does"),
-        ("attention_split", "attend from many tokens as the processor does"),
-        ("attention_decode", "attend from one token as the processor does"),
+        ("rms_norm", "normalise as the CPU does"),
+        ("matvec", "multiply one row as the CPU does"),
+        ("matmul", "multiply many rows as the CPU does"),
+        ("attention_split", "compute attention for many tokens as the CPU does"),
+        ("attention_decode", "compute attention for one token as the CPU does"),
         ("all", "add numbers"),
     ] {
         // What another run has proved does not count for this device.

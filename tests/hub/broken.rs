@@ -52,7 +52,7 @@ fn a_file_that_never_comes_whole_is_refused_and_kept() {
         At::Hub => answer,
     });
     let texts = [
-        "`model.safetensors` did not come whole",
+        "`model.safetensors` was not received completely",
         "1841368 bytes",
         "found: 1000 bytes",
         "it goes on from there",
@@ -76,7 +76,11 @@ fn what_is_not_the_file_never_becomes_it() {
             }
             answer
         });
-        refused(&hub.run(&RUN), 3, &[&format!("what came for `{file}` is not that file"), name]);
+        refused(
+            &hub.run(&RUN),
+            3,
+            &[&format!("the bytes received for `{file}` have a wrong checksum"), name],
+        );
         assert!(!hub.blob(file).exists() && !hub.partial(file).exists());
     }
     // More than it should be.

@@ -57,7 +57,7 @@ fn a_server_that_cuts_every_body_and_knows_no_parts_is_asked_a_few_times() {
                 times => Answer { cut: Some(1000 + step * times), ..answer },
             },
         });
-        refused(&ended(hub.command(&RUN)), 3, &["did not come whole", "1841368 bytes"]);
+        refused(&ended(hub.command(&RUN)), 3, &["was not received completely", "1841368 bytes"]);
         assert!(asked.load(Ordering::Relaxed) <= 8, "asked {} times", asked.load(Ordering::Relaxed));
     }
 }
@@ -72,7 +72,7 @@ fn a_server_that_sends_a_few_bytes_each_time_is_asked_a_few_times() {
         At::Store if count.fetch_add(1, Ordering::Relaxed) < 100 => Answer { cut: Some(10), ..answer },
         At::Store => Answer::status(404),
     });
-    refused(&ended(hub.command(&RUN)), 3, &["did not come whole", "it goes on from there"]);
+    refused(&ended(hub.command(&RUN)), 3, &["was not received completely", "it goes on from there"]);
     assert!(asked.load(Ordering::Relaxed) <= 8, "asked {} times", asked.load(Ordering::Relaxed));
 }
 
@@ -192,5 +192,5 @@ fn pipes_in_the_place_of_files_are_not_waited_for() {
     let hub = Hub::new(tiny());
     let name = hub.blob(WEIGHTS).file_name().unwrap().to_str().unwrap().to_owned();
     pipe(&hub.home.path().join("hub/.locks/models--org--tiny").join(format!("{name}.lock")));
-    refused(&limited(&hub, &RUN), 5, &["cannot be kept in the cache", ".lock"]);
+    refused(&limited(&hub, &RUN), 5, &["cannot be written to the cache", ".lock"]);
 }

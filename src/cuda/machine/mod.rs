@@ -1,13 +1,13 @@
-//! The machine that PTX is written for, as far as the kernels use it: runs what a compiler made of them, instruction by
-//! instruction, where no GPU is. For tests alone.
+//! An interpreter of PTX, for the instructions that the kernels use. It runs the compiler's output without a GPU. For
+//! tests only.
 //!
-//! The emulation (`kernels/emulate.hpp`) runs the sources, and puts C++ in the place of their assembly. Here the assembly runs
-//! too, as NVIDIA's manual has it (PTX ISA 8.0): the layouts of `mma`, `ldmatrix` and `wgmma`, copies that are under way until
-//! they are waited for, lanes that part and meet. What has no defined result ends the test: an access that is not aligned or
-//! in nobody's memory, a lane that is missing where all of a warp take part, a barrier that not all reach.
+//! The emulation (`kernels/emulate.hpp`) runs the sources, with C++ instead of their inline assembly. Here the assembly
+//! runs too, as NVIDIA's manual defines it (PTX ISA 8.0): the layouts of `mma`, `ldmatrix` and `wgmma`, asynchronous
+//! copies, divergence and reconvergence of lanes. An undefined result ends the test: an access that is not aligned or
+//! not in an allocation, a lane that is missing in a warp-wide instruction, a barrier that not all threads reach.
 //!
 //! ```text
-//! text (statements) ─▶ program (instructions; operations: what each computes) ─▶ warp (32 lanes) ─▶ run (blocks)
+//! text (statements) ─▶ program (instructions; operations: arithmetic of each) ─▶ warp (32 lanes) ─▶ run (blocks)
 //! ```
 #![allow(unsafe_code)]
 

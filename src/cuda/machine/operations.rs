@@ -1,4 +1,4 @@
-//! What the instructions compute that go lane by lane.
+//! The arithmetic of the lane-wise instructions.
 
 use std::cmp::Ordering;
 
@@ -8,13 +8,14 @@ pub(super) const LANES: usize = 32;
 /// A value for each lane.
 pub(super) type Lanes = [u64; LANES];
 
-/// What one computes of its operands. Values are bits, as wide as their type; what is above is cut off where they are kept.
+/// The arithmetic of an instruction. Values are bits, as wide as their type; higher bits are truncated when the result
+/// is stored.
 #[derive(Clone, Copy)]
 pub(super) enum Compute {
     One(fn(u64) -> u64),
     Two(fn(u64, u64) -> u64),
     Three(fn(u64, u64, u64) -> u64),
-    /// One that goes on with a carry bit: of the result with it, the bit above is the next carry.
+    /// With a carry bit. The bit above the result is the next carry.
     Carried {
         of: fn(u64, u64, u64, u64) -> u64,
         reads: bool,
@@ -40,23 +41,23 @@ fn one_f32(f: fn(f32) -> f32, x: u64) -> u64 {
     of_f32(f(f32_of(x)))
 }
 
-/// The bits of a bfloat16 value that is nearest, ties to even.
+/// The bits of the nearest bfloat16 value, ties to even.
 fn bf16(value: u64) -> u64 {
     u64::from(half::bf16::from_f32(f32_of(value)).to_bits())
 }
 
-/// The same in float16.
+/// The bits of the nearest float16 value, ties to even.
 fn f16(value: u64) -> u64 {
     u64::from(half::f16::from_f32(f32_of(value)).to_bits())
 }
 
-/// As many bits from the low end as a shift may ask for.
+/// Shifts by the low 32 bits of `amount`; returns `beyond` if these are at least `width`.
 fn shifted(amount: u64, width: u64, by: impl Fn(u64) -> u64, beyond: u64) -> u64 {
     let amount = amount & 0xffff_ffff;
     if amount >= width { beyond } else { by(amount) }
 }
 
-/// Compares as `$type`, whose bits `$of` takes.
+/// Comparisons of values that `$of` converts from bits.
 macro_rules! compare {
     ($name:expr, $of:expr) => {
         Some(match $name {
@@ -71,11 +72,11 @@ macro_rules! compare {
     };
 }
 
-/// Compares floats: besides, what is true of what is no number (`ltu` and so on), and whether one is none.
+/// Comparisons of floats: also the unordered ones, which are true for NaN (`ltu` and so on), and tests for NaN.
 macro_rules! compare_floats {
     ($name:expr, $of:expr) => {
         Some(match $name {
-            // False where one is no number, unlike `!=`.
+            // False if one is NaN, unlike `!=`.
             "ne" => Two(|a, b| u64::from($of(a) < $of(b) || $of(a) > $of(b))),
             "ltu" => Two(|a, b| u64::from($of(a).partial_cmp(&$of(b)).is_none_or(Ordering::is_lt))),
             "leu" => Two(|a, b| u64::from($of(a).partial_cmp(&$of(b)).is_none_or(Ordering::is_le))),
@@ -90,13 +91,13 @@ macro_rules! compare_floats {
     };
 }
 
-/// Whole numbers of the type `$type`, twice as wide `$wide`.
+/// Integers of the type `$type`; `$wide` is twice as wide.
 macro_rules! whole {
     ($name:expr, $type:ty, $wide:ty) => {{
         fn of(bits: u64) -> $type {
             bits as $type
         }
-        // Signed values keep their sign above: it is cut off where they are kept.
+        // Signed values keep their sign above; it is truncated when the result is stored.
         Some(match $name {
             "add" => Two(|a, b| of(a).wrapping_add(of(b)) as u64),
             "sub" => Two(|a, b| of(a).wrapping_sub(of(b)) as u64),
@@ -147,7 +148,7 @@ macro_rules! floats {
     };
 }
 
-/// Bits of any width.
+/// Operations on bits of any width.
 fn bitwise(name: &str, width: u64) -> Option<Compute> {
     Some(match (name, width) {
         ("and", _) => Two(|a, b| a & b),
@@ -180,7 +181,7 @@ fn bitwise(name: &str, width: u64) -> Option<Compute> {
     })
 }
 
-/// From one type to another.
+/// Conversions between types.
 fn convert(rounding: Option<&str>, to: &str, from: &str) -> Option<Compute> {
     Some(match (rounding, to, from) {
         (None, "u16" | "u32" | "u64" | "s16" | "s32" | "s64", "u8") => One(|a| a & 0xff),
@@ -189,7 +190,7 @@ fn convert(rounding: Option<&str>, to: &str, from: &str) -> Option<Compute> {
         (None, "s16" | "s32" | "s64" | "u16" | "u32" | "u64", "s8") => One(|a| a as i8 as u64),
         (None, "s32" | "s64" | "u32" | "u64", "s16") => One(|a| a as i16 as u64),
         (None, "s64" | "u64", "s32") => One(|a| a as i32 as u64),
-        // To one that is no wider: what is above is cut off.
+        // To a type that is not wider: higher bits are truncated.
         (None, "u8" | "s8", _) => One(|a| a & 0xff),
         (
             None,
@@ -220,7 +221,7 @@ fn convert(rounding: Option<&str>, to: &str, from: &str) -> Option<Compute> {
     })
 }
 
-/// Those that go on with a carry bit, of 32 bits each.
+/// Instructions with a carry bit, of 32 bits each.
 fn carried(name: &str) -> Option<Compute> {
     let (base, writes) = match name.strip_suffix(".cc") {
         Some(base) => (base, true),
@@ -237,10 +238,10 @@ fn carried(name: &str) -> Option<Compute> {
     (reads || writes).then_some(Carried { of, reads, writes })
 }
 
-/// What `name` (`mad.lo.s32` and so on) computes; none where it is not one of these.
+/// Returns the arithmetic of `name` (`mad.lo.s32` and so on); `None` if it is not one of these.
 pub(super) fn compute(name: &str) -> Option<Compute> {
     let (base, of) = name.rsplit_once('.')?;
-    // To the nearest is how these round, said or not.
+    // These round to nearest, with the suffix or without.
     let base = base.strip_suffix(".rn").unwrap_or(base);
     if let Some(base) = base.strip_prefix("cvt.") {
         let (rounding, to) = base.split_once('.').map_or((None, base), |(how, to)| (Some(how), to));
@@ -253,7 +254,7 @@ pub(super) fn compute(name: &str) -> Option<Compute> {
             u64::from((products.sum::<i32>().wrapping_add(sum as i32)).cast_unsigned())
         }));
     }
-    /// What has no full precision is 0 (ftz), before and after.
+    /// Flushes subnormal numbers to 0 (ftz), before and after.
     fn flushed(x: f32) -> f32 {
         if x.is_subnormal() { 0.0 } else { x }
     }
@@ -314,7 +315,7 @@ mod tests {
         }
     }
 
-    /// Examples that NVIDIA's manual gives, or that follow from its words.
+    /// Examples of NVIDIA's manual, or that follow from its text.
     #[test]
     fn instructions_compute_what_the_manual_says() {
         let minus = u64::from(u32::MAX);

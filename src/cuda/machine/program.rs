@@ -1,4 +1,4 @@
-//! A module's kernels as instructions.
+//! Parses a module's kernels into instructions.
 
 use std::collections::HashMap;
 
@@ -6,38 +6,39 @@ use super::operations::{Compute, compute};
 use super::tensor::Tile;
 use super::text::{Piece, bare, operands, pieces};
 
-/// Where addresses begin that say which memory they are of: a thread's own, and its block's.
+/// The first addresses of a thread's local memory and of a block's shared memory. They are so far apart that an address
+/// alone shows its memory.
 pub(super) const LOCAL: u64 = 0x7e00_0000_0000_0000;
 pub(super) const SHARED: u64 = 0x7f00_0000_0000_0000;
 
-/// The first address of a block's own memory, as where a device keeps some of it to itself: 0 is nobody's.
+/// The first offset in a block's shared memory. A device reserves the bytes below, and 0 is not a valid address.
 pub(super) const FIRST_SHARED: u64 = 1024;
 
 /// The kernels of a module.
 pub(in super::super) struct Program {
     pub(super) entries: HashMap<String, Entry>,
-    /// Its constants, in words, to which instructions point.
+    /// The module's constants, in words. Instructions hold their addresses.
     pub(super) constants: Vec<Box<[u64]>>,
 }
 
 /// A kernel.
 pub(super) struct Entry {
-    /// Of each parameter, where it begins and how many bytes it has.
+    /// The offset and the size in bytes of each parameter.
     pub(super) parameters: Vec<(usize, usize)>,
     /// Bits of each register.
     pub(super) widths: Vec<u32>,
     pub(super) code: Vec<Instruction>,
-    /// Bytes of the block's memory that the source names, and of a thread's own.
+    /// Bytes of static shared memory, and of a thread's local memory.
     pub(super) shared: usize,
     pub(super) local: usize,
 }
 
-/// An instruction, and the statement that it was made of.
+/// An instruction, and the statement that it was parsed from.
 pub(super) struct Instruction {
     pub(super) what: What,
-    /// The register, and the value of it with which it does anything.
+    /// The predicate register, and the value that it must have.
     pub(super) guard: Option<(usize, u64)>,
-    /// The destinations first.
+    /// The destinations come first.
     pub(super) operands: Box<[Operand]>,
     pub(super) text: String,
 }
@@ -46,13 +47,13 @@ pub(super) struct Instruction {
 pub(super) enum Operand {
     Register(usize),
     Value(u64),
-    /// `%tid.x` and so on: which, and along which axis.
+    /// `%tid.x` and so on: the index, and its axis.
     Of(Index, usize),
-    /// In memory: the register added to, and how much.
+    /// An address in memory: the base register, and the offset.
     At(Option<usize>, u64),
 }
 
-/// What a thread is told about where it is.
+/// Indices and sizes of threads and blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Index {
     Thread,
@@ -61,10 +62,10 @@ pub(super) enum Index {
     Blocks,
 }
 
-/// Which memory.
+/// A state space.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Space {
-    /// As the address says.
+    /// Generic: given by the address.
     Any,
     Global,
     Shared,
@@ -72,7 +73,7 @@ pub(super) enum Space {
     Parameter,
 }
 
-/// How lanes give each other values.
+/// How lanes exchange values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Shuffle {
     Up,
@@ -81,19 +82,19 @@ pub(super) enum Shuffle {
     Index,
 }
 
-/// What happens to a value in memory.
+/// An atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Atom {
     Add,
     Min,
     Max,
-    /// Counts up, and after the operand begins at 0.
+    /// Adds one, and wraps to 0 after the operand.
     Increase,
 }
 
 pub(super) enum What {
     Compute(Compute),
-    /// From registers to registers; where their numbers differ, joined or taken apart.
+    /// From registers to registers. If their numbers differ, values are packed or unpacked.
     Move,
     Load {
         space: Space,
@@ -111,9 +112,9 @@ pub(super) enum What {
     },
     Shuffle(Shuffle),
     Ballot,
-    /// All lanes that the operand names come together.
+    /// Synchronises the lanes that the operand names.
     Meet,
-    /// All threads of the block do.
+    /// Synchronises all threads of the block.
     Barrier,
     Branch(usize),
     End,
@@ -135,7 +136,7 @@ pub(super) enum What {
     WaitForCopies,
     /// mbarrier.init
     BeginArrivals,
-    /// mbarrier.arrive, with bytes that are to be copied too.
+    /// mbarrier.arrive, with the number of bytes to copy.
     Arrive,
     /// cp.async.bulk
     CopyPiece,
@@ -144,15 +145,15 @@ pub(super) enum What {
     BeginProduct(Tile),
     CloseProducts,
     WaitForProducts,
-    /// What only orders accesses that are in order here, or hints.
+    /// A hint, or a fence: accesses are already in order here.
     Nothing,
 }
 
 impl Program {
-    /// The kernels of a text.
+    /// Parses the kernels of a text.
     ///
     /// # Panics
-    /// Where it has something that is not known here.
+    /// If the text has an unsupported statement.
     pub(in super::super) fn new(text: &str) -> Self {
         let text = bare(text);
         let pieces = pieces(&text);
@@ -173,7 +174,7 @@ impl Program {
                 _ => {}
             }
         }
-        // Where a kernel's memory begins whose size its launch says: after all that its source names.
+        // Dynamic shared memory begins after all static shared memory.
         let dynamic: Vec<&str> = pieces
             .iter()
             .filter_map(|piece| match piece {
@@ -196,7 +197,7 @@ impl Program {
                 maker.parameters.push((first, bytes));
                 maker.symbols.insert(name.to_owned(), first as u64);
             }
-            // What functions have of it stands before all bodies.
+            // Shared memory of functions is declared before all bodies.
             maker.declare_shared(&pieces);
             maker.declare_shared(body);
             let end = maker.shared.next_multiple_of(16);
@@ -212,10 +213,10 @@ impl Program {
     }
 }
 
-/// The name before the parameters of a kernel or a function.
+/// Returns the name before the parameters of a kernel or a function.
 fn name_of(head: &str) -> &str {
     let head = head.split_once(".entry").map_or(head, |(_, rest)| rest);
-    // A function's result stands before its name.
+    // A function's result is before its name.
     let head = head.strip_prefix(".func").map_or(head, |rest| match rest.trim_start().strip_prefix('(') {
         Some(result) => result.split_once(')').map_or(rest, |(_, rest)| rest),
         None => rest,
@@ -223,12 +224,12 @@ fn name_of(head: &str) -> &str {
     head.trim_start().split('(').next().unwrap_or_default().trim()
 }
 
-/// The declarations of the parameters; a function's result, where there is one, first.
+/// Returns the declarations of the parameters; a function's result, if there is one, first.
 fn parameters(head: &str) -> impl Iterator<Item = &str> {
     head.split(['(', ')', ',']).map(str::trim).filter(|part| part.starts_with(".param"))
 }
 
-/// The name, the bytes and the alignment of `.param .align 8 .b8 name[176]` and the like.
+/// Returns the name, the bytes and the alignment of `.param .align 8 .b8 name[176]` and the like.
 fn declaration(text: &str) -> (&str, usize, usize) {
     let mut words = text.split_whitespace();
     let (mut align, mut size, mut name) = (None, 1, "");
@@ -257,7 +258,7 @@ fn width(of: &str) -> Option<u32> {
     })
 }
 
-/// The name and the words of `.global .align 4 .b8 name[16] = {1, 2}` and the like.
+/// Returns the name and the words of `.global .align 4 .b8 name[16] = {1, 2}` and the like.
 fn constant(text: &str) -> (String, Vec<u64>) {
     let (declared, values) = text.split_once('=').unwrap_or((text, ""));
     let (name, bytes, _) = declaration(declared.trim());
@@ -270,7 +271,7 @@ fn constant(text: &str) -> (String, Vec<u64>) {
     (name.to_owned(), all.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect())
 }
 
-/// A number as it is written in PTX.
+/// Parses a number in PTX's notation.
 fn number(text: &str) -> Option<u64> {
     if let Some(digits) = text.strip_prefix("0f").or_else(|| text.strip_prefix("0d")) {
         return u64::from_str_radix(digits, 16).ok();
@@ -282,16 +283,15 @@ fn number(text: &str) -> Option<u64> {
     text.parse().ok().or_else(|| text.parse::<i64>().ok().map(i64::cast_unsigned))
 }
 
-/// The functions that kernels call, by name: what stands before their bodies, and these.
+/// The functions that kernels call, by name: the text before the body, and the body.
 type Functions<'a> = HashMap<&'a str, (&'a str, &'a [Piece<'a>])>;
 
-/// A kernel as far as it is made. Functions become part of it where they are called: what is declared in one has a name of its
-/// own each time, which begins with a scope.
+/// A partly parsed kernel. Function calls are inlined. The names of each inlined call have their own prefix, the scope.
 struct Maker<'a> {
     functions: &'a Functions<'a>,
     parameters: Vec<(usize, usize)>,
     registers: HashMap<String, usize>,
-    /// Bits of the registers whose names begin so.
+    /// Bits of registers, by the prefix of their names.
     kinds: HashMap<String, u32>,
     widths: Vec<u32>,
     /// Addresses by name.
@@ -300,7 +300,7 @@ struct Maker<'a> {
     local: usize,
     labels: HashMap<String, usize>,
     code: Vec<Instruction>,
-    /// The branches, with the labels that they go to.
+    /// The branches with their labels.
     branches: Vec<(usize, String)>,
     calls: usize,
 }
@@ -337,14 +337,14 @@ impl<'a> Maker<'a> {
         self.code.push(Instruction { what, guard, operands: operands.into(), text });
     }
 
-    /// A new register.
+    /// Adds a register.
     fn register(&mut self, name: String, width: u32) -> usize {
         self.widths.push(width);
         self.registers.insert(name, self.widths.len() - 1);
         self.widths.len() - 1
     }
 
-    /// The register of this name in a scope; none where none was declared.
+    /// Returns the register of this name in a scope; `None` if it was not declared.
     fn find(&mut self, name: &str, scope: &str) -> Option<usize> {
         let full = format!("{scope}{name}");
         if let Some(register) = self.registers.get(&full) {
@@ -355,7 +355,7 @@ impl<'a> Maker<'a> {
         Some(self.register(full, width))
     }
 
-    /// What the block has of its memory by name.
+    /// Declares the block's shared memory by name.
     fn declare_shared(&mut self, body: &[Piece]) {
         for piece in body {
             let Piece::Statement(statement) = piece else { continue };
@@ -398,7 +398,7 @@ impl<'a> Maker<'a> {
                     }
                 }
             }
-            // What is given to a function, and what it gives: registers.
+            // The arguments and the result of a function are registers.
             Some(".param") => {
                 let (name, _, _) = declaration(statement);
                 self.register(format!("{scope}{name}"), 64);
@@ -467,7 +467,7 @@ impl<'a> Maker<'a> {
                 self.branches.push((self.code.len(), format!("{scope}{}", rest.trim())));
                 self.add(What::Nothing, guard, Vec::new(), statement);
             }
-            // A function ends where its caller goes on.
+            // A function's end is the instruction after its call.
             "ret" if !scope.is_empty() => {
                 self.branches.push((self.code.len(), format!("{scope}end")));
                 self.add(What::Nothing, guard, Vec::new(), statement);
@@ -486,7 +486,7 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// An operand, or a register that stands for what is given to a function.
+    /// Parses an operand, or a register that is an argument of a function.
     fn argument(&mut self, text: &str, scope: &str) -> Operand {
         let inside = text.strip_prefix('[').map(|inside| inside.trim_end_matches(']'));
         let name = inside.map(|inside| inside.strip_suffix("+0").unwrap_or(inside));
@@ -498,7 +498,7 @@ impl<'a> Maker<'a> {
         self.operand(text, scope)
     }
 
-    /// Makes a function part of the kernel: `(result), name, (arguments)`, or without a result.
+    /// Inlines a call: `(result), name, (arguments)`, or without a result.
     fn call(&mut self, rest: &str, scope: &str) {
         let names: Vec<&str> = operands(rest).collect();
         let at = names.iter().position(|name| self.functions.contains_key(name));
@@ -506,7 +506,7 @@ impl<'a> Maker<'a> {
         let (head, body) = self.functions[names[at]];
         self.calls += 1;
         let inner = format!("{scope}{}#{} ", names[at], self.calls);
-        // In the order of its head: the result first.
+        // In the order of the function's head: the result first.
         let formal: Vec<&str> = parameters(head).map(|declared| declaration(declared).0).collect();
         let actual: Vec<&str> = [&names[..at], &names[at + 1..]].concat();
         assert_eq!(formal.len(), actual.len(), "{rest}");
@@ -519,7 +519,7 @@ impl<'a> Maker<'a> {
     }
 }
 
-/// What an instruction does, and its operands, destinations first.
+/// Returns an instruction's operation, and its operands, destinations first.
 fn what(name: &str, rest: &str, mut operands: Vec<Operand>) -> Option<(What, Vec<Operand>)> {
     let words: Vec<&str> = name.split('.').collect();
     let of = words.last().and_then(|of| width(of));
@@ -537,7 +537,7 @@ fn what(name: &str, rest: &str, mut operands: Vec<Operand>) -> Option<(What, Vec
     let is_register = |operand: &Operand| !matches!(operand, Operand::At(..));
     let what = match words[0] {
         "mov" => What::Move,
-        // What is given to functions.
+        // Arguments of functions.
         "ld" | "st" if space == Space::Parameter && operands.iter().all(is_register) => What::Move,
         "ld" => What::Load { space, bytes, signed: words.last()?.starts_with('s') },
         "st" => What::Store { space, bytes },
@@ -585,7 +585,7 @@ fn what(name: &str, rest: &str, mut operands: Vec<Operand>) -> Option<(What, Vec
             _ => return None,
         },
         "cp" => match name {
-            // How many of the bytes are read may follow: the others are zeros.
+            // The number of bytes to read may follow: the others are zeros.
             "cp.async.cg.shared.global" | "cp.async.cg.shared.global.L2::256B"
                 if operands.get(2) == Some(&Operand::Value(16)) =>
             {
@@ -611,7 +611,7 @@ fn what(name: &str, rest: &str, mut operands: Vec<Operand>) -> Option<(What, Vec
         },
         _ => What::Compute(compute(name)?),
     };
-    // `{%r1, %r2}, %rd3` takes one apart.
+    // `{%r1, %r2}, %rd3` unpacks a value.
     let destinations = match rest.trim_start().strip_prefix('{').and_then(|rest| rest.split_once('}')) {
         Some((inside, _)) if words[0] == "mov" => inside.split(',').count(),
         _ => 1,

@@ -1,4 +1,4 @@
-//! A launch: its blocks one after the other.
+//! Runs a launch: its blocks one after the other.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use super::operations::LANES;
 use super::program::Program;
 use super::warp::{Block, Stopped, Warp};
 
-/// How many blocks, of how many threads, with how many bytes of memory for each that the source does not name.
+/// The size of a launch: its blocks, threads of a block, and bytes of dynamic shared memory.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Grid {
     pub(in super::super) blocks: [u32; 3],
@@ -14,13 +14,13 @@ pub(in super::super) struct Grid {
     pub(in super::super) shared: u32,
 }
 
-/// Bytes of shared memory that a block may have on every device from compute capability 8.0 on: 8.6, 8.9 and 12.0 have the
-/// least. Kernels of wgmma are for 9.0 alone, and large tiles of whole numbers for devices that have as much.
+/// The most bytes of shared memory of a block on every device from compute capability 8.0 on: 8.6, 8.9 and 12.0 have
+/// the least. Kernels with wgmma are only for 9.0, and large integer tiles for devices that have as much.
 const MOST_SHARED: usize = 99 << 10;
 const MOST_OF_LARGE: usize = 227 << 10;
 
-/// Runs the kernel `name` over a grid, with arguments at these addresses. `known` tells whether bytes of the device's memory
-/// are somebody's. Whether there is such a kernel.
+/// Runs the kernel `name` over a grid, with arguments at these addresses. `known` tells whether bytes of the device's
+/// memory are allocated. Returns whether there is such a kernel.
 pub(in super::super) fn run(
     program: &Program,
     name: &str,
@@ -33,7 +33,7 @@ pub(in super::super) fn run(
     let bytes = entry.parameters.last().map_or(0, |(first, bytes)| first + bytes);
     let mut parameters = vec![0; bytes];
     for ((first, bytes), argument) in entry.parameters.iter().zip(arguments) {
-        // SAFETY: an argument has as many bytes as the kernel takes.
+        // SAFETY: an argument has as many bytes as the kernel's parameter.
         let argument = unsafe { std::slice::from_raw_parts(*argument, *bytes) };
         parameters[*first..first + bytes].copy_from_slice(argument);
     }
@@ -59,7 +59,7 @@ pub(in super::super) fn run(
             block,
             blocks: grid.blocks,
             parameters: &parameters,
-            // What nobody has written is no number.
+            // Uninitialised memory is NaN.
             shared: vec![0xff; shared],
             arrivals: HashMap::new(),
             known: &known,

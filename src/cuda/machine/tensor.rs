@@ -1,5 +1,5 @@
-//! What the lanes of a warp do together with matrices, as NVIDIA's manual lays them out (PTX ISA, "Warp-level matrix
-//! instructions" and "Asynchronous warpgroup-level matrix instructions").
+//! Matrix instructions of a warp, with the layouts of NVIDIA's manual (PTX ISA, "Warp-level matrix instructions" and
+//! "Asynchronous warpgroup-level matrix instructions").
 
 use half::{bf16, f16};
 
@@ -15,7 +15,7 @@ fn sum_of(bits: u64) -> f64 {
     f64::from(f32::from_bits(bits as u32))
 }
 
-/// A sum as the register that keeps it. How a device rounds on the way is not in the manual.
+/// Rounds a sum to its register. The manual does not say how a device rounds in between.
 fn kept(sum: f64) -> u64 {
     u64::from((sum as f32).to_bits())
 }
@@ -49,8 +49,8 @@ pub(super) fn multiply(float16: bool, a: &[Lanes; 4], b: &[Lanes; 2], c: &[Lanes
     sums
 }
 
-/// mma.m16n8k32 of signed bytes: c (16, 8) + a (16, 32) · b (32, 8), of registers by number and lane; with half of the
-/// registers of a and b m16n8k16.
+/// mma.m16n8k32 of signed bytes: c (16, 8) + a (16, 32) · b (32, 8), of registers by number and lane. With half of the
+/// registers of a and b it is m16n8k16.
 pub(super) fn multiply_bytes(a: &[Lanes], b: &[Lanes], c: &[Lanes]) -> [Lanes; 4] {
     let byte = |register: u64, i: usize| i64::from((register >> (8 * i)) as i8);
     // Element i of a register: row groupID, + 8 in every second register of a; k 4 · threadID in group + i, + 16 in the second
@@ -78,14 +78,14 @@ pub(super) fn multiply_bytes(a: &[Lanes], b: &[Lanes], c: &[Lanes]) -> [Lanes; 4
     })
 }
 
-/// A product of four warps: a (64, 16) · b (16, outputs).
+/// A product by four warps: a (64, 16) · b (16, outputs).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tile {
     pub(super) outputs: usize,
 }
 
 impl Tile {
-    /// Of `wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16` and the like.
+    /// Parses `wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16` and the like.
     pub(super) fn new(name: &str) -> Option<Self> {
         let size = name.strip_prefix("wgmma.mma_async.sync.aligned.m64n")?;
         let outputs = size.strip_suffix("k16.f32.bf16.bf16")?.parse().ok()?;
@@ -93,11 +93,11 @@ impl Tile {
     }
 }
 
-/// Where in the block's memory the element (row, k) is of an operand that a descriptor tells of: rows of 128 bytes, eight of
-/// them one after the other, whose 16-byte pieces change places with the row (128-byte swizzle), along k.
+/// Returns the address in shared memory of the element (row, k) of a descriptor's operand. Rows have 128 bytes along k,
+/// and eight rows follow one another. The 16-byte pieces of a row are permuted by its number (128-byte swizzle).
 ///
 /// # Panics
-/// Where the descriptor tells of another layout.
+/// If the descriptor has another layout.
 pub(super) fn element(descriptor: u64, row: usize, k: usize) -> u64 {
     let field = |first: u32| (descriptor >> first & 0x3fff) << 4;
     let (start, stride) = (field(0), field(32));
@@ -107,7 +107,7 @@ pub(super) fn element(descriptor: u64, row: usize, k: usize) -> u64 {
     at ^ (at >> 7 & 7) << 4
 }
 
-/// Adds a product to the sums of one of the four warps, `warp`: `read` gives a bfloat16 value of the block's memory.
+/// Adds a product to the sums of `warp`, one of the four warps. `read` returns a bfloat16 value of shared memory.
 pub(super) fn multiply_group(
     tile: Tile,
     warp: usize,

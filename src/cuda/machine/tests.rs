@@ -1,8 +1,8 @@
-//! Small programs of which the manual says what they do, and some that are wrong.
+//! Small programs whose results the manual defines, and some that are wrong.
 
 use super::*;
 
-/// A kernel `k` with these declarations and instructions, which can use registers of every kind; `out` is %rd0.
+/// A kernel `k` with these declarations and instructions. It can use registers of every kind; `out` is %rd0.
 fn program(before: &str, body: &str) -> Program {
     Program::new(&format!(
         ".version 8.0\n.target sm_90\n.address_size 64\n{before}
@@ -25,7 +25,7 @@ fn program(before: &str, body: &str) -> Program {
     ))
 }
 
-/// What a block of so many threads leaves in memory of as many words, which are 7 before.
+/// Runs a block of `threads` threads. Returns as many words of memory, which are 7 before.
 fn run_block(program: &Program, threads: usize) -> Vec<u32> {
     let out = vec![7_u32; threads];
     let first = out.as_ptr() as u64;
@@ -40,7 +40,7 @@ fn run_lines(body: &str) -> Vec<u32> {
     run_block(&program("", body), 64)
 }
 
-/// What it says when it ends.
+/// The message of the panic.
 fn fault(body: &str) -> String {
     let program = program(".extern .shared .align 16 .b8 room[];\n", body);
     let end = std::panic::catch_unwind(|| run_block(&program, 64)).unwrap_err();
@@ -68,7 +68,8 @@ fn lanes_that_part_meet_again_and_give_each_other_values() {
     assert_eq!(found, (0..64).map(expected).collect::<Vec<_>>());
 }
 
-/// As the manual has it: the bits of the first are put into the second, as many, from that one on; what has no room is cut off.
+/// As in the manual: inserts the first bits of a value into another one, from a given bit on. Bits beyond its end are
+/// dropped.
 #[test]
 fn bits_are_put_into_others() {
     let inserted = |first: u32, count: u32| {
@@ -110,7 +111,7 @@ fn a_barrier_holds_the_warps_of_a_block_together_and_copies_come_when_they_are_w
         st.global.u32 [%rd1], %r6;",
     );
     assert_eq!(run_block(&both, 64), (0..64).map(|thread| thread ^ 32).collect::<Vec<_>>());
-    // The words that are copied are 7; what was in the block's memory before is not.
+    // The copied words are 7; shared memory is not 7 before.
     let copied = |bytes: &str, wait: &str| {
         let program = program(
             ".extern .shared .align 16 .b8 room[];\n",
@@ -202,9 +203,9 @@ fn what_has_no_defined_result_ends_the_run() {
     for (body, words) in [
         ("st.global.u32 [%rd1+1], %r0;", "4 bytes at"),
         ("st.global.v2.u32 [%rd1+4], {%r0, %r0};", "aligned"),
-        ("st.global.u32 [%rd1+256], %r0;", "nobody's"),
-        ("st.shared.u32 [256], %r0;", "nobody's"),
-        ("mov.u32 %r3, room; st.shared.u32 [%r3+256], %r0;", "nobody's"),
+        ("st.global.u32 [%rd1+256], %r0;", "not allocated"),
+        ("st.shared.u32 [256], %r0;", "not allocated"),
+        ("mov.u32 %r3, room; st.shared.u32 [%r3+256], %r0;", "not allocated"),
         ("setp.lt.u32 %p0, %r0, 8; @%p0 bra $on; shfl.sync.bfly.b32 %r2, %r0, 8, 31, 255; $on:", "not named"),
         (
             "setp.lt.u32 %p0, %r0, 8; @%p0 ret; ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r5];",

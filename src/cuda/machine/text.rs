@@ -1,4 +1,4 @@
-//! PTX as statements.
+//! Splits PTX into statements.
 
 /// A piece of a text.
 #[derive(Debug)]
@@ -7,11 +7,11 @@ pub(super) enum Piece<'a> {
     Statement(&'a str),
     /// `name:`
     Label(&'a str),
-    /// What stands before a body, and the body.
+    /// The text before a body, and the body.
     Body(&'a str, Vec<Piece<'a>>),
 }
 
-/// The text without comments, and without the lines that only say for which machine it is.
+/// Returns the text without comments, and without the lines that only name the version and the target.
 pub(super) fn bare(text: &str) -> String {
     let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default());
     let about = |line: &&str| {
@@ -21,7 +21,7 @@ pub(super) fn bare(text: &str) -> String {
     lines.filter(about).collect::<Vec<_>>().join("\n")
 }
 
-/// The pieces of a bare text. Braces inside a body only hold names together, of which no two are alike that matter.
+/// Splits a bare text. Braces inside a body are only scopes of names, and no two relevant names are alike.
 pub(super) fn pieces(text: &str) -> Vec<Piece<'_>> {
     let mut rest = text.trim_start();
     let mut pieces = Vec::new();
@@ -31,7 +31,7 @@ pub(super) fn pieces(text: &str) -> Vec<Piece<'_>> {
     pieces
 }
 
-/// Takes one piece from the beginning of the text; what comes after it.
+/// Adds the first piece of the text; returns the rest.
 fn one<'a>(text: &'a str, to: &mut Vec<Piece<'a>>) -> &'a str {
     if let Some(rest) = text.strip_prefix(['{', '}']) {
         return rest;
@@ -52,7 +52,7 @@ fn one<'a>(text: &'a str, to: &mut Vec<Piece<'a>>) -> &'a str {
     &text[end + 1..]
 }
 
-/// Where the brace closes that opens at `open`.
+/// Returns the position of the brace that closes the one at `open`.
 fn closing(text: &str, open: usize) -> usize {
     let mut depth = 0;
     for (at, letter) in text.bytes().enumerate().skip(open) {
@@ -66,8 +66,8 @@ fn closing(text: &str, open: usize) -> usize {
     panic!("a brace that nothing closes: {}", &text[open..]);
 }
 
-/// The operands of a statement: what stands between its commas. Vectors in braces are taken apart; a call's parentheses, and the
-/// two destinations of `%r|%p`, too.
+/// Splits a statement into its operands at the commas. Also splits vectors in braces, a call's parentheses, and the two
+/// destinations of `%r|%p`.
 pub(super) fn operands(text: &str) -> impl Iterator<Item = &str> {
     text.split([',', '{', '}', '(', ')', '|']).map(str::trim).filter(|operand| !operand.is_empty())
 }

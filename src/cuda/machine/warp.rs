@@ -1,4 +1,4 @@
-//! 32 lanes that run the same instructions, as far as they are at the same one.
+//! A warp: 32 lanes that run the same instruction while they are at the same one.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,10 +8,10 @@ use super::program::{
 };
 use super::tensor::{Tile, multiply, multiply_bytes, multiply_group};
 
-/// What all warps of a block see.
+/// The state that the warps of a block share.
 pub(super) struct Block<'a> {
     pub(super) entry: &'a Entry,
-    /// By [`Index`]: which block, how many threads and so on.
+    /// By [`Index`]: the block's index, the numbers of threads and blocks.
     pub(super) threads: [u32; 3],
     pub(super) block: [u32; 3],
     pub(super) blocks: [u32; 3],
@@ -19,24 +19,25 @@ pub(super) struct Block<'a> {
     pub(super) shared: Vec<u8>,
     /// By their addresses.
     pub(super) arrivals: HashMap<u64, Arrivals>,
-    /// Whether so many bytes of the device's memory are somebody's.
+    /// Whether these bytes of the device's memory are allocated.
     pub(super) known: &'a dyn Fn(u64, usize) -> bool,
 }
 
-/// Sixteen bytes on their way: to the block's memory, from the device's, and how many of them; the others are zeros.
+/// An asynchronous copy of sixteen bytes: the destination in shared memory, the source, and how many bytes are read.
+/// The others are zeros.
 type Underway = (u64, u64, usize);
 
-/// A word of shared memory that lanes come to, so many a phase, and what they had copied: to where, from where, and how many bytes.
+/// An mbarrier: the arrivals of each phase, and its copies (destination, source, and bytes).
 pub(super) struct Arrivals {
     lanes: u32,
     left: u32,
-    /// Phases that are done.
+    /// Completed phases.
     done: u64,
     expected: u64,
     copies: Vec<(u64, u64, usize)>,
 }
 
-/// A product under way: its tile, the descriptors, whether it adds, and the first of its registers' operands.
+/// A pending product: its tile, the descriptors, whether it adds, and the operands with its sums.
 struct Product<'a> {
     tile: Tile,
     descriptors: [u64; 2],
@@ -44,7 +45,7 @@ struct Product<'a> {
     sums: &'a [Operand],
 }
 
-/// How a warp stopped.
+/// Why a warp stopped.
 #[derive(Debug, PartialEq)]
 pub(super) enum Stopped {
     AtBarrier,
@@ -58,12 +59,13 @@ pub(super) struct Warp<'a> {
     registers: Vec<Lanes>,
     carry: Lanes,
     at: [usize; LANES],
-    /// Lanes that have not ended, and of these those that wait: for others of the warp, or of the block.
+    /// Lanes that have not ended; of these, the lanes that wait for others of the warp, and those at the block's
+    /// barrier.
     alive: u32,
     waiting: u32,
     at_barrier: u32,
     local: Vec<Vec<u8>>,
-    /// Of each lane the copies that no group has yet, and the groups under way.
+    /// For each lane, the copies that are not yet in a group, and the pending groups.
     begun: Vec<Vec<Underway>>,
     groups: Vec<VecDeque<Vec<Underway>>>,
     products: Vec<Product<'a>>,
@@ -80,7 +82,7 @@ impl<'a> Warp<'a> {
         Self {
             entry,
             number,
-            // What nobody has written is no number, and no address.
+            // Uninitialised registers hold NaN, and no valid address.
             registers: vec![[0xffff_ffff_ffff_ff01; LANES]; entry.widths.len()],
             carry: [0; LANES],
             at: [0; LANES],
@@ -95,7 +97,7 @@ impl<'a> Warp<'a> {
         }
     }
 
-    /// All other warps have come to the barrier too.
+    /// Continues after the barrier, which all other warps have reached.
     pub(super) fn pass_barrier(&mut self) {
         for lane in lanes(self.at_barrier) {
             self.at[lane] += 1;
@@ -103,8 +105,8 @@ impl<'a> Warp<'a> {
         self.at_barrier = 0;
     }
 
-    /// Runs until all lanes have ended, or those that have not are at a barrier. Lanes that are behind go first, so that those
-    /// which parted meet again.
+    /// Runs until all lanes have ended or are at a barrier. The lanes with the lowest instruction run first, so
+    /// divergent lanes reconverge.
     pub(super) fn run(&mut self, block: &mut Block) -> Stopped {
         loop {
             let able = self.alive & !self.waiting & !self.at_barrier;
@@ -120,7 +122,7 @@ impl<'a> Warp<'a> {
         }
     }
 
-    /// Runs these lanes from one instruction on, until they part, wait, or come to where others are.
+    /// Runs these lanes from one instruction on, until they diverge, wait, or reach other lanes.
     fn run_together(&mut self, block: &mut Block, mut mask: u32, mut at: usize, next: usize) {
         let entry = self.entry;
         loop {
@@ -161,13 +163,13 @@ impl<'a> Warp<'a> {
                             "lanes {others:#x} take part, but are not named: {}",
                             instruction.text
                         );
-                        // Those that came before wait here.
+                        // Lanes that came earlier wait here.
                         let here = lanes(self.waiting).filter(|lane| self.at[*lane] == at);
                         let together = here.fold(active, |mask, lane| mask | 1 << lane);
                         if wanted & self.alive & !together != 0 {
                             lanes(mask).for_each(|lane| self.at[lane] = at);
                             self.waiting |= active;
-                            // Whom the guard holds back goes on.
+                            // Lanes whose guard is false go on.
                             lanes(mask & !active).for_each(|lane| self.at[lane] = at + 1);
                             return;
                         }
@@ -187,7 +189,7 @@ impl<'a> Warp<'a> {
         lanes(mask).for_each(|lane| self.at[lane] = at);
     }
 
-    /// The lanes that have to come together at an instruction; none where each goes on its own.
+    /// Returns the lanes that an instruction synchronises; `None` if each lane runs on its own.
     fn wanted(&self, instruction: &Instruction, active: u32) -> Option<u32> {
         match instruction.what {
             What::Shuffle(_) | What::Ballot | What::Meet if active != 0 => {
@@ -228,7 +230,7 @@ impl<'a> Warp<'a> {
         }
     }
 
-    /// The values of an operand.
+    /// Returns the values of an operand.
     fn all(&self, operand: Operand, block: &Block) -> Lanes {
         match operand {
             Operand::Register(register) => self.registers[register],
@@ -255,7 +257,7 @@ impl<'a> Warp<'a> {
         }
     }
 
-    /// Where a lane reads or writes `bytes` bytes: checked.
+    /// Returns the checked address of `bytes` bytes that a lane reads or writes.
     fn place(
         &mut self,
         block: &mut Block,
@@ -280,7 +282,7 @@ impl<'a> Warp<'a> {
             let first = at.checked_sub(first).map(|first| first as usize);
             first.filter(|first| first.saturating_add(bytes) <= memory.len())
         };
-        let nobody = || -> ! { panic!("{bytes} bytes at {at:#x} of {space:?}, which are nobody's") };
+        let nobody = || -> ! { panic!("{bytes} bytes at {at:#x} of {space:?}, which are not allocated") };
         match space {
             Space::Shared => match inside(&block.shared, FIRST_SHARED) {
                 Some(first) => block.shared[first..].as_mut_ptr(),
@@ -320,7 +322,7 @@ impl<'a> Warp<'a> {
                 for lane in lanes(mask) {
                     let place = self.place(block, space, from[0], lane, bytes * to.len());
                     for (i, values) in values.iter_mut().enumerate() {
-                        // SAFETY: so many bytes are somebody's.
+                        // SAFETY: `place` has checked that these bytes are allocated.
                         let value = unsafe { read(place.add(i * bytes), bytes) };
                         let above = 64 - 8 * bytes as u32;
                         let value_signed = ((value << above).cast_signed() >> above).cast_unsigned();
@@ -334,7 +336,7 @@ impl<'a> Warp<'a> {
                 for lane in lanes(mask) {
                     let place = self.place(block, space, operands[0], lane, bytes * values.len());
                     for (i, values) in values.iter().enumerate() {
-                        // SAFETY: so many bytes are somebody's.
+                        // SAFETY: `place` has checked that these bytes are allocated.
                         unsafe { write(place.add(i * bytes), bytes, values[lane]) };
                     }
                 }
@@ -344,7 +346,8 @@ impl<'a> Warp<'a> {
                 let mut before = [0; LANES];
                 for lane in lanes(mask) {
                     let place = self.place(block, space, operands[1], lane, bytes);
-                    // SAFETY: so many bytes are somebody's, and no other thread of the processor runs kernels on them.
+                    // SAFETY: `place` has checked that these bytes are allocated, and no other thread of the CPU runs
+                    // kernels on them.
                     let found = unsafe { read(place, bytes) };
                     let after = match what {
                         Atom::Add => found.wrapping_add(with[lane]),
@@ -367,11 +370,11 @@ impl<'a> Warp<'a> {
                 self.set(operands[0], mask, &[ballot; LANES]);
             }
             What::LoadMatrices { transposed } => {
-                // Lane i says where row i mod 8 of matrix i / 8 begins.
+                // Lane i has the address of row i mod 8 of matrix i / 8.
                 let rows: Vec<[u16; 8]> = (0..LANES)
                     .map(|lane| {
                         let place = self.place(block, Space::Shared, operands[4], lane, 16);
-                        // SAFETY: 16 bytes are there, as it said.
+                        // SAFETY: `place` has checked 16 bytes.
                         unsafe { place.cast::<[u16; 8]>().read_unaligned() }
                     })
                     .collect();
@@ -431,8 +434,8 @@ impl<'a> Warp<'a> {
                 for lane in lanes(mask) {
                     while self.groups[lane].len() > left {
                         for (to, from, bytes) in self.groups[lane].pop_front().unwrap_or_default() {
-                            // SAFETY: 16 bytes are at the one place and as many as are copied at the other, as they said; the
-                            // block's memory stays where it is.
+                            // SAFETY: `place` has checked 16 bytes at the destination and `bytes` bytes at the source.
+                            // Shared memory does not move.
                             unsafe {
                                 std::ptr::write_bytes(to as *mut u8, 0, 16);
                                 std::ptr::copy(from as *const u8, to as *mut u8, bytes);
@@ -456,7 +459,7 @@ impl<'a> Warp<'a> {
                     let arrivals = block.arrivals.get_mut(&at).expect("arrivals that were begun");
                     assert!(
                         arrivals.left < arrivals.lanes || arrivals.copies.is_empty(),
-                        "nobody has waited for the copies before: {}",
+                        "no lane has waited for the earlier copies: {}",
                         instruction.text
                     );
                     arrivals.expected += u64::from(bytes);
@@ -475,7 +478,7 @@ impl<'a> Warp<'a> {
                         "pieces of 16 bytes: {}",
                         instruction.text
                     );
-                    // All of it is there, 16 bytes by 16.
+                    // All of it is checked, 16 bytes at a time.
                     let [to, from] =
                         [(Space::Shared, operands[0]), (Space::Global, operands[1])].map(|place| {
                             let (space, Operand::At(base, offset)) = place else {
@@ -498,13 +501,13 @@ impl<'a> Warp<'a> {
                     let at = self.place(block, Space::Shared, operands[1], lane, 8) as u64;
                     let parity = self.get(operands[2], lane, Some(block)) & 1;
                     let arrivals = block.arrivals.get_mut(&at).expect("arrivals that were begun");
-                    // Those who copy come before those who wait: a barrier lies between.
+                    // The copying lanes come before the waiting ones: a barrier lies between.
                     let is_done = arrivals.done > 0 && (arrivals.done - 1) & 1 == parity;
-                    assert!(is_done, "nobody copies what is waited for: {}", instruction.text);
+                    assert!(is_done, "a wait without a copy: {}", instruction.text);
                     let copied: usize = arrivals.copies.iter().map(|(_, _, bytes)| bytes).sum();
                     assert!(arrivals.copies.is_empty() || copied as u64 == arrivals.expected);
                     for (to, from, bytes) in arrivals.copies.drain(..) {
-                        // SAFETY: as many bytes are at both places, as they said; the block's memory stays where it is.
+                        // SAFETY: `place` has checked `bytes` bytes at both addresses. Shared memory does not move.
                         unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
                     }
                     arrivals.expected = 0;
@@ -581,7 +584,7 @@ impl<'a> Warp<'a> {
         self.set(operands[0], mask, &values);
     }
 
-    /// One register to one; several to one that has room for them, the first the lowest; or one to several.
+    /// Copies one register to one, packs several into one, the first into the lowest bits, or unpacks one into several.
     fn copy_registers(&mut self, block: &Block, operands: &[Operand], mask: u32) {
         let whole = self.width(operands[0]);
         let is_apart = operands.len() > 2
@@ -639,18 +642,22 @@ impl<'a> Warp<'a> {
     }
 }
 
+/// Reads `bytes` bytes as a number.
+///
 /// # Safety
-/// So many bytes are there.
+/// `at` points to `bytes` readable bytes.
 unsafe fn read(at: *const u8, bytes: usize) -> u64 {
     let mut all = [0; 8];
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::ptr::copy_nonoverlapping(at, all.as_mut_ptr(), bytes) };
     u64::from_le_bytes(all)
 }
 
+/// Writes the low `bytes` bytes of a number.
+///
 /// # Safety
-/// So many bytes are there.
+/// `at` points to `bytes` writable bytes.
 unsafe fn write(at: *mut u8, bytes: usize, value: u64) {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::ptr::copy_nonoverlapping(value.to_le_bytes().as_ptr(), at, bytes) };
 }

@@ -1,9 +1,10 @@
-//! Products in whole numbers of up to 16 rows, whose weights go through shared memory: of one row (`stream_q8.cu`, and for blocks of
-//! 256 by tensor cores `stream_tiles.cu`), and of several by tensor cores (`stream_q8_16.cu`).
+//! Integer products of up to 16 rows, whose weights go through shared memory. One row has its own kernels
+//! (`stream_q8.cu`, and for blocks of 256 the tensor cores of `stream_tiles.cu`); several rows use tensor cores
+//! (`stream_q8_16.cu`).
 //!
-//! Of one row, as a decode pass has it, the launch also makes what it reads and what becomes of it: the norm and the int8 values of
-//! its input, RoPE and the cache of queries and keys, the residual. What somebody wants to look at in between is a launch of its
-//! own, with the same bits.
+//! With one row, as in a decode pass, neighbouring operations are fused into the launch: the norm and the int8 values
+//! of its input, RoPE and the cache of queries and keys, the residual. A value in between that is recorded has its own
+//! launch, with the same bits.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -23,15 +24,16 @@ use llama_trace_core::tensor::Dtype;
 /// Activations that share a scale.
 pub(super) const GROUP: usize = 32;
 
-/// Rows at most.
+/// The most rows.
 const MOST: usize = 16;
 
-/// The files and the names of what multiplies one row. Arguments: `struct Products`, `struct Source`, units or tiles, `struct Added`,
-/// the cache's number type, in tiles `struct Ring`, and `struct Turns`.
+/// The files and the names of the kernels for one row. Arguments: `struct Products`, `struct Source`, units or tiles,
+/// `struct Added`, the cache's number type, in tiles `struct Ring`, and `struct Turns`.
 const OF_ONE_ROW: (&str, &str) = ("stream_q8", "stream_q8_1");
 const OF_TILES: (&str, &str) = ("stream_tiles", "stream_tiles_1");
 
-/// Those of the gate. Arguments: `struct Gated`, `struct Source`, where the result goes in int8, and in tiles `struct Ring`.
+/// The same for the gate. Arguments: `struct Gated`, `struct Source`, the addresses of the int8 result, and in tiles
+/// `struct Ring`.
 const GATED_ROW: (&str, &str) = ("stream_q8", "stream_gated_q8_1");
 const GATED_TILES: (&str, &str) = ("stream_tiles", "stream_gated_tiles_1");
 
@@ -40,44 +42,45 @@ const PRODUCTS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 1;
 const SOURCE: usize = 2 + norm::WORDS;
 const GATED: usize = 16;
 
-/// The first word of `struct Added`, of one row and of several; and that with the number of several rows.
+/// The first word of `struct Added`, for one row and for several; and the word with the number of several rows.
 const ADDED: [usize; 2] = [PRODUCTS + SOURCE + 1, PRODUCTS + 4];
 const ROWS: usize = PRODUCTS + 2;
 
-/// Blocks of 256 threads that a multiprocessor has work for, where it has room. What is left is for the first blocks of the kernel
-/// after this one.
+/// The most blocks of 256 threads on a multiprocessor, if they fit. The rest of the multiprocessor is for the first
+/// blocks of the next kernel.
 const BLOCKS_OF_EACH: usize = 2;
 
 /// Warps of a block.
 const WARPS: usize = 8;
 
-/// Rows of weights of a block, or of a warp.
+/// Rows of weights of a block, and of a warp.
 const OUTPUTS: usize = 16;
 const OF_WARP: usize = 2;
 
-/// In tiles of one row of x: groups of each row that are copied to shared memory at once, eight for each warp, or where these have no
-/// room for half of the warps; how many times these are there, at least and at most; and the values from the terms of one group to
-/// those of the next, of all groups of a segment two times.
+/// Sizes for tiles of one row of x. `SEGMENTS`: groups of each row per copy to shared memory: eight for each warp, or
+/// eight for half of the warps if these do not fit. `STAGES`: the fewest and the most buffers. `NEXT_GROUP`: the
+/// distance in values from the terms of one group to those of the next. There are terms for all groups of a segment,
+/// twice.
 const SEGMENTS: [usize; 2] = [64, 32];
 const STAGES: [usize; 2] = [2, 4];
 const NEXT_GROUP: usize = OUTPUTS + 4;
 
-/// Otherwise: groups that are copied at once, and how many times they are there.
+/// Sizes of the other kernels: groups per copy, and the number of buffers.
 const PIECE: usize = 32;
 const PLACES: usize = 4;
 
 /// Outputs of a block of the gated kernels.
 const TILE: usize = 32;
 
-/// Bytes of shared memory that the kernels name themselves, at most, with those that the device keeps for each block: of one row,
-/// and of several.
+/// The most static shared memory of the kernels in bytes, with what the device reserves for each block: for one row,
+/// and for several.
 const OWN_SHARED: [usize; 2] = [2 << 10, 22 << 10];
 
 fn up(count: usize, to: usize) -> usize {
     count.next_multiple_of(to)
 }
 
-/// Bytes of so many groups of a row of weights (`values_room` of `stream.cuh`, with scales that lie apart).
+/// Bytes of `groups` groups of a row of weights (`values_room` of `stream.cuh`, with separate scales).
 fn piece(dtype: Dtype, groups: usize) -> usize {
     let bytes = groups * GROUP / dtype.block() * dtype.block_bytes();
     match dtype {
@@ -87,12 +90,12 @@ fn piece(dtype: Dtype, groups: usize) -> usize {
     }
 }
 
-/// The same where rows of weights lie in different banks (`row_room`).
+/// The same if rows of weights are to be in different banks (`row_room`).
 fn room(dtype: Dtype, groups: usize) -> usize {
     16 * ((piece(dtype, groups) / 16) | 1)
 }
 
-/// Sums of each group of x that a product with a format with minima wants.
+/// Sums of each group of x that a product needs for a format with minima.
 fn sums(dtype: Dtype) -> usize {
     match dtype {
         Dtype::Q2K => 2,
@@ -101,7 +104,7 @@ fn sums(dtype: Dtype) -> usize {
     }
 }
 
-/// What a kernel of one row has in shared memory: all its bytes; and in tiles the stages and the groups of a segment.
+/// Shared memory of a kernel for one row: its bytes; and in tiles the stages and the groups of a segment.
 #[derive(Clone, Copy)]
 struct Room {
     shared: usize,
@@ -109,10 +112,10 @@ struct Room {
 }
 
 impl Room {
-    /// For a row of `width` values, which are those of a `norm` or not. None where there is none for a block.
+    /// Returns the sizes for a row of `width` values, with a `norm` or without. `None` if a block does not fit.
     fn of(cuda: &Cuda, dtype: Dtype, width: usize, norm: bool) -> Option<Self> {
         let groups = width / GROUP;
-        // Of formats with an offset these are wanted too.
+        // Formats with an offset need these too.
         let sums = match dtype {
             Dtype::Q3K | Dtype::Q6K => 2,
             Dtype::Q4_0 | Dtype::Q5_0 => 1,
@@ -125,7 +128,7 @@ impl Room {
             let shared = PLACES * WARPS * OF_WARP * piece(dtype, PIECE) + x + norm;
             return (shared + OWN_SHARED[0] <= whole).then_some(Self { shared, ring: None });
         }
-        // As many stages as leave room for as many blocks as a multiprocessor has work for.
+        // As many stages as possible with the most blocks on a multiprocessor.
         let fits = |blocks: usize, segment: usize| {
             let of_segment = groups.min(segment);
             let (stage, terms) = (OUTPUTS * room(dtype, of_segment), 2 * 4 * NEXT_GROUP * of_segment);
@@ -140,17 +143,17 @@ impl Room {
     }
 }
 
-/// Whether tiles of tensor cores take one row.
+/// Whether one row is multiplied by tiles on tensor cores.
 fn is_large(dtype: Dtype) -> bool {
     dtype.is_blocks() && dtype.block() == LARGE
 }
 
-/// Those of the kernels of 8 or 16 rows (`struct Tiles`).
+/// Shared memory of the kernels for 8 or 16 rows (`struct Tiles`).
 fn shared_of_some(dtype: Dtype, rows: usize, width: usize) -> usize {
     PLACES * OUTPUTS * room(dtype, PIECE) + rows * (width / GROUP) * (GROUP + 4 + 4 * sums(dtype))
 }
 
-/// Rows that are multiplied at once of so many: none where they have no room.
+/// The most rows of a launch for `rows` rows; `None` if they do not fit.
 fn at_once(cuda: &Cuda, dtype: Dtype, width: usize, rows: usize) -> Option<usize> {
     let room = |shared: usize, of: usize| shared + OWN_SHARED[of] <= cuda.queue.device().about().shared;
     match rows {
@@ -159,7 +162,7 @@ fn at_once(cuda: &Cuda, dtype: Dtype, width: usize, rows: usize) -> Option<usize
     }
 }
 
-/// Whether these matrices can be multiplied so, by `x`.
+/// Whether these kernels support these matrices and `x`.
 fn takes<'a>(cuda: &Cuda, x: &Input, matrices: impl IntoIterator<Item = &'a Matrix>, group: usize) -> bool {
     let fits = |matrix: &Matrix| match matrix.dtype() {
         Dtype::I8 => matrix.group() == GROUP && matrix.first().is_multiple_of(GROUP),
@@ -172,7 +175,8 @@ fn takes<'a>(cuda: &Cuda, x: &Input, matrices: impl IntoIterator<Item = &'a Matr
         && matrices.into_iter().all(fits)
 }
 
-/// One kernel over up to `blocks` blocks, as many as there is room for: of one row or of several, with so much shared memory.
+/// Launches a kernel over up to `blocks` blocks, as many as run at once. `shared` is its dynamic shared memory in
+/// bytes; `of` is 0 for one row and 1 for several.
 fn launch(
     cuda: &Cuda,
     kernel: Kernel,
@@ -185,7 +189,7 @@ fn launch(
     cuda.kernels.launch(kernel, (blocks.min(room), 1), 256, shared, arguments)
 }
 
-/// With `struct Ring`, where the kernel has one.
+/// Adds `struct Ring`, if the kernel has one.
 fn with_ring(arguments: Arguments, room: Room) -> Arguments {
     match room.ring {
         Some([stages, segment]) => arguments.words(&[pair(stages, segment)]),
@@ -193,12 +197,12 @@ fn with_ring(arguments: Arguments, room: Room) -> Arguments {
     }
 }
 
-/// Whether x is the norm of what `struct Source` names.
+/// Whether x is the norm of the row in `struct Source`.
 fn is_norm(source: &[u64; SOURCE]) -> bool {
     source[..2] == [0; 2] && source[3] != 0
 }
 
-/// What the kernels of one row read: `struct Source`.
+/// Returns the input of the kernels for one row: `struct Source`.
 fn source(cuda: &Cuda, x: &Input) -> Result<[u64; SOURCE]> {
     let mut words = [0; SOURCE];
     if !x.is_whole() {
@@ -206,7 +210,8 @@ fn source(cuda: &Cuda, x: &Input) -> Result<[u64; SOURCE]> {
             words[2..].copy_from_slice(&norm.words());
             return Ok(words);
         }
-        // Every block reads all of them: of more it is sooner done once. A gate that waits does it too.
+        // Every block quantises the whole row. A separate launch is faster for a wide row, and a waiting gate can
+        // quantise too.
         if x.width <= norm::KEPT && !is_gate(cuda, x) {
             words[2] = x.x();
             return Ok(words);
@@ -216,7 +221,7 @@ fn source(cuda: &Cuda, x: &Input) -> Result<[u64; SOURCE]> {
     Ok(words)
 }
 
-/// Multiplies where these matrices and rows can be multiplied so; whether it did.
+/// Multiplies if these kernels support these matrices and rows. Returns whether they do.
 pub(super) fn multiply(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: usize) -> Result<bool> {
     let dtype = products[0].matrix.dtype();
     let Some(at_once) = at_once(cuda, dtype, x.width, x.rows) else { return Ok(false) };
@@ -258,12 +263,13 @@ fn number_of(dtype: CacheDtype) -> usize {
     }
 }
 
-/// Values and scales from row `first` on.
+/// Returns the addresses of values and scales from row `first` on.
 fn from([values, scales]: [Address; 2], width: usize, first: usize) -> [Address; 2] {
     [values + (first * width) as u64, scales + (first * width / GROUP * 4) as u64]
 }
 
-/// The gate, its SiLU, up and their product, where these matrices and rows can be multiplied so; whether it did.
+/// Computes gate, its SiLU, up and their product, if these kernels support these matrices and rows. Returns whether
+/// they do.
 pub(super) fn gated(
     cuda: &Cuda,
     x: &Input,
@@ -297,7 +303,7 @@ pub(super) fn gated(
     Ok(true)
 }
 
-/// Of a launch of the gated kernels: how many rows it has, and the first word of where its result goes in int8.
+/// For a launch of the gated kernels: its number of rows, and the first word of the int8 result's addresses.
 fn of_gated(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     match (kernel.file, kernel.name) {
         GATED_ROW | GATED_TILES => Some((1, GATED + SOURCE)),
@@ -308,7 +314,8 @@ fn of_gated(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     }
 }
 
-/// Whether `kernel` makes these rows of `width` values at `out`, of which nothing is quantised yet; and where it says where to.
+/// The first word of the int8 result's addresses, if `kernel` makes these rows of `width` values at `out` and does not
+/// quantise them yet.
 fn makes(kernel: Kernel, words: &[u64], (out, rows, width): (Address, usize, usize)) -> Option<usize> {
     let (own, at) = of_gated(kernel, words)?;
     let can = width.is_multiple_of(TILE)
@@ -321,7 +328,7 @@ fn makes(kernel: Kernel, words: &[u64], (out, rows, width): (Address, usize, usi
 
 fn is_gate(cuda: &Cuda, x: &Input) -> bool {
     let made = (x.x(), x.rows, x.width);
-    // Nothing is changed.
+    // This only reads the launch.
     let mut is = false;
     cuda.kernels.change_recent(|kernel, last| {
         is = makes(kernel, last.arguments.all(), made).is_some();
@@ -330,13 +337,13 @@ fn is_gate(cuda: &Cuda, x: &Input) -> bool {
     is
 }
 
-/// Has the gate that was asked for last quantise these rows, which it writes to `out`, where it still waits: to these values and
-/// scales; whether it does.
+/// Makes the last gate also quantise its result at `out` to these values and scales, if it still waits. Returns whether
+/// it does.
 pub(super) fn quantize_too(cuda: &Cuda, made: (Address, usize, usize), to: [Address; 2]) -> bool {
     cuda.kernels.change_recent(|kernel, last| {
         let words = last.arguments.all_mut();
         let Some(at) = makes(kernel, words, made) else { return Change::Cannot };
-        // What it reads itself stays as it is.
+        // It must not overwrite its own input.
         if words[GATED] == to[0] {
             return Change::Cannot;
         }
@@ -345,7 +352,8 @@ pub(super) fn quantize_too(cuda: &Cuda, made: (Address, usize, usize), to: [Addr
     })
 }
 
-/// The first word of `struct Turns`, of a kernel that has it: after those of what is added, the cache's number type and the ring.
+/// The first word of `struct Turns`, in a kernel that has it. It follows `struct Added`, the cache's number type and
+/// the ring.
 pub(super) fn turns_of(kernel: Kernel) -> Option<usize> {
     match (kernel.file, kernel.name) {
         OF_ONE_ROW => Some(ADDED[0] + 3),
@@ -354,7 +362,7 @@ pub(super) fn turns_of(kernel: Kernel) -> Option<usize> {
     }
 }
 
-/// Of a kernel that can add something to its only product: how many rows it has, and the first word of `struct Added`.
+/// For a kernel that can add a buffer to its only product: its number of rows, and the first word of `struct Added`.
 pub(super) fn added(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     match (kernel.file, kernel.name) {
         OF_ONE_ROW | OF_TILES => Some((1, ADDED[0])),

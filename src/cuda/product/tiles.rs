@@ -1,4 +1,4 @@
-//! Products of many rows in bfloat16, in tiles: which kernels there are, and which suits how many rows.
+//! Products of many rows in bfloat16, in tiles: the kernels, and their choice by the number of rows.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,7 +10,7 @@ use crate::matrix::Matrix;
 use crate::memory::Buffer;
 use llama_trace_core::error::Result;
 
-/// A kernel that multiplies many rows in bfloat16. Those of a file give the same bits.
+/// A kernel that multiplies many rows in bfloat16. All kernels of one file give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tiles {
     file: &'static str,
@@ -19,20 +19,21 @@ pub(crate) struct Tiles {
     swiglu: &'static str,
     /// Rows and outputs of a tile.
     sides: (usize, usize),
-    /// Blocks that stay on a multiprocessor for one tile after the other; none where each tile is a block of its own.
+    /// Persistent blocks on a multiprocessor, which compute one tile after the other; `None` if each tile is a block of
+    /// its own.
     stay: Option<usize>,
     threads: u32,
     /// Bytes of shared memory.
     shared: usize,
 }
 
-/// Large and small ones that every device has.
+/// Large and small tiles that every device supports.
 pub(crate) const OF_WARPS: [Tiles; 2] = [
     Tiles { shared: 98_304, ..large("matmul_bf16", "matmul_bf16_256", "swiglu_bf16_256") },
     Tiles { shared: 32_768, ..small("matmul_bf16", "matmul_bf16_64", "swiglu_bf16_64") },
 ];
 
-/// Those that groups of four warps compute together, faster, where the device has that.
+/// Tiles by warpgroups (four warps together), which are faster, for devices with wgmma.
 pub(crate) const OF_WARPGROUPS: [Tiles; 3] = [
     Tiles {
         sides: (192, 256),
@@ -54,7 +55,7 @@ const fn small(file: &'static str, matmul: &'static str, swiglu: &'static str) -
 }
 
 impl Tiles {
-    /// Launches one of the two kernels for so many tiles of products with these matrices.
+    /// Launches one of the two kernels for `count` tiles of products with these matrices.
     fn launch(
         &self,
         cuda: &Cuda,
@@ -65,15 +66,16 @@ impl Tiles {
         let room = self.stay.map(|stay| stay * cuda.queue.device().about().multiprocessors as usize);
         let blocks = room.map_or(count, |room| room.min(count));
         let kernel = Kernel { file: self.file, name, weight: None };
-        // They begin to read their weights before the kernel before them has ended.
+        // They start to read their weights before the kernel before them has ended.
         let made = matrices.iter().any(|matrix| matrix.is_made());
         let launch = if made { Kernels::launch_late } else { Kernels::launch };
         launch(&cuda.kernels, kernel, (blocks, 1), self.threads, self.shared, arguments)
     }
 }
 
-/// The tiles for `rows` rows, where `across` says how many blocks there are of so many outputs. Time goes by the bytes that the
-/// multiprocessor with the most blocks reads: large tiles read each value less often, small ones leave none idle.
+/// Returns the tiles for `rows` rows; `across` gives the number of blocks for a tile's outputs. The time is modelled by
+/// the bytes that the busiest multiprocessor reads: large tiles read each value less often, small ones leave no
+/// multiprocessor idle.
 pub(super) fn suited(cuda: &Cuda, rows: usize, across: impl Fn(usize) -> usize) -> Tiles {
     let all: &[Tiles] = if cuda.warpgroups.load(Relaxed) { &OF_WARPGROUPS } else { &OF_WARPS };
     let multiprocessors = cuda.queue.device().about().multiprocessors as usize;
@@ -82,11 +84,11 @@ pub(super) fn suited(cuda: &Cuda, rows: usize, across: impl Fn(usize) -> usize) 
         let count = rows.div_ceil(of_rows) * across(outputs);
         count.div_ceil(multiprocessors) * (of_rows + outputs)
     };
-    // Of two that take as long the first, which is larger.
+    // If two take the same time, the first, which is larger.
     all.iter().min_by_key(time).copied().unwrap_or(OF_WARPS[0])
 }
 
-/// In bfloat16: `run` of the rows in these tiles.
+/// Multiplies `run` of the rows in bfloat16 in these tiles.
 pub(super) fn in_tiles(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run, tiles: Tiles) -> Result<()> {
     let Tiles { matmul, sides: (rows, outputs), .. } = tiles;
     let narrow = x.narrow(cuda)? + (run.first * x.width * size_of::<u16>()) as u64;
@@ -96,12 +98,12 @@ pub(super) fn in_tiles(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run,
     tiles.launch(cuda, matmul, (&matrices, count), arguments)
 }
 
-/// Computes products of one input in these tiles, whatever suits the device.
+/// Computes products of one input in these tiles, whether they suit the device or not.
 pub(crate) fn all_in_tiles(cuda: &Cuda, x: &Input, products: &[Asked<'_>], tiles: Tiles) -> Result<()> {
     x.runs.iter().try_for_each(|run| in_tiles(cuda, x, products, *run, tiles))
 }
 
-/// [`super::gated`] in these tiles, of all rows, which are many, and an even number of outputs.
+/// Computes [`super::gated`] in these tiles for all rows, which must be many, and an even number of outputs.
 pub(crate) fn all_gated_in_tiles(
     cuda: &Cuda,
     x: &Input,

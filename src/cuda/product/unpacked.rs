@@ -1,5 +1,5 @@
-//! In bfloat16, products of many rows with weights that are stored as blocks or int8: the weights are first
-//! written in bfloat16, which is what they are multiplied as, and then multiplied like others.
+//! Products of many rows in bfloat16 with weights that are stored as blocks or int8. The weights are first dequantised
+//! to bfloat16, and then multiplied as bfloat16 weights are.
 
 use super::Asked;
 use crate::Cuda;
@@ -10,10 +10,10 @@ use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
 
-/// Values of the matrices that are widened together, at most: 256 MiB.
+/// The most values of matrices that are dequantised together: 256 MiB.
 const MOST_VALUES: usize = 128 << 20;
 
-/// Whether the matrices of these products are multiplied so.
+/// Whether the matrices of these products are multiplied this way.
 pub(super) fn takes(cuda: &Cuda, products: &[Asked<'_>]) -> bool {
     let matrices = || products.iter().map(|product| product.matrix);
     cuda.precision == Precision::Bf16
@@ -21,7 +21,7 @@ pub(super) fn takes(cuda: &Cuda, products: &[Asked<'_>]) -> bool {
         && matrices().map(|matrix| matrix.outputs() * matrix.inputs()).sum::<usize>() <= MOST_VALUES
 }
 
-/// Calls `multiply` with the same products, whose weights are bfloat16.
+/// Calls `multiply` with the same products with bfloat16 weights.
 pub(super) fn in_bf16<T>(
     cuda: &Cuda,
     products: &[Asked<'_>],
@@ -37,7 +37,7 @@ pub(super) fn in_bf16<T>(
     multiply(&products)
 }
 
-/// The matrix in bfloat16, in the place for number `i` of those that are multiplied together.
+/// Returns the matrix in bfloat16, in the scratch memory with index `i`.
 fn widen(cuda: &Cuda, matrix: &Matrix, i: usize) -> Result<Matrix> {
     let (outputs, inputs) = (matrix.outputs(), matrix.inputs());
     let memory = {
@@ -46,7 +46,7 @@ fn widen(cuda: &Cuda, matrix: &Matrix, i: usize) -> Result<Matrix> {
         scratch.widened[i].memory().cloned()
     };
     let memory = memory.unwrap_or_else(|| unreachable!("there is room now"));
-    // Values that a thread takes at once.
+    // Values that a thread converts at once.
     let unit = if matrix.dtype() == Dtype::I8 { 16 } else { 32 };
     let kernel = Kernel { file: "unpack", name: "unpack_bf16", weight: Some(matrix.dtype()) };
     let arguments = Arguments::new().words(&matrix.words()).address(memory.at());

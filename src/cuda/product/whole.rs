@@ -1,5 +1,5 @@
-//! Products in whole numbers of many rows, by tensor cores: activations and weights are packed as these read them
-//! (`kernels/packed.cuh`), activations once for all products, weights a part of a matrix at a time.
+//! Integer products of many rows, by tensor cores. Activations and weights are packed for them (`kernels/packed.cuh`):
+//! activations once for all products, weights one part of a matrix at a time.
 
 use super::{Asked, Input};
 use crate::Cuda;
@@ -13,29 +13,29 @@ use llama_trace_core::tensor::Dtype;
 /// Values of a row that are packed together.
 const UNIT: usize = 32;
 
-/// Numbers that a row of activations has for a unit: its scale and three sums (`ALL_OF_ROWS` of the kernels).
+/// Numbers of a row of activations for each unit: its scale and three sums (`ALL_OF_ROWS` of the kernels).
 const OF_ROWS: usize = 4;
 
-/// Outputs and rows that are packed together; those that a tile has no use for repeat the last.
+/// Outputs and rows that are packed together. Padding repeats the last one.
 const OUTPUTS: usize = 128;
 const ROWS: usize = 192;
 
-/// A kernel that multiplies what is packed. All give the same bits.
+/// A kernel that multiplies packed operands. All give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {
     name: &'static str,
     outputs: usize,
-    /// Rows of a tile, and of one for a format with two runs in a unit.
+    /// Rows of a tile, and of a tile for a format with two runs in a unit.
     rows: [usize; 2],
 }
 
-/// The large one, and one for devices with less shared memory.
+/// The large tile, and one for devices with less shared memory.
 pub(crate) const TILES: [Tile; 2] = [
     Tile { name: "matmul_q8_128", outputs: 128, rows: [96, 64] },
     Tile { name: "matmul_q8_64", outputs: 64, rows: [64, 64] },
 ];
 
-/// Units of each row of a tile that are in shared memory at a time.
+/// Units of each row of a tile in shared memory at once.
 const UNITS_AT_ONCE: usize = 8;
 
 impl Tile {
@@ -57,7 +57,7 @@ impl Tile {
     }
 }
 
-/// Weights that are packed at once, at most: what a second-level cache holds.
+/// The most weights that are packed at once: they fit in the second-level cache.
 const VALUES_AT_ONCE: usize = 32 << 20;
 
 /// The gate's SiLU and its product with up. Arguments: gate, up, how many values, silu, hidden.
@@ -68,26 +68,27 @@ pub(crate) const SILU_MUL: Kernel = Kernel { file: "elementwise", name: "silu_mu
 pub(super) struct Packed {
     values: Growing,
     numbers: Growing,
-    /// Whether a scale is not plain. There are two that take turns: what packs writes one and has the other ready for the next.
+    /// Two flags that alternate: whether a scale is not plain. The packing kernel writes one and clears the other for
+    /// the next call.
     odd: Growing,
     turn: bool,
-    /// Whether they are those of the rows that the input has now.
+    /// Whether they are those of the input's current rows.
     there: bool,
 }
 
 impl Packed {
-    /// Other rows are there.
+    /// Marks them as out of date.
     pub(super) fn clear(&mut self) {
         self.there = false;
     }
 }
 
-/// Whether rows in groups of `group` values are multiplied so with weights of `dtype`.
+/// Whether products with rows in groups of `group` values and weights of `dtype` are computed this way.
 pub(super) fn takes(dtype: Dtype, group: usize) -> bool {
     dtype != Dtype::I8 || group.is_multiple_of(UNIT)
 }
 
-/// Numbers that a row of weights has for a unit: scales and minima of its runs (`OF_WEIGHTS` of the kernel).
+/// Numbers of a row of weights for each unit: scales and minima of its runs (`OF_WEIGHTS` of the kernel).
 fn of_weights(dtype: Dtype) -> usize {
     match dtype {
         Dtype::Q4_1 | Dtype::Q5_1 | Dtype::Q4K | Dtype::Q5K | Dtype::Q3K | Dtype::Q6K => 2,
@@ -103,7 +104,7 @@ pub(super) fn multiply(cuda: &Cuda, x: &Input, product: &Asked<'_>, group: usize
     multiply_in(cuda, x, product, group, *TILES.iter().find(fits).unwrap_or(&TILES[1]))
 }
 
-/// The same in these tiles, whether the device has room for them or not.
+/// The same in these tiles. Does not check that they fit in shared memory.
 pub(crate) fn multiply_in(
     cuda: &Cuda,
     x: &Input,
@@ -139,12 +140,13 @@ pub(crate) fn multiply_in(
     Ok(())
 }
 
-/// Where the rows of `x` are packed, their numbers, and whether one of their scales is not plain: by what makes the rows, where
-/// that still waits, or by a kernel of its own.
+/// Returns the addresses of the packed rows of `x`, of their numbers, and of the flag for a scale that is not plain.
+/// The launch that makes the rows packs them, if it still waits; otherwise a separate kernel does.
 fn pack(cuda: &Cuda, x: &Input, group: usize) -> Result<[Address; 3]> {
     let mut packed = x.packed();
     let (rows, units) = (x.rows.next_multiple_of(ROWS), x.width / UNIT);
-    // Before the launches are looked at: memory that is given back or cleared has them sent. Rows that are not there may be anything.
+    // Allocate before the launches are changed: freeing or clearing memory sends the queue. Padding rows may have any
+    // contents.
     let values = packed.values.room(&cuda.queue, rows * x.width, false)?;
     let numbers = packed.numbers.room(&cuda.queue, rows * units * OF_ROWS * 4, false)?;
     let both = packed.odd.room(&cuda.queue, 2 * size_of::<u32>(), true)?;
@@ -158,7 +160,7 @@ fn pack(cuda: &Cuda, x: &Input, group: usize) -> Result<[Address; 3]> {
     Ok([values, numbers, odd])
 }
 
-/// Has the rows of `x` be packed to `to`, `struct PackedRows` of the kernels.
+/// Packs the rows of `x` to `to`, `struct PackedRows` of the kernels.
 fn make(cuda: &Cuda, x: &Input, group: usize, to: [Address; 4]) -> Result<()> {
     let kernel = |name| Kernel { file: "pack", name, weight: None };
     if group != UNIT {
@@ -187,7 +189,7 @@ fn make(cuda: &Cuda, x: &Input, group: usize, to: [Address; 4]) -> Result<()> {
     cuda.kernels.launch(kernel(name), grid, 256, 0, arguments.words(&to))
 }
 
-/// Runs of a unit, each with a scale of its own.
+/// Runs of a unit, each with its own scale.
 fn runs(dtype: Dtype) -> usize {
     1 + usize::from(matches!(dtype, Dtype::Q2K | Dtype::Q3K | Dtype::Q6K))
 }

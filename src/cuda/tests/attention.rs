@@ -3,7 +3,7 @@
 use super::emulated::Asked;
 use super::*;
 
-/// What a sink was shown, part by part.
+/// The rows that a sink received, part by part.
 #[derive(Default)]
 struct Seen {
     wants: bool,
@@ -22,7 +22,7 @@ impl AttentionSink for Seen {
 }
 
 impl Seen {
-    /// All values of a part, in the order of its rows.
+    /// Returns all values of a part, in the order of its rows.
     fn part(&self, part: AttentionPart) -> Vec<f32> {
         let mut rows: Vec<_> = self.parts.iter().filter(|(of, ..)| *of == part).collect();
         rows.sort_by_key(|(_, rows, _)| rows.start);
@@ -38,7 +38,7 @@ impl Seen {
 /// The spans of a pass, (start, tokens) each.
 type Spans = [(usize, usize); 3];
 
-/// Attention of every span, and what the sinks saw.
+/// Computes attention of every span. Returns the result and the recorded parts.
 fn run<B: Backend>(backend: &B, shape: AttentionShape, spans: Spans, wants: bool) -> (Vec<f32>, Vec<Seen>) {
     let AttentionShape { heads, kv_heads, head_dim, .. } = shape;
     let (rows, width) = (spans.iter().map(|span| span.1).sum::<usize>(), kv_heads * head_dim);
@@ -103,8 +103,8 @@ fn attention_is_that_of_the_cpu_and_recording_it_changes_nothing() {
     }
 }
 
-/// Every kernel for one token has several tiles of keys in a split and several splits, and those for many tokens have tiles
-/// that all rows see, that some see, and that a window cuts.
+/// Every kernel for one token has several tiles of keys in a split and several splits. Kernels for many tokens have
+/// tiles that all rows see, tiles that some rows see, and tiles that a window cuts.
 #[test]
 fn attention_over_many_tiles_of_keys_is_that_of_the_cpu() {
     let shapes = [
@@ -127,8 +127,7 @@ fn attention_over_many_tiles_of_keys_is_that_of_the_cpu() {
             let Some((cuda, cpu)) = both(precision) else { return };
             let (cuda, cpu) = (cuda.with_cache_dtype(cache), cpu.with_cache_dtype(cache));
             let shape = AttentionShape { heads, kv_heads, head_dim, window };
-            // As many splits as four multiprocessors have room for are at most twelve; so many keys are more than they take
-            // with a tile each.
+            // Four multiprocessors have room for at most twelve splits. The keys are more than one tile for each split.
             let keys = 64 * (12 / kv_heads).max(2) + 300;
             let spans = [(keys, 1), (190, 33), (64, 1)];
             let (found, _) = run(&cuda, shape, spans, false);
@@ -145,7 +144,7 @@ fn attention_over_many_tiles_of_keys_is_that_of_the_cpu() {
     }
 }
 
-/// Attention of one span from the first position on, of q, keys and values.
+/// Computes attention of one span from the first position on, of q, keys and values.
 fn attended<B: Backend>(backend: &B, shape: AttentionShape, [q, k, v]: &[Vec<f32>; 3]) -> Vec<f32> {
     let width = shape.kv_heads * shape.head_dim;
     let tokens = k.len() / width;
@@ -163,7 +162,7 @@ fn attended<B: Backend>(backend: &B, shape: AttentionShape, [q, k, v]: &[Vec<f32
     values(backend, &out, q.len())
 }
 
-/// The scales of split operands are powers of two, which are divided out exactly.
+/// The scales of split operands are powers of two: dividing by them is exact.
 #[test]
 fn powers_of_two_in_the_operands_of_attention_change_no_bit_but_the_exponents() {
     let Some((cuda, _)) = both(Precision::F32) else { return };
@@ -185,7 +184,8 @@ fn powers_of_two_in_the_operands_of_attention_change_no_bit_but_the_exponents() 
     }
 }
 
-/// Infinity, NaN and values too large to be scaled take another way in the same launch: results are of the processor's kind.
+/// Infinity, NaN and values too large to scale take another path in the same launch. The results are NaN in the same
+/// places as the CPU's.
 #[test]
 fn what_is_not_finite_in_queries_and_keys_reaches_the_rows_that_it_reaches_on_the_cpu() {
     let Some((cuda, cpu)) = both(Precision::F32) else { return };
@@ -205,7 +205,7 @@ fn what_is_not_finite_in_queries_and_keys_reaches_the_rows_that_it_reaches_on_th
     }
 }
 
-/// A hidden key has no part in a token's sum, not even 0 times what has no end.
+/// A hidden key has no part in a token's sum: not even 0 times infinity.
 #[test]
 fn an_infinite_value_is_mixed_by_the_tokens_that_see_its_key_and_by_no_others() {
     let Some((cuda, cpu)) = both(Precision::F32) else { return };
@@ -224,7 +224,7 @@ fn an_infinite_value_is_mixed_by_the_tokens_that_see_its_key_and_by_no_others() 
     }
 }
 
-/// The bound that holds between the written softmax and what the fused kernel makes.
+/// The tolerance between the recorded softmax and the fused kernel's result.
 #[test]
 fn the_written_softmax_times_the_values_is_what_attention_gives() {
     for precision in [Precision::F32, Precision::Bf16] {
@@ -266,7 +266,7 @@ fn tokens_of_a_batch_go_in_one_launch_and_have_the_bits_that_each_has_alone() {
         let Some((cuda, log)) = Cuda::logged(ROOM) else { return };
         let shape = AttentionShape { heads, kv_heads, head_dim, window: Some(70) };
         let (width, q_width) = (kv_heads * head_dim, heads * head_dim);
-        // One more than two launches take.
+        // One more than fits in two launches.
         let spans: Vec<(usize, usize)> = (0..33).map(|i| (i * 37 % 150, 1)).collect();
         let x = noise(spans.len() * width, 81);
         let q = noise(spans.len() * q_width, 82);
@@ -288,7 +288,7 @@ fn tokens_of_a_batch_go_in_one_launch_and_have_the_bits_that_each_has_alone() {
             let (pass, mut out) = (pass(&cuda, spans), cuda.buffer(spans.len() * q_width).unwrap());
             let mut caches = caches;
             let mut seen = Seen::default();
-            // The kernel's own memory is there.
+            // Allocates the kernel's scratch memory first.
             cuda.attention(shape, &q, &pass, 0, &caches[0][0], &caches[0][1], &mut out, &mut seen).unwrap();
             cuda.sync().unwrap();
             log.lock().unwrap().clear();

@@ -1,27 +1,27 @@
-//! Activations in bfloat16, for tensor cores: written by what makes them, where nobody looks in between.
+//! Activations in bfloat16, for tensor cores: the launch that makes them writes them, if they are not recorded.
 
 use std::any::Any;
 
 use super::*;
 use llama_trace_engine::backend::Product;
 
-/// What makes the activations of a product.
+/// The operation that makes the activations of a product.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Maker {
     Norm,
     AddAndNorm,
     Attention,
-    /// Of the first of several spans somebody looks at the scores.
+    /// The scores of the first of several spans are recorded.
     AttentionSeen,
     Swiglu,
-    /// It writes float32 alone.
+    /// It only writes float32.
     Silu,
 }
 
 const MAKERS: [Maker; 6] =
     [Maker::Norm, Maker::AddAndNorm, Maker::Attention, Maker::AttentionSeen, Maker::Swiglu, Maker::Silu];
 
-/// Who may look at the scores.
+/// A sink that may record the scores.
 struct Scores(bool);
 
 impl AttentionSink for Scores {
@@ -37,8 +37,8 @@ impl AttentionSink for Scores {
 /// Values of a row: four heads of 16.
 const WIDTH: usize = 64;
 
-/// Has `maker` make rows for `spans` into `out`. What it reads has to be kept: giving memory back has its place in the order
-/// of what a device is asked for.
+/// Makes rows for `spans` into `out` by `maker`. Returns its inputs, which must be kept: freeing memory sends the
+/// queue.
 fn make(cuda: &Cuda, maker: Maker, spans: &[(usize, usize)], out: &mut Buffer) -> Box<dyn Any> {
     let rows: usize = spans.iter().map(|span| span.1).sum();
     let weight = cuda.vector(&vector(WIDTH, 81)).unwrap();
@@ -98,17 +98,17 @@ fn who_makes_activations_writes_them_in_bfloat16_and_products_have_the_same_bits
     let cuda = device.with_precision(Precision::Bf16);
     let of = |dtype| cuda.matrix(&tensor(dtype, 24, WIDTH, 87)).unwrap();
     let (by_tensor_cores, by_others) = (of(Dtype::BF16), of(Dtype::F16));
-    // Many rows; many, of which some are added up in another order; few; one; and one each of some texts, of as many as go in
-    // one launch, and of one more.
+    // Many rows; many, some of which have another order of summation; few; one; and one row each of several texts, as
+    // many as fit in one launch, and one more.
     let texts: Vec<_> = (0..17).map(|text| (text % 3, 1)).collect();
     let many_and_few = [&[(0, 20)][..], &[(0, 20), (2, 1)], &[(3, 1), (0, 17)], &[(0, 9)], &[(4, 1)]];
     for spans in many_and_few.into_iter().chain([&texts[..3], &texts[..16], &texts]) {
         let rows: usize = spans.iter().map(|span| span.1).sum();
-        // Waited for in between, and not; and products that read the other kind later, or first.
+        // With a wait in between, and without; and with products that read the other number type later, or first.
         let run = |maker, seen: bool, matrices: &[&Matrix]| {
             let (mut made, mut input, pass) =
                 (cuda.buffer(rows * WIDTH).unwrap(), cuda.input(), pass(&cuda, spans));
-            // So that it has its memory already.
+            // Allocates the input's memory first.
             cuda.prepare(&made, WIDTH, &pass, &PassRows::All, &mut input).unwrap();
             let mut outs: Vec<_> = matrices.iter().map(|_| cuda.buffer(rows * 24).unwrap()).collect();
             cuda.matmul(&input, &by_tensor_cores, None, &mut outs[0]).unwrap();
@@ -132,7 +132,7 @@ fn who_makes_activations_writes_them_in_bfloat16_and_products_have_the_same_bits
         for maker in MAKERS {
             let what = format!("{maker:?}, {spans:?}");
             let one_each = spans.iter().all(|span| span.1 == 1);
-            // The norm of one row is a part of the product itself.
+            // The norm of one row is computed by the product itself.
             let joins = match maker {
                 Maker::Silu => 0,
                 Maker::Norm if rows == 1 => 2,
@@ -151,13 +151,13 @@ fn who_makes_activations_writes_them_in_bfloat16_and_products_have_the_same_bits
     }
 }
 
-/// In a decode pass products make the norm that they read, and add what is added to them.
+/// In a decode pass, products compute the norm of their input, and add the residual.
 #[test]
 fn the_norm_and_the_residual_of_one_row_go_with_products_and_have_the_same_bits() {
     let Some((device, log)) = Cuda::logged(ROOM) else { return };
     let cuda = device.with_precision(Precision::Bf16);
-    // Of these the last is wider than a block keeps, and those from 4,096 on than a thread keeps of the weights. So many
-    // outputs are more tiles than there are blocks.
+    // The last width is more than a block keeps in shared memory. From 4,096 on, the weights are more than a thread
+    // keeps. These outputs are more tiles than there are blocks.
     for (width, outputs) in
         [(8, 24), (136, 300), (1024, 17), (2056, 133), (4104, 150), (8192, 40), (8200, 24)]
     {
@@ -202,7 +202,7 @@ fn the_norm_and_the_residual_of_one_row_go_with_products_and_have_the_same_bits(
                 hidden: &mut hidden,
             };
             cuda.swiglu(&input, outputs, outs, &mut nobody).unwrap();
-            // A product whose input is there, to which something is added, and the norm of the sum.
+            // A product of ready input, an addition to its result, and the norm of the sum.
             cuda.prepare(&x, width, &pass, &PassRows::All, &mut of_sum).unwrap();
             cuda.matmul(&of_sum, &q, None, &mut again).unwrap();
             look();
@@ -216,11 +216,12 @@ fn the_norm_and_the_residual_of_one_row_go_with_products_and_have_the_same_bits(
             (launches, all.map(|buffer| of(buffer, outputs)), of(&of_k, 9))
         };
         let (apart, together) = (run(true), run(false));
-        // The norm and what narrows it; and the sum goes with the product, but its norm does not: as many.
+        // The norm and its conversion are no launches of their own. The sum is fused with the product, but then its
+        // norm is a launch of its own: no difference.
         let spared = if width <= 8192 { 2 } else { 1 };
         assert_eq!(apart.0 - together.0, spared, "{width} × {outputs}");
         assert!(apart.1 == together.1 && apart.2 == together.2, "{width} × {outputs}");
-        // The sum alone, as between the last layer and the head.
+        // Only the sum, as between the last layer and the head.
         let mut sums = [buffer(outputs), buffer(outputs)];
         for (seen, sum) in [true, false].into_iter().zip(&mut sums) {
             let (mut input, mut out) = (cuda.input(), buffer(outputs));
@@ -236,13 +237,13 @@ fn the_norm_and_the_residual_of_one_row_go_with_products_and_have_the_same_bits(
     }
 }
 
-/// In a decode pass the products that make queries, keys and values turn and cache them.
+/// In a decode pass, the products that make queries, keys and values also rotate and cache them.
 #[test]
 fn rope_and_the_cache_of_one_token_go_with_products_and_have_the_same_bits() {
     let Some((device, log)) = Cuda::logged(ROOM) else { return };
     for cache_dtype in [CacheDtype::Bf16, CacheDtype::F32] {
         let cuda = device.clone().with_precision(Precision::Bf16).with_cache_dtype(cache_dtype);
-        // Heads whose pairs are fewer than a tile has, and no whole tiles; and more tiles than there are blocks.
+        // Heads with fewer pairs than a tile, and partial tiles; and more tiles than there are blocks.
         for (heads, kv_heads, head_dim) in
             [(3, 1, 2), (4, 2, 6), (5, 3, 10), (8, 2, 16), (7, 1, 64), (2, 2, 256)]
         {
@@ -259,7 +260,7 @@ fn rope_and_the_cache_of_one_token_go_with_products_and_have_the_same_bits() {
                 let weight = cuda.vector(&vector(INPUTS, 36)).unwrap();
                 let [cos, sin] = [37, 38].map(|seed| filled(&cuda, &noise(pairs, seed)));
                 let pass = pass(&cuda, &[(5, 1)]);
-                // Looked at between the products and RoPE, between RoPE and the cache, and not at all.
+                // Read between the products and RoPE, between RoPE and the cache, and not at all.
                 let run = |seen: usize| {
                     let look = |at: usize| {
                         if seen == at {
@@ -306,7 +307,7 @@ fn rope_and_the_cache_of_one_token_go_with_products_and_have_the_same_bits() {
                 };
                 let [together, apart, cached_apart] = [0, 1, 2].map(run);
                 assert!(together.1 == apart.1 && together.1 == cached_apart.1, "{what}");
-                // The products alone, or beside them one launch that caches in another type, or RoPE with the cache.
+                // Only the products; with another cache type, also one launch for caching or RoPE.
                 let beside = usize::from(cache_dtype != CacheDtype::Bf16);
                 assert_eq!((together.0, apart.0), (1 + beside, 2), "{what}");
             }

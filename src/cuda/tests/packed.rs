@@ -1,4 +1,4 @@
-//! Rows that products of many rows read in whole numbers: made, quantised and packed in one launch, with the bits of ops.
+//! Rows for integer products of many rows: made, quantised and packed in one launch, bit-exact with ops.
 
 use super::products::product;
 use super::*;
@@ -6,7 +6,7 @@ use llama_trace_engine::backend::Product;
 
 const Q8: Precision = Precision::Q8 { group: 32 };
 
-/// Values of which every row has others that are hard: what is not a number, infinite, huge, tiny, or zero throughout.
+/// Values with a different difficulty in each row: NaN, infinite, huge, tiny, or all zero.
 fn hard(rows: usize, width: usize, seed: u32) -> Vec<f32> {
     let mut x = noise(rows * width, seed);
     for (i, row) in x.chunks_mut(width).enumerate() {
@@ -25,19 +25,19 @@ fn hard(rows: usize, width: usize, seed: u32) -> Vec<f32> {
     x
 }
 
-/// What is no number is so in other bits on other machines.
+/// NaNs have different bits on different machines.
 fn same(found: &[f32], expected: &[f32]) -> bool {
     let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
     found.len() == expected.len() && found.iter().zip(expected).all(same)
 }
 
-/// Rows of a width, and outputs of each product.
+/// The number of rows, their width, and the width of the feed-forward network.
 #[derive(Clone, Copy, Debug)]
 struct Chain(usize, usize, usize);
 
 impl Chain {
-    /// A norm, a product; a sum and its norm, the gate, a product; and a product of values that nothing waits to make. All that is
-    /// written; `look` is called after each operation.
+    /// A norm and a product; a sum and its norm, the gate, and a product; and a product whose input's launch was
+    /// already sent. Returns everything that is written. Calls `look` after each operation.
     fn run<B: Backend>(self, backend: &B, look: &dyn Fn(&B)) -> Vec<Vec<f32>> {
         let Self(rows, width, ffn) = self;
         let (x, weight) =
@@ -48,7 +48,7 @@ impl Chain {
             (matrix(width, width, 3), matrix(ffn, width, 4), matrix(ffn, width, 5), matrix(3, ffn, 6));
         let mut bias = noise(ffn, 7);
         bias[..4].copy_from_slice(&[100.0, -100.0, 1e38, -1e38]);
-        // Of the other groups one is tiny.
+        // One of the other groups is tiny.
         bias[ffn / 2..].iter_mut().for_each(|x| *x *= 1e-30);
         let bias = bias.into_iter().flat_map(f32::to_le_bytes).collect();
         let bias = Tensor::new(Dtype::F32, vec![ffn], Bytes::owned(bias)).unwrap();
@@ -63,7 +63,7 @@ impl Chain {
             look(backend);
             Ok(())
         };
-        // Memory grows the first time, and what is packed then stays behind.
+        // Memory grows in the first run, and then some launches are not fused.
         for _ in 0..3 {
             backend.sync().unwrap();
             backend.rms_norm(&x, &weight, 1e-5, rows, &mut normed).unwrap();
@@ -97,8 +97,8 @@ impl Chain {
 
 #[test]
 fn what_makes_many_rows_packs_them_too_and_all_has_the_bits_of_the_cpu() {
-    // Rows that are part of a tile and those of several; widths of one group, of fewer and of more than there are partial sums, and
-    // of a number of them that 16 does not divide.
+    // Rows that are part of a tile, and rows of several tiles. Widths of one group, of fewer groups than there are
+    // partial sums, of more, and of a number that is not a multiple of 16.
     for chain in
         [Chain(17, 32, 32), Chain(18, 96, 544), Chain(33, 544, 96), Chain(100, 64, 64), Chain(17, 512, 32)]
     {
@@ -115,7 +115,7 @@ fn what_makes_many_rows_packs_them_too_and_all_has_the_bits_of_the_cpu() {
     }
 }
 
-/// A norm of rows whose values nobody keeps, one after another and of a sum.
+/// Norms of rows of any width: of a buffer, and of a sum.
 struct Wide(usize, usize);
 
 impl Operate for Wide {
@@ -127,7 +127,7 @@ impl Operate for Wide {
         let (pass, mut input) = (pass(backend, &[(0, rows)]), backend.input());
         let [mut alone, mut sum, mut normed] = [0; 3].map(|_| backend.buffer(rows * width).unwrap());
         let [mut first, mut second] = [0; 2].map(|_| backend.buffer(rows * 4).unwrap());
-        // Memory grows the first time.
+        // Memory grows in the first run.
         for _ in 0..2 {
             backend.rms_norm(&b, &weight, 1e-5, rows, &mut alone).unwrap();
             backend.prepare(&alone, width, &pass, &PassRows::All, &mut input).unwrap();
@@ -153,7 +153,7 @@ fn norms_of_any_width_pack_what_they_make_with_the_bits_of_the_cpu() {
     }
 }
 
-/// A norm, the gate and attention are followed by products; each has what it reads packed by one launch at most.
+/// Products follow a norm, the gate and attention. For each, at most one launch packs its input.
 #[test]
 fn rows_of_products_are_packed_by_what_makes_them_where_nobody_looks() {
     let Some((device, log)) = Cuda::logged(ROOM) else { return };
@@ -171,15 +171,15 @@ fn rows_of_products_are_packed_by_what_makes_them_where_nobody_looks() {
         };
         log.lock().unwrap().iter().map(of).sum::<usize>()
     };
-    // Of the first time, when memory grows, it is not said. Two norms, five products of two launches each, the gate, and rows of
-    // which nothing was waited for.
+    // In the first run memory grows, so the number is not exact. Two norms, five products of two launches each, the
+    // gate, and the packing of rows whose launch was already sent.
     let of_each = 2 + 5 * 2 + 1 + 1;
     let (together, looked) = (launches(false), launches(true));
     assert!((3 * of_each..3 * of_each + 4).contains(&together), "{together}, not three times {of_each}");
     assert!(looked >= 3 * (of_each + 3), "{looked}");
 }
 
-/// A whole number is found by a product where it is surely the nearest: next to the middle of two it is the one that ops finds.
+/// A product finds the nearest integer. Close to the middle of two integers it is the one that ops finds.
 #[test]
 fn values_next_to_the_middle_of_two_whole_numbers_are_quantised_as_ops_does() {
     let Some((cuda, cpu)) = both(Q8) else { return };
@@ -214,7 +214,7 @@ fn values_next_to_the_middle_of_two_whole_numbers_are_quantised_as_ops_does() {
         (seen.0, seen.1, values(backend, &out, rows * 5))
     }
     let (found, expected) = (run(&cuda, &x, rows, width), run(&cpu, &x, rows, width));
-    // Of groups with what is not a number the scale is none either, of whatever bits.
+    // If a group has NaN, its scale is NaN too, with any bits.
     assert!(expected.1.iter().any(|scale| scale.is_nan()));
     assert!(found.0 == expected.0 && same(&found.1, &expected.1), "int8 values");
     assert!(same(&found.2, &expected.2), "what is packed");

@@ -1,4 +1,4 @@
-//! Products with every number type of weights, and what is read back of those.
+//! Products with every number type of weights, and the read-back of weights.
 
 use super::*;
 use llama_trace_engine::backend::{Product, WholeRows};
@@ -6,7 +6,7 @@ use llama_trace_engine::backend::{Product, WholeRows};
 /// outputs, inputs, and the spans of the pass.
 type Shape = (usize, usize, &'static [(usize, usize)]);
 
-/// Few rows, many, and both in one pass; sizes that the fast kernels take, and those that they do not.
+/// Few rows, many, and both in one pass; sizes that the fast kernels support, and others.
 const SHAPES: [Shape; 11] = [
     (5, 7, &[(0, 1)]),
     (9, 30, &[(0, 3)]),
@@ -16,13 +16,13 @@ const SHAPES: [Shape; 11] = [
     (66, 51, &[(0, 17), (0, 2)]),
     (130, 64, &[(0, 3), (0, 16), (2, 1)]),
     (17, 1056, &[(0, 5)]),
-    // Up to 16 rows meet a weight at once; tiles of 128 outputs and 64 rows, of which some are not full.
+    // Up to 16 rows share a read of the weights; tiles of 128 outputs and 64 rows, some of which are partial.
     (10, 64, &[(0, 9), (2, 4)]),
     (11, 80, &[(0, 15), (4, 5), (0, 1)]),
     (133, 304, &[(0, 67)]),
 ];
 
-/// The same for what is stored in blocks.
+/// The same for weights that are stored in blocks.
 const OF_BLOCKS: [Shape; 5] = [
     (11, 256, &[(0, 1)]),
     (70, 512, &[(0, 20), (0, 1)]),
@@ -40,7 +40,7 @@ pub(super) fn product<B: Backend>(
 ) -> (Vec<f32>, bool) {
     let (outputs, inputs) = (w.shape()[0], w.shape()[1]);
     let rows: usize = spans.iter().map(|span| span.1).sum();
-    // What a pass multiplies is what its precision keeps.
+    // The activations of a pass are rounded to its precision.
     let mut x = noise(rows * inputs, 31);
     llama_trace_core::ops::round::row(backend.precision(), &mut x);
     let x = filled(backend, &x);
@@ -48,7 +48,7 @@ pub(super) fn product<B: Backend>(
     let bias = biased.then(|| backend.vector(&vector(outputs, 32)).unwrap());
     let (pass, mut input) = (pass(backend, spans), backend.input());
     backend.prepare(&x, inputs, &pass, &PassRows::All, &mut input).unwrap();
-    // The input keeps what it reads.
+    // The input keeps the memory.
     drop(x);
     let mut out = backend.buffer(rows * outputs).unwrap();
     backend.matmul(&input, &matrix, bias.as_ref(), &mut out).unwrap();
@@ -94,7 +94,7 @@ fn in_int8_products_of_every_number_type_are_those_of_the_cpu() {
     products_of_every_number_type_are_those_of_the_cpu(Precision::Q8 { group: 32 });
 }
 
-/// Where in a block a half is that all of its values are multiplied with, if there is one.
+/// Returns the offset in a block of the float16 scale of all of its values, if there is one.
 fn scale_at(dtype: Dtype) -> Option<usize> {
     match dtype {
         Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::I8 | Dtype::Mxfp4 => None,
@@ -121,16 +121,16 @@ fn blocks_with_odd_scales(dtype: Dtype, outputs: usize, inputs: usize, odd: bool
     Tensor::new(dtype, vec![outputs, inputs], Bytes::owned(bytes)).unwrap()
 }
 
-/// Many rows are multiplied by tensor cores in an order of its own of groups, and by shorter formulas where every scale is
-/// plain: the bits are those of ops with other scales too.
+/// For many rows, tensor cores add groups in another order, with shorter formulas if every scale is plain. The results
+/// are bit-exact with ops for other scales too.
 #[test]
 fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind() {
     let factors = [1.0, -1e-3, 1e38, 1e-39, 1e-44, 0.0, f32::INFINITY, f32::NAN];
     let whole = Dtype::ALL.into_iter().filter(|dtype| !dtype.is_float());
     for dtype in sampled("number types of many rows", whole, 4) {
         let Some((cuda, cpu)) = both(Precision::Q8 { group: 32 }) else { return };
-        // Parts of a tile in both directions, fewer groups than there are partial sums, stages that are used again, and groups of
-        // each partial sum that fill one stage or several.
+        // Partial tiles in both directions, fewer groups than there are partial sums, stages that are reused, and
+        // groups of each partial sum that fill one stage or several.
         for (outputs, inputs, rows) in
             [(11, 256, 17), (130, 2304, 70), (128, 768, 64), (40, 2048, 33), (11, 4096, 17)]
         {
@@ -168,7 +168,7 @@ fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind
                         let asked = product::Asked { matrix, bias: None, out };
                         product::whole_in(&cuda, x, &asked, 32, tile).unwrap();
                     });
-                    // What is no number is so in other bits on other machines.
+                    // NaNs have different bits on different machines.
                     let other =
                         |(a, b): &(&f32, &f32)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan());
                     let wrong = found.iter().zip(&expected).filter(other).count();
@@ -219,7 +219,7 @@ fn a_row_has_the_same_bits_in_a_batch_and_alone() {
 #[test]
 fn tiles_of_every_size_have_the_same_bits_and_are_near_the_processors() {
     let Some((cuda, cpu)) = both(Precision::Bf16) else { return };
-    // Parts of a tile in each direction, stages that are not all used or used again, and inputs that end inside of one.
+    // Partial tiles in each direction, stages that are not all used or are reused, and inputs that end inside a stage.
     for (rows, outputs, inputs) in [
         (16, 3, 8),
         (129, 257, 136),
@@ -416,11 +416,12 @@ fn the_ptx_that_the_program_carries_multiplies_row_by_row_with_the_same_bits() {
     }
 }
 
-/// Of so long sums tensor cores cut off what adds up: few rows are added up in pieces, and of many rows `check` allows for it.
+/// In such long sums tensor cores truncate small terms. Few rows are summed in pieces; for many rows, `check` has a
+/// tolerance for it.
 #[test]
 fn long_products_by_tensor_cores_are_as_near_as_check_wants_them() {
     let (Some((cuda, cpu)), Some(others)) = (both(Precision::Bf16), Cuda::compact(ROOM)) else { return };
-    // Of which nothing is proved, so that groups of four warps multiply nothing.
+    // Nothing is proved on this device: it does not use warpgroups.
     let others = others.with_precision(Precision::Bf16);
     let (outputs, inputs) = (40, 14_336);
     let w = tensor(Dtype::BF16, outputs, inputs, 61);

@@ -1,4 +1,4 @@
-//! Products in whole numbers whose weights go through shared memory, and what goes with them in one launch.
+//! Integer products whose weights go through shared memory, and the operations fused with them.
 
 use super::products::product;
 use super::*;
@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 const Q8: Precision = Precision::Q8 { group: 32 };
 
-/// Number types in whole numbers, of small blocks and of large ones.
+/// Integer number types, with small blocks and with large ones.
 fn whole_types(what: &str) -> Vec<Dtype> {
-    // First those that differ most: with an offset, with minima, with two runs a group, with blocks that begin at any even byte.
+    // First the most different ones: with an offset, with minima, with two runs a group, with blocks that begin at any
+    // even byte.
     let first = [Dtype::Q8_0, Dtype::Q4_0, Dtype::Q4_1, Dtype::Q4K, Dtype::Q6K, Dtype::Q2K];
     let others = Dtype::ALL.into_iter().filter(|dtype| !dtype.is_float() && !first.contains(dtype));
     [first.to_vec(), sampled(what, others, 1)].concat()
@@ -27,8 +28,8 @@ fn launches(log: &emulated::Log) -> usize {
 fn products_of_few_rows_have_the_bits_of_the_cpu_whatever_their_sizes() {
     for dtype in whole_types("number types of few rows") {
         let Some((cuda, cpu)) = both(Q8) else { return };
-        // A row of one group, rows that end inside a piece and those of many; fewer outputs than a warp takes, and more than all
-        // warps do at once.
+        // A row of one group, rows that end inside a piece, and rows of many pieces. Fewer outputs than one warp has,
+        // and more than all warps have at once.
         for (outputs, inputs) in [(1, 32), (3, 288), (9, 1056), (150, 64), (2, 4128)] {
             let inputs = usize::next_multiple_of(inputs, dtype.block());
             let w = tensor(dtype, outputs, inputs, 71);
@@ -42,7 +43,7 @@ fn products_of_few_rows_have_the_bits_of_the_cpu_whatever_their_sizes() {
     }
 }
 
-/// The product of matrices that begin at any row of a tensor, with as many rows.
+/// The products of slices of a tensor that begin at any row, with `rows` rows of activations.
 struct OfCuts(Dtype, usize);
 
 impl Operate for OfCuts {
@@ -89,7 +90,7 @@ fn what_is_not_a_number_and_what_is_huge_come_out_as_from_the_cpu() {
                     let special =
                         [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE / 64.0];
                     x.iter_mut().step_by(77).zip(special).for_each(|(x, special)| *x = special);
-                    // Of the last row none is.
+                    // The last row has no special values.
                     let last = noise(inputs, 76);
                     if rows > 1 {
                         x[(rows - 1) * inputs..].copy_from_slice(&last);
@@ -104,7 +105,7 @@ fn what_is_not_a_number_and_what_is_huge_come_out_as_from_the_cpu() {
                 }
                 if on_cuda { run(&cuda, &w, rows, inputs) } else { run(&cpu, &w, rows, inputs) }
             };
-            // Which NaN it is says nothing.
+            // The bits of a NaN have no meaning.
             let same = |a: &f32, b: &f32| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
             let (found, expected) = (run(true), run(false));
             assert!(found.iter().zip(&expected).all(|(a, b)| same(a, b)), "{dtype}: {found:?} {expected:?}");
@@ -113,11 +114,12 @@ fn what_is_not_a_number_and_what_is_huge_come_out_as_from_the_cpu() {
     }
 }
 
-/// Sizes of a layer: heads, heads of keys, their channels, the width, and that of the feed-forward network.
+/// Sizes of a layer: heads, kv heads, their channels, the width, and that of the feed-forward network.
 #[derive(Clone, Copy, Debug)]
 struct Sizes(usize, usize, usize, usize, usize);
 
-/// A layer without attention: the weights' number types, those of the values' and the last product's apart.
+/// A layer without attention. Its weights have one number type; those of the values and of the last product have
+/// another.
 #[derive(Clone, Copy, Debug)]
 struct Layer {
     dtype: Dtype,
@@ -128,7 +130,8 @@ struct Layer {
 }
 
 impl Layer {
-    /// Runs it twice, as two layers that follow one another; after each operation `look` is called. All that the first writes.
+    /// Runs it twice, like two consecutive layers, and calls `look` after each operation. Returns everything that the
+    /// first writes.
     fn run<B: Backend>(&self, backend: &B, look: &dyn Fn(), before: &dyn Fn()) -> Vec<Vec<f32>> {
         let Self { dtype, other, sizes: Sizes(heads, kv_heads, c, width, ffn), rows, pairing } = *self;
         let (of_q, of_k) = (heads * c, kv_heads * c);
@@ -158,7 +161,7 @@ impl Layer {
             look();
             Ok(())
         };
-        // Memory grows the first time.
+        // Memory grows in the first run.
         for _ in 0..2 {
             before();
             backend.rms_norm(&x, &norms[0], 1e-5, rows, &mut normed).unwrap();
@@ -180,7 +183,7 @@ impl Layer {
                 backend.cache(&out_v, of_k, &pass, span, values).unwrap();
                 look();
             }
-            // In the place of attention.
+            // Instead of attention.
             backend.prepare(&turned_q, of_q, &pass, &PassRows::All, &mut input).unwrap();
             backend.matmul(&input, &wo, None, &mut of_wo).unwrap();
             look();
@@ -217,8 +220,8 @@ impl Layer {
     }
 }
 
-/// In a decode pass of whole numbers products make the norm and the int8 values that they read, turn and cache what they give,
-/// quantise what the next one reads, and add the residual.
+/// In a decode pass with integer products, a product computes the norm and the int8 values of its input. It also
+/// rotates and caches its result, quantises the next input, and adds the residual.
 #[test]
 fn what_comes_before_and_after_products_of_one_row_goes_with_them_and_has_the_same_bits() {
     let layers = [
@@ -244,7 +247,7 @@ fn what_comes_before_and_after_products_of_one_row_goes_with_them_and_has_the_sa
             };
             let count = |made: Vec<Vec<u32>>| (made, launches(&log));
             let together = run(true, &|| ());
-            // What was written of the last layer and read back is not among them.
+            // Counts the launches of the second layer. Copies to and from the device are not launches.
             let (together, of_together) = count(together);
             let (looked, of_looked) = count(run(true, &|| cuda.sync().unwrap()));
             let (without, of_without) = count(run(false, &|| ()));
@@ -256,8 +259,8 @@ fn what_comes_before_and_after_products_of_one_row_goes_with_them_and_has_the_sa
                     assert!(found == expected, "{what}, {how}: number {i}");
                 }
             }
-            // Queries with keys, and values; wo with the residual; the gate; the last with its residual.
-            // A cache of bfloat16 is read back by a kernel, keys and values each.
+            // Queries with keys, and values; wo with the residual; the gate; the last with its residual. A bfloat16
+            // cache is read back by a kernel, one launch for keys and one for values.
             let of_reading = if cache == CacheDtype::Bf16 { 2 } else { 0 };
             assert_eq!(of_together - of_reading, if dtype == other { 4 } else { 5 }, "{what}");
             assert!(of_looked > of_together && of_without > of_together, "{what}: {of_looked}, {of_without}");
@@ -285,7 +288,7 @@ fn layers_of_some_rows_have_the_bits_of_the_cpu_and_of_each_row_alone() {
     }
 }
 
-/// Somebody who looks at the int8 values of an input sees those that products read, wherever these were made.
+/// The recorded int8 values of an input are those that products read, however they were made.
 #[test]
 fn quantised_inputs_are_seen_as_the_cpu_has_them_after_a_norm_and_after_a_gate() {
     struct Seen(usize, bool);
