@@ -11,7 +11,7 @@
 //! of a row's own span, never on the other spans, nor on who looks. Nothing is rounded that `ops/` does not round:
 //! no TF32, no approximate division.
 //!
-//! What GPUs have run, and what the emulation alone, stands in the README.
+//! `llama-trace help gpu` lists what GPUs have run, and what the emulation alone.
 
 mod attention;
 mod blas;
