@@ -1,15 +1,17 @@
-//! The notes under `chapters/`, built into the program; [`llama_trace_core::chapters`] says how they are written.
+//! The notes under `chapters/` and the manual under `chapters/reference/`, built into the program.
+//! [`llama_trace_core::chapters`] says how notes are written.
 
 use llama_trace_core::chapters::{Chapter, Chapters};
 
 macro_rules! chapters {
-    ($($slug:literal,)*) => {
-        Chapters(&[$(Chapter { slug: $slug, text: include_str!(concat!("../chapters/", $slug, ".md")) },)*])
+    ($folder:literal: $($slug:literal,)*) => {
+        Chapters(&[$(Chapter { slug: $slug, text: include_str!(concat!($folder, $slug, ".md")) },)*])
     };
 }
 
 /// Every note, in reading order.
 pub const CHAPTERS: Chapters = chapters! {
+    "../chapters/":
     "01-tokens",
     "02-embedding",
     "03-residual-stream",
@@ -41,4 +43,36 @@ pub const CHAPTERS: Chapters = chapters! {
     "29-int8",
     "30-where-from",
     "31-a-port-with-a-bug",
+};
+
+/// The pages of the manual, in the order of `llama-trace help`. The tracer does not list them.
+pub const MANUAL: Chapters = chapters! {
+    "../chapters/reference/":
+    "commands",
+    "prompts",
+    "sampling",
+    "chat",
+    "keys",
+    "views",
+    "addresses",
+    "explain",
+    "branches",
+    "ablation",
+    "teaching",
+    "pictures",
+    "export",
+    "traces",
+    "diff",
+    "mistakes",
+    "capture",
+    "check",
+    "models",
+    "config",
+    "hub",
+    "precision",
+    "gpu",
+    "performance",
+    "speed",
+    "limits",
+    "exit-codes",
 };

@@ -29,15 +29,7 @@
 //! | what a user sees | [`tui`], [`cli`], [`chapters`]; as a file [`picture`] |
 //! | how the process ends, whatever ends it | [`ending`]; where there is no [`memory`] |
 //!
-//! Paths are below `src/`, but for `tests/`.
-//!
-//! | to add | touch |
-//! |---|---|
-//! | a view | `tui/view/<view>.rs`: a [`View`](tui::view::kind::View); `tui/view/views.rs`: its row. Keys, moving, the mouse, paging and help follow |
-//! | a kind of picture | `picture/<format>.rs`: a function of a screen; `picture/lib.rs`: its [`picture::Format`] |
-//! | a checkpoint format | `formats/checkpoint/<format>.rs`: from a path to a [`checkpoint::Checkpoint`]; `formats/checkpoint/mod.rs`: its [`checkpoint::Format`], how it is told from others, where its vocabulary is |
-//! | a stage | `core/trace/stage/table.rs`: its row, with all that is true of it; `engine/model/forward.rs`: where it is offered to the probe; `core/explain/site.rs`: what a number of it is made of. Where a new rule derives it from others, `runs/replay/derive.rs` too |
-//! | an operation's kernel for a second device | `cuda/`: the function of [`backend::Backend`] with the operation's name. A fused one replaces a default body; where the sums have another order than in [`ops`], `bit_exact` says so. Nothing else names the operation |
+//! `CONTRIBUTING.md` lists the files that a new view, stage, model family, weight format, kernel or chapter touches.
 //!
 //! # Crates
 //!

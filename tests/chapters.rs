@@ -1,5 +1,5 @@
-//! The notes under `chapters/` hold what they say: numbers against the trace, commands against the program. So
-//! does README.
+//! The notes under `chapters/` hold what they say: numbers against the trace, commands against the program. So do
+//! README and the manual.
 //!
 //! `LLAMA_TRACE_BLESS=1 cargo test --test chapters` writes the tagged numbers, the heads of commands marked
 //! `heads=…` and the shown outputs into the notes, and then runs the same tests.
@@ -51,7 +51,7 @@ fn notes() -> &'static [Note] {
     static NOTES: OnceLock<Vec<Note>> = OnceLock::new();
     NOTES.get_or_init(|| {
         let mut files: Vec<PathBuf> = fs::read_dir(folder()).unwrap().map(|e| e.unwrap().path()).collect();
-        // Their pictures have a folder of their own, and README.md is the list of them.
+        // Their pictures and the manual have folders of their own, and README.md is the list of them.
         files.retain(|file| !file.is_dir() && !file.ends_with("README.md"));
         files.sort();
         let read = |file: &PathBuf| {

@@ -145,23 +145,16 @@ fn prompts_come_from_files_standard_input_and_ids() {
         let output = command(from.iter().chain(&["-n", "5"])).stdin(fs::File::open(&file).unwrap()).output();
         assert_eq!(ok(&output.unwrap()), goes_on, "{from:?}");
     }
-    for command in ["--help", "log --help"] {
-        let help = ok(&llama_trace(command.split(' ')));
-        assert_eq!(
-            help.split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" ")
-                .matches("a newline at its end included")
-                .count(),
-            2
-        );
-    }
-    // Attention opens elsewhere than at 0, which help says wherever an address is taken.
-    for command in ["--help", "open --help", "snapshot --help"] {
-        let help = ok(&llama_trace(command.split(' ')));
-        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-        let told = "what is left out is the last token, of attention its largest key, and 0 on other axes";
-        assert!(help.contains(told), "{help}");
+    // Attention opens elsewhere than at 0.
+    for (page, told) in [
+        ("prompts", "standard input are read whole, a newline at its end included"),
+        (
+            "addresses",
+            "What is left out is the last token, of attention its largest key, and 0 on other axes",
+        ),
+    ] {
+        let manual = ok(&llama_trace(["help", page]));
+        assert!(manual.split_whitespace().collect::<Vec<_>>().join(" ").contains(told), "{manual}");
     }
     let ids = prompt_ids(PROMPT);
     let list = ids.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
@@ -287,12 +280,41 @@ fn shells_complete_what_the_command_line_has() {
         (&["export", "--forc"], "--force"),
         (&["export", "--precision", ""], "f32 bf16 q8"),
         (&["help", "expo"], "export"),
+        (&["help", "tra"], "traces"),
     ] {
         let bash = std::process::Command::new("bash");
         let run = { bash }.args(["-c", ask, env!("CARGO_BIN_EXE_llama-trace")]).args(words).output();
         let Ok(output) = run else { return };
         assert_eq!(stdout(&output).trim(), expected, "{words:?}: {}", stderr(&output));
     }
+}
+
+#[test]
+fn the_manual_is_printed_page_by_page_and_plain_into_a_pipe() {
+    let index = ok(&llama_trace(["help"]));
+    for (page, title) in [("exit-codes", "Exit codes"), ("export", "Stages as files"), ("lens", "logit lens")]
+    {
+        assert!(index.lines().any(|line| line.starts_with(page) && line.contains(title)), "{index}");
+    }
+    let page = ok(&llama_trace(["help", "sampling"]));
+    assert!(
+        page.starts_with("Sampling: how a token is drawn\n\n") && page.contains("divides the logits by T")
+    );
+    for mark in ["\u{1b}", "](", "```", "**", "<!--"] {
+        assert!(!page.contains(mark), "{mark:?} is in\n{page}");
+    }
+    assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
+    // A command's options, then its page.
+    let lens = ok(&llama_trace(["help", "lens"]));
+    let (options, page) = lens.split_once("\nWhere a number comes from\n").unwrap();
+    assert!(options.contains("Usage: llama-trace lens") && options.contains("--top <K>"), "{options}");
+    assert!(page.contains("(the logit lens)"), "{page}");
+    for help in ["-h", "--help"] {
+        assert!(options.starts_with(ok(&llama_trace(["lens", help])).trim_end()), "{options}");
+    }
+    let wrong = llama_trace(["help", "dif"]);
+    assert_eq!((wrong.status.code(), stdout(&wrong)), (Some(2), String::new()));
+    assert!(stderr(&wrong).contains("a similar value exists: 'diff'"), "{}", stderr(&wrong));
 }
 
 #[test]
@@ -445,17 +467,21 @@ fn the_packages_are_clean_and_whole() {
     assert!(!stderr(&output).contains("warning"), "{}", stderr(&output));
     let list = ok(&output);
     let has = |file: &str| list.lines().any(|line| line == file);
-    for file in fs::read_dir(root.join("chapters")).unwrap() {
-        if file.as_ref().unwrap().path().is_dir() {
-            continue;
+    for folder in ["chapters", "chapters/reference"] {
+        for file in fs::read_dir(root.join(folder)).unwrap().map(Result::unwrap) {
+            let name = format!("{folder}/{}", file.file_name().to_str().unwrap());
+            assert!(file.path().is_dir() || has(&name), "{name}");
         }
-        assert!(has(&format!("chapters/{}", file.unwrap().file_name().to_str().unwrap())));
     }
     for file in ["model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"] {
         assert!(has(&format!("fixtures/builtin/{file}")), "{file} is not in\n{list}");
     }
     assert!(
-        has("README.md") && has("LICENSE-MIT") && has("tests/cli.rs") && !list.contains(".ci/"),
+        has("README.md")
+            && has("CONTRIBUTING.md")
+            && has("LICENSE-MIT")
+            && has("tests/cli.rs")
+            && !list.contains(".ci/"),
         "{list}"
     );
     assert!(has("chapters/pictures/softmax.svg"), "{list}");

@@ -173,6 +173,7 @@ fn outputs_that_cannot_be_written() {
         &["log", "--prompt", "x", "--format", "json"],
         &["--help"],
         &["log", "--help"],
+        &["help", "diff"],
         &["--version"],
     ] {
         let output = command(args).stdout(full()).output().unwrap();

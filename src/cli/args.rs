@@ -16,6 +16,13 @@ use llama_trace_picture::{Format, Paper};
 use llama_trace_runs::replay::DEFAULT_MEMORY;
 use llama_trace_tui::palette::Palette;
 
+/// Headings of the options that several commands have. A command's own options have none and come first.
+pub(super) const MODEL: &str = "Model";
+pub(super) const PROMPT: &str = "Prompt";
+pub(super) const SAMPLING: &str = "Sampling";
+pub(super) const DEVICE: &str = "Device";
+pub(super) const TRACER: &str = "Tracer";
+
 /// Reads an address.
 ///
 /// # Errors
@@ -32,36 +39,32 @@ pub(super) fn address(text: &str) -> Result<Address, String> {
 /// Which model.
 #[derive(Args, Clone, Debug)]
 pub(super) struct ModelArgs {
-    /// A directory in Hugging Face's or Meta's layout or one of its weights' files, a GGUF file, a llama2.c .bin
-    /// file, or org/name[@revision] from the Hugging Face hub (org/name:FILE for a GGUF file of it) [default: the
-    /// built-in model]
-    #[arg(long, short, value_name = "MODEL")]
+    /// Directory, file or hub org/name [default: built-in]
+    #[arg(long, short, value_name = "MODEL", help_heading = MODEL)]
     pub(super) model: Option<PathBuf>,
 
-    /// Open models of the hub from the cache, without asking the hub
-    #[arg(long)]
+    /// Open models of the hub from the cache alone
+    #[arg(long, help_heading = MODEL)]
     pub(super) offline: bool,
 
-    /// tokenizer.json, tokenizer.model, a GGUF file or llama2.c's tokenizer.bin [default: the one in or beside the
-    /// model]
-    #[arg(long, value_name = "FILE")]
+    /// Use this tokenizer instead of the model's own
+    #[arg(long, value_name = "FILE", help_heading = MODEL)]
     pub(super) tokenizer: Option<PathBuf>,
 
-    /// Factor of the model's RoPE scaling, where its files say another or none
-    #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
+    /// Set the factor of the model's RoPE scaling
+    #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = MODEL)]
     pub(super) rope_factor: Option<f32>,
 
-    /// Open the model as if its configuration had not this field, which would be refused [may be given again]
-    #[arg(long, value_name = "FIELD")]
+    /// Ignore field F of the configuration (repeatable)
+    #[arg(long, value_name = "F", help_heading = MODEL)]
     pub(super) ignore_config: Vec<String>,
 
-    /// Switch a part of the model off: nothing that head 2 of layer 0 (L0/h2), the attention (L0/attn) or the FFN (L0/ffn)
-    /// of a layer computes gets into the residual stream [may be given again, or as a list: L0/h2,L1/ffn]
-    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = Ablated::from_str)]
+    /// Switch parts off: L0/h2, L0/attn, L0/ffn (repeatable)
+    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = Ablated::from_str, help_heading = MODEL)]
     pub(super) without: Vec<Ablated>,
 
-    /// Arithmetic to run in [default: q8 where the weights are int8 or in blocks, else f32]
-    #[arg(long, value_enum, value_name = "PRECISION")]
+    /// f32, bf16 or q8 [default: by the weights]
+    #[arg(long, value_enum, value_name = "NAME", hide_possible_values = true, help_heading = MODEL)]
     pub(super) precision: Option<PrecisionName>,
 }
 
@@ -71,94 +74,86 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
 
-    /// The text to begin with; "" is the beginning-of-text token alone, - reads standard input, a newline at its end
-    /// included [default: Once upon a time; may be given again: several texts grow side by side]
-    #[arg(long, short, value_name = "TEXT", group = "text", allow_hyphen_values = true)]
+    /// Text to begin with; - is standard input (repeatable)
+    #[arg(long, short, value_name = "TEXT", group = "text", allow_hyphen_values = true, help_heading = PROMPT)]
     pub(super) prompt: Vec<String>,
 
-    /// A file with the text to begin with, a newline at its end included; - reads standard input
-    #[arg(long, value_name = "FILE", group = "text")]
+    /// File with the text; - is standard input
+    #[arg(long, value_name = "FILE", group = "text", help_heading = PROMPT)]
     pub(super) prompt_file: Option<PathBuf>,
 
-    /// A file with a prompt a line; in a .jsonl file each line is {"prompt": "a text"} or {"ids": [1, 403, 407]}
-    #[arg(long, value_name = "FILE", group = "text")]
+    /// File with one prompt a line, or a .jsonl file
+    #[arg(long, value_name = "FILE", group = "text", help_heading = PROMPT)]
     pub(super) prompts: Option<PathBuf>,
 
-    /// Token ids instead of a text: 1,403,407, or @FILE with such a list
-    #[arg(long, value_name = "IDS", group = "text")]
+    /// Token ids instead of a text: 1,403,407 or @FILE
+    #[arg(long, value_name = "IDS", group = "text", help_heading = PROMPT)]
     pub(super) ids: Option<String>,
 
-    /// Tokens to draw: the pass over the prompt draws one, each decode pass one more [default: 128, and 1 where stages are
-    /// looked at]
-    #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    /// Tokens to draw [default: 128, or 1 for stages]
+    #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true, help_heading = PROMPT)]
     pub(super) tokens: Option<usize>,
 
     #[command(flatten)]
     pub(super) sampling: SamplingArgs,
 
-    /// Stream of the seed's random numbers that the first prompt draws from; each prompt after it has the next one, so
-    /// that --stream I draws for one prompt what number I of several drew [default: 0]
-    #[arg(long, value_name = "I", value_parser = whole::<u64>, allow_negative_numbers = true)]
+    /// Stream of the seed for the first prompt [default: 0]
+    #[arg(long, value_name = "I", value_parser = whole::<u64>, allow_negative_numbers = true, help_heading = SAMPLING)]
     pub(super) stream: Option<u64>,
 
     #[command(flatten)]
     pub(super) cpu: CpuArgs,
 
-    /// Tokens that the KV cache is reserved for [default: the prompt and -n; with --step the model's context, cut to
-    /// what memory is free, which several prompts share]
-    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    /// Tokens of the KV cache [default: what the run needs]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true, help_heading = DEVICE)]
     pub(super) context: Option<usize>,
 }
 
 /// How to draw the next token.
 #[derive(Args, Clone, Debug)]
 pub(super) struct SamplingArgs {
-    /// 0 takes the most likely token; 1 draws from the model's own probabilities
-    #[arg(long, visible_alias = "temp", default_value_t = 0.0, value_parser = number, allow_negative_numbers = true)]
+    /// Randomness; 0 is greedy
+    #[arg(long, value_name = "T", visible_alias = "temp", default_value_t = 0.0, value_parser = number, allow_negative_numbers = true, help_heading = SAMPLING)]
     pub(super) temperature: f32,
 
-    /// Draw only from the shortest run of most likely tokens with this share of the probability, of what --top-k
-    /// left [default: 1, all]
-    #[arg(long, value_name = "P", value_parser = number, allow_negative_numbers = true)]
+    /// Keep the likeliest tokens up to this probability
+    #[arg(long, value_name = "P", value_parser = number, allow_negative_numbers = true, help_heading = SAMPLING)]
     pub(super) top_p: Option<f32>,
 
-    /// Draw only from this many most likely tokens [default: 0, no limit]
-    #[arg(long, value_name = "K", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    /// Keep the K likeliest tokens
+    #[arg(long, value_name = "K", value_parser = whole::<usize>, allow_negative_numbers = true, help_heading = SAMPLING)]
     pub(super) top_k: Option<usize>,
 
-    /// Where the random numbers start; the same seed draws the same text [default: 0]
-    #[arg(long, value_name = "SEED", value_parser = whole::<u64>, allow_negative_numbers = true)]
+    /// Seed of the random numbers [default: 0]
+    #[arg(long, value_name = "SEED", value_parser = whole::<u64>, allow_negative_numbers = true, help_heading = SAMPLING)]
     pub(super) seed: Option<u64>,
 }
 
 /// Where the tracer opens.
 #[derive(Args, Clone, Debug)]
 pub(super) struct OpenArgs {
-    /// Pass to open at; 0 is the one over the prompt, more are run with -n
-    #[arg(long, visible_alias = "passes", requires = "step", value_name = "P", value_parser = one, allow_negative_numbers = true)]
+    /// Pass to open at; 0 is the prefill
+    #[arg(long, visible_alias = "passes", requires = "step", value_name = "P", value_parser = one, allow_negative_numbers = true, help_heading = TRACER)]
     pub(super) pass: Option<usize>,
 
     /// Layer to open at, from 0
-    #[arg(long, visible_alias = "layers", requires = "step", value_name = "L", value_parser = one, allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "layers", requires = "step", value_name = "L", value_parser = one, allow_negative_numbers = true, help_heading = TRACER)]
     pub(super) layer: Option<usize>,
 
-    /// Stage to open at, or another shape of one (as xq_heads)
-    #[arg(long, visible_alias = "stages", requires = "step", value_name = "NAME")]
+    /// Stage or view to open at, as xq_heads
+    #[arg(long, visible_alias = "stages", requires = "step", value_name = "NAME", help_heading = TRACER)]
     pub(super) stage: Option<String>,
 
     /// Head to open at, from 0
-    #[arg(long, requires = "step", value_name = "H", value_parser = one, allow_negative_numbers = true)]
+    #[arg(long, requires = "step", value_name = "H", value_parser = one, allow_negative_numbers = true, help_heading = TRACER)]
     pub(super) head: Option<usize>,
 
-    /// Address to open at, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1], and s1/ before it for a
-    /// prompt that is not the first; what is left out is the last token, of attention its largest key, and 0 on
-    /// other axes
-    #[arg(long, requires = "step", value_name = "ADDRESS", value_parser = address, conflicts_with_all = ["pass", "layer", "stage", "head"])]
+    /// Address to open at, as p0/L1/softmax[h=2,t=5,k=1]
+    #[arg(long, requires = "step", value_name = "ADDRESS", value_parser = address, conflicts_with_all = ["pass", "layer", "stage", "head"], help_heading = TRACER)]
     pub(super) at: Option<Address>,
 
-    /// File of the places that m marks and ' returns to, a line each: a p0/L1/softmax[h=2,t=5,k=1]; the first mark
-    /// makes it
-    #[arg(long, requires = "step", value_name = "FILE")]
+    /// File of the places that m marks and ' returns to
+    #[arg(long, requires = "step", value_name = "FILE", help_heading = TRACER)]
     pub(super) marks: Option<PathBuf>,
 }
 
@@ -169,7 +164,7 @@ pub(super) struct SelectArgs {
     #[arg(long, visible_alias = "passes", value_name = "LIST", allow_negative_numbers = true)]
     pub(super) pass: Option<String>,
 
-    /// Layers, as 0,3-5 [default: all]; what is outside the layers stays
+    /// Layers, as 0,3-5 [default: all]
     #[arg(long, visible_alias = "layers", value_name = "LIST", allow_negative_numbers = true)]
     pub(super) layer: Option<String>,
 
@@ -181,18 +176,16 @@ pub(super) struct SelectArgs {
 /// What the tracer may hold.
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct MemoryArgs {
-    /// Memory for the values that the tracer holds, of all prompts together, as 64MiB or 2GiB; what has no room is computed again when it is
-    /// looked at [default: 1GiB]
-    #[arg(long, value_name = "SIZE", value_parser = memory::parse)]
+    /// Values that the tracer holds, as 64MiB [default: 1GiB]
+    #[arg(long, value_name = "SIZE", value_parser = memory::parse, help_heading = TRACER)]
     pub(super) memory: Option<usize>,
 }
 
 /// A run that was recorded, in place of one that is to be run.
 #[derive(Args, Clone, Debug)]
 pub(super) struct TraceArgs {
-    /// A trace that `record` wrote, or a folder that `export` or a capture script did, in place of a prompt; --model adds the
-    /// model that it is of, for what takes weights
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["text", "tokens", "temperature", "top_p", "top_k", "seed", "stream", "context"])]
+    /// Read a recorded run instead of running a prompt
+    #[arg(long, value_name = "PATH", help_heading = PROMPT, conflicts_with_all = ["text", "tokens", "temperature", "top_p", "top_k", "seed", "stream", "context"])]
     pub(super) trace: Option<PathBuf>,
 }
 
@@ -229,12 +222,12 @@ impl ExportFormat {
 /// What the tracer's colours are.
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct ColourArgs {
-    /// Colours for a white ground: a terminal with one, a projector
-    #[arg(long)]
+    /// Colours for a white terminal or a projector
+    #[arg(long, help_heading = TRACER)]
     light: bool,
 
-    /// Colours of the values
-    #[arg(long, value_enum, value_name = "PALETTE", default_value_t = PaletteName::RedBlue)]
+    /// red-blue, purple-orange or grey
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = PaletteName::RedBlue, hide_possible_values = true, help_heading = TRACER)]
     palette: PaletteName,
 }
 
@@ -351,24 +344,24 @@ impl fmt::Display for DeviceName {
 /// Where to compute, and how the CPU is used.
 #[derive(Args, Clone, Debug)]
 pub(super) struct CpuArgs {
-    /// Where to compute: cpu, cuda (cuda:1 is the second GPU), or auto, a GPU where one is there that the model fits on
-    #[arg(long, value_name = "DEVICE", default_value_t, value_parser = DeviceName::parse)]
+    /// cpu, cuda, cuda:1 or auto
+    #[arg(long, value_name = "DEVICE", default_value_t, value_parser = DeviceName::parse, help_heading = DEVICE)]
     pub(super) device: DeviceName,
 
     /// Threads to compute with [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true, help_heading = DEVICE)]
     pub(super) threads: Option<usize>,
 
-    /// Inner loops to compute with: amx, avx512bf16, avx512vnni, avx512, avxvnni, avx2 or portable [default: the fastest on this processor]
-    #[arg(long, value_name = "NAME")]
+    /// CPU kernel, as avx2 [default: the fastest]
+    #[arg(long, value_name = "NAME", help_heading = DEVICE)]
     pub(super) cpu_kernel: Option<String>,
 
-    /// Copies the weights into huge pages, which are read faster and take the weights' size in memory again (Linux)
-    #[arg(long)]
+    /// Copy the weights into huge pages (Linux)
+    #[arg(long, help_heading = DEVICE)]
     pub(super) huge_pages: bool,
 
-    /// Number type of the cached keys and values [default: bf16 in --precision bf16, else f32]
-    #[arg(long, value_enum, value_name = "TYPE")]
+    /// KV cache as f32, f16 or bf16 [default: f32, or bf16]
+    #[arg(long, value_enum, value_name = "TYPE", hide_possible_values = true, help_heading = DEVICE)]
     pub(super) cache_dtype: Option<CacheDtypeName>,
 }
 

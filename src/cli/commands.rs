@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::args::{
-    BenchFormat, CheckFormat, ColourArgs, CpuArgs, DiffFormat, ExportFormat, KeepName, LogFormat, MemoryArgs,
-    ModelArgs, RunArgs, RuntimeName, SamplingArgs, ScreenSize, SelectArgs, TraceArgs, address, at_least_one,
-    random_weights, whole,
+    BenchFormat, CheckFormat, ColourArgs, CpuArgs, DEVICE, DiffFormat, ExportFormat, KeepName, LogFormat,
+    MemoryArgs, ModelArgs, PROMPT, RunArgs, RuntimeName, SamplingArgs, ScreenSize, SelectArgs, TraceArgs,
+    address, at_least_one, random_weights, whole,
 };
 use super::memory;
 use llama_trace_core::trace::Address;
@@ -16,13 +16,11 @@ use llama_trace_runs::record::Branch;
 
 #[derive(Args, Debug)]
 pub(super) struct OpenTraceArgs {
-    /// A trace that `record` wrote, or a folder that `export` or a capture script did
+    /// A trace of `record`, or a folder of `export` or a capture script
     #[arg(value_name = "PATH")]
     pub(super) trace: PathBuf,
 
-    /// Address to open at, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1], and s1/ before it for a
-    /// prompt that is not the first; what is left out is the last token, of attention its largest key, and 0 on
-    /// other axes
+    /// Address to open at, as p0/L1/softmax[h=2,t=5,k=1]
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub(super) at: Option<Address>,
 
@@ -44,25 +42,25 @@ pub(super) struct ExportArgs {
     #[command(flatten)]
     pub(super) run: RunArgs,
 
-    /// Read the prompt N tokens at a time, a pass each, as some runtimes do [default: all of it in one pass]
+    /// Read the prompt N tokens a pass [default: all at once]
     #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true, conflicts_with = "trace")]
     pub(super) chunk: Option<usize>,
 
     #[command(flatten)]
     pub(super) trace: TraceArgs,
 
-    /// The directory to write; it must not exist, or be empty
+    /// Directory to write; it must be new or empty
     #[arg(long, short, value_name = "DIR")]
     pub(super) out: PathBuf,
 
     #[command(flatten)]
     pub(super) select: SelectArgs,
 
-    /// What each stage is written as
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ExportFormat::Npy)]
+    /// npy values, or heatmaps as svg or png
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ExportFormat::Npy, hide_possible_values = true)]
     pub(super) format: ExportFormat,
 
-    /// Write into a directory that is there: an earlier export in it is replaced, other files stay
+    /// Replace an earlier export; other files stay
     #[arg(long)]
     pub(super) force: bool,
 }
@@ -75,27 +73,26 @@ pub(super) struct SnapshotArgs {
     #[command(flatten)]
     pub(super) trace: TraceArgs,
 
-    /// Where to look, as the tracer prints it: p0/L1/softmax[h=2,t=5,k=1]; what is left out is the last token, of
-    /// attention its largest key, and 0 on other axes
+    /// Address to draw, as p0/L1/softmax[h=2,t=5,k=1]
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub(super) at: Option<Address>,
 
-    /// The view, as the help screen (?) names it [default: the one that the tracer opens with]
+    /// View to draw, as numbers or heads [default: the first]
     #[arg(long, value_name = "NAME")]
     pub(super) view: Option<String>,
 
     #[command(flatten)]
     pub(super) colours: ColourArgs,
 
-    /// Columns and rows of the screen, from 1x1 to 500x200
-    #[arg(long, value_name = "COLUMNSxROWS", default_value = "120x40", value_parser = ScreenSize::parse)]
+    /// Columns and rows, from 1x1 to 500x200
+    #[arg(long, value_name = "SIZE", default_value = "120x40", value_parser = ScreenSize::parse)]
     pub(super) size: ScreenSize,
 
-    /// The file to write: .svg, .png, .html, .ansi (text with a terminal's colours) or .txt
+    /// File to write: .svg, .png, .html, .ansi or .txt
     #[arg(long, short, value_name = "FILE")]
     pub(super) out: PathBuf,
 
-    /// Replace a file that is there
+    /// Replace the file if it exists
     #[arg(long)]
     pub(super) force: bool,
 
@@ -108,25 +105,23 @@ pub(super) struct RecordArgs {
     #[command(flatten)]
     pub(super) run: RunArgs,
 
-    /// The file to write; nothing may be there
+    /// File to write; it must not exist
     #[arg(long, short, alias = "output", value_name = "FILE")]
     pub(super) out: PathBuf,
 
-    /// What of the run to keep
-    #[arg(long, value_enum, value_name = "WHAT", default_value_t = KeepName::Minimal)]
+    /// What to keep: minimal, all or stats
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = KeepName::Minimal, hide_possible_values = true)]
     pub(super) keep: KeepName,
 
-    /// The most bytes that the file may have, as 64MiB or 2GiB; what is left out is said before the run [default: no
-    /// limit]
+    /// Largest size of the file, as 512MiB [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = memory::any)]
     pub(super) budget: Option<usize>,
 
-    /// Record a branch too: after which pass, and the id of the token that follows there, as p3=412 [may be given
-    /// again: the first is r1; r1:p5=7 parts from that, s1/p3=412 from another prompt's]
+    /// Record a branch: token ID after a pass, as p3=412
     #[arg(long, value_name = "PASS=ID", value_parser = Branch::parse)]
     pub(super) branch: Vec<Branch>,
 
-    /// Take the place of a file that is there
+    /// Replace the file if it exists
     #[arg(long)]
     pub(super) force: bool,
 }
@@ -142,18 +137,18 @@ pub(super) struct LogArgs {
     #[command(flatten)]
     pub(super) select: SelectArgs,
 
-    /// Add minimum, maximum, mean and the first values of every output
+    /// Add statistics and the first values of each output
     #[arg(long)]
     pub(super) values: bool,
 
-    /// How to print
-    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    /// text or json
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, hide_possible_values = true)]
     pub(super) format: LogFormat,
 }
 
 #[derive(Args, Debug)]
 pub(super) struct ExplainArgs {
-    /// The number: p0/L1/softmax[h=2,t=5,k=1]; run, pass and layer that are left out are the first
+    /// The number to explain, as p0/L1/softmax[h=2,t=5,k=1]
     #[arg(value_name = "ADDRESS", value_parser = address)]
     pub(super) address: Address,
 
@@ -163,12 +158,12 @@ pub(super) struct ExplainArgs {
     #[command(flatten)]
     pub(super) trace: TraceArgs,
 
-    /// How many terms are shown one by one, the largest first; 0 for all
+    /// Terms to show, the largest first; 0 shows all
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) terms: usize,
 
-    /// How to print
-    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    /// text or json
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, hide_possible_values = true)]
     pub(super) format: LogFormat,
 }
 
@@ -180,7 +175,7 @@ pub(super) struct LensArgs {
     #[command(flatten)]
     pub(super) trace: TraceArgs,
 
-    /// How many of the likeliest tokens are shown
+    /// Likeliest tokens to show for each layer
     #[arg(long, value_name = "K", default_value_t = 3, value_parser = at_least_one, allow_negative_numbers = true)]
     pub(super) top: usize,
 
@@ -188,8 +183,8 @@ pub(super) struct LensArgs {
     #[arg(long, value_name = "LIST", allow_negative_numbers = true)]
     pub(super) t: Option<String>,
 
-    /// How to print
-    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    /// text or json
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, hide_possible_values = true)]
     pub(super) format: LogFormat,
 }
 
@@ -201,20 +196,20 @@ pub(super) struct AttributeArgs {
     #[command(flatten)]
     pub(super) trace: TraceArgs,
 
-    /// Position of the text whose answer it is [default: the last]
+    /// Position of the text [default: the last]
     #[arg(long, value_name = "T", value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) t: Option<usize>,
 
-    /// Id of the token whose logit is split [default: the one that was drawn there, else the likeliest]
+    /// Token whose logit is split [default: the drawn one]
     #[arg(long, value_name = "ID", value_parser = whole::<u32>, allow_negative_numbers = true)]
     pub(super) token: Option<u32>,
 
-    /// Id of the token that it is compared with [default: the likeliest of the others]
+    /// Token to compare with [default: the runner-up]
     #[arg(long, value_name = "ID", value_parser = whole::<u32>, allow_negative_numbers = true)]
     pub(super) against: Option<u32>,
 
-    /// How to print
-    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    /// text or json
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, hide_possible_values = true)]
     pub(super) format: LogFormat,
 }
 
@@ -223,11 +218,11 @@ pub(super) struct ChatArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
 
-    /// What the model is told before the first turn
+    /// System message before the first turn
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(super) system: Option<String>,
 
-    /// Tokens that an answer may have [default: until it ends or the context is full]
+    /// Most tokens of an answer [default: no limit]
     #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) tokens: Option<usize>,
 
@@ -237,8 +232,8 @@ pub(super) struct ChatArgs {
     #[command(flatten)]
     pub(super) cpu: CpuArgs,
 
-    /// Tokens that the KV cache is reserved for [default: the model's context, cut to what memory is free]
-    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    /// Tokens of the KV cache [default: the model's context]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true, help_heading = DEVICE)]
     pub(super) context: Option<usize>,
 
     #[command(flatten)]
@@ -250,7 +245,7 @@ pub(super) struct TokenizeArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
 
-    /// The text
+    /// The text to split
     #[arg(value_name = "TEXT", required_unless_present = "stdin", allow_hyphen_values = true)]
     pub(super) text: Option<String>,
 
@@ -258,16 +253,16 @@ pub(super) struct TokenizeArgs {
     #[arg(long, conflicts_with = "text")]
     pub(super) stdin: bool,
 
-    /// Add no token at the beginning or end, and read the names of special tokens as plain text
+    /// Add and read no special tokens
     #[arg(long)]
     pub(super) no_special: bool,
 
-    /// Show merge by merge how byte-pair encoding arrives at the tokens
+    /// Show each merge of byte-pair encoding
     #[arg(long)]
     pub(super) merges: bool,
 
-    /// How to print
-    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    /// text or json
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, hide_possible_values = true)]
     pub(super) format: LogFormat,
 }
 
@@ -276,45 +271,44 @@ pub(super) struct BenchArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
 
-    /// Random weights in the shape of a known model, instead of a model
+    /// Random weights in a known shape, as llama-3.2-1b
     #[arg(long, value_name = "NAME", conflicts_with_all = ["model", "ignore_config"])]
     pub(super) shape: Option<String>,
 
-    /// Number type of the random weights
-    #[arg(long, default_value = "bf16", value_parser = random_weights(), requires = "shape")]
+    /// Number type of the random weights, as q8_0
+    #[arg(long, value_name = "TYPE", default_value = "bf16", value_parser = random_weights(), requires = "shape", hide_possible_values = true)]
     pub(super) weights: random::Weights,
 
-    /// Lengths of the prompts to time [default: 128,512; on a GPU 2048]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::<usize>, allow_negative_numbers = true)]
+    /// Prompt lengths to time [default: 128,512; GPU: 2048]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) prompt_tokens: Vec<usize>,
 
-    /// Tokens to draw, one pass each
+    /// Tokens to draw, one a pass
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) r#gen: usize,
 
-    /// Tokens that are cached before the first of them is drawn [default: 8; on a GPU 128,32768]
+    /// Tokens already cached [default: 8; GPU: 128,32768]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) cached: Vec<usize>,
 
-    /// Add how fast so many texts grow side by side, each from the first of --cached tokens on by --gen, beside one alone
-    /// [default: none; on a GPU 16]
+    /// Texts to grow side by side [default: none; GPU: 16]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) batch: Vec<usize>,
 
-    /// Add what recording a prefill of the first length costs, and a layer of a decode pass
+    /// Add the cost of recording
     #[arg(long)]
     pub(super) record: bool,
 
-    /// Add the time of every stage, summed over the layers, in the first prefill and in a decode pass
+    /// Add the time of every stage
     #[arg(long)]
     pub(super) stages: bool,
 
-    /// Add how fast each kernel is, and the line of the table of processors that makes the fastest the one that runs
+    /// Time every kernel, and print the table's line
     #[arg(long, conflicts_with = "cpu_kernel")]
     pub(super) tune: bool,
 
-    /// How to print
-    #[arg(long, value_enum, default_value_t = BenchFormat::Table)]
+    /// table or json
+    #[arg(long, value_enum, default_value_t = BenchFormat::Table, hide_possible_values = true)]
     pub(super) format: BenchFormat,
 
     #[command(flatten)]
@@ -326,20 +320,20 @@ pub(super) struct CheckArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
 
-    /// The text to run [default: 40 tokens]
-    #[arg(long, short, value_name = "TEXT", group = "text", allow_hyphen_values = true)]
+    /// Text to run [default: 40 tokens]
+    #[arg(long, short, value_name = "TEXT", group = "text", allow_hyphen_values = true, help_heading = PROMPT)]
     pub(super) prompt: Option<String>,
 
-    /// Token ids instead of a text: 1,403,407, or @FILE with such a list
-    #[arg(long, value_name = "IDS", group = "text")]
+    /// Token ids instead of a text: 1,403,407 or @FILE
+    #[arg(long, value_name = "IDS", group = "text", help_heading = PROMPT)]
     pub(super) ids: Option<String>,
 
-    /// Compute every row of every matrix again, and not a sample of 256 of each
+    /// Recompute every row of every matrix, not a sample
     #[arg(long)]
     pub(super) full: bool,
 
-    /// How to print
-    #[arg(long, value_enum, default_value_t = CheckFormat::Table)]
+    /// table or json
+    #[arg(long, value_enum, default_value_t = CheckFormat::Table, hide_possible_values = true)]
     pub(super) format: CheckFormat,
 
     #[command(flatten)]
@@ -348,59 +342,58 @@ pub(super) struct CheckArgs {
 
 #[derive(Args, Debug)]
 pub(super) struct CaptureArgs {
-    /// The runtime that the script is for
+    /// Runtime that the script is for
     #[arg(value_enum, value_name = "RUNTIME")]
     pub(super) runtime: RuntimeName,
 }
 
 #[derive(Args, Debug)]
-#[command(mut_arg("model", |model| model.help("The model that A comes from, as for other commands: with it each stage is computed from the run's own inputs, tolerances are measured and known mistakes are tried [default: none, and a table of tolerances; with --a and --b the built-in model]")))]
+#[command(mut_arg("model", |model| model.help("Model that A comes from [default: none, or built-in]")))]
 pub(super) struct DiffArgs {
-    /// The reference: a trace that `record` wrote, or a folder that `export` or a capture script did
+    /// The reference: a trace, or a folder of `export` or a capture script
     #[arg(value_name = "A", conflicts_with_all = ["set_a", "set_b"])]
     pub(super) a: Option<PathBuf>,
 
-    /// What is judged by it
+    /// The run to judge
     #[arg(value_name = "B", conflicts_with_all = ["set_a", "set_b"])]
     pub(super) b: Option<PathBuf>,
 
     #[command(flatten)]
     pub(super) model: ModelArgs,
 
-    /// The text to run, with --a and --b
-    #[arg(long, short, value_name = "TEXT", group = "text", allow_hyphen_values = true)]
+    /// Text to run, with --a and --b
+    #[arg(long, short, value_name = "TEXT", group = "text", allow_hyphen_values = true, help_heading = PROMPT)]
     pub(super) prompt: Option<String>,
 
-    /// Token ids instead of a text: 1,403,407, or @FILE with such a list
-    #[arg(long, value_name = "IDS", group = "text")]
+    /// Token ids instead of a text: 1,403,407 or @FILE
+    #[arg(long, value_name = "IDS", group = "text", help_heading = PROMPT)]
     pub(super) ids: Option<String>,
 
-    /// Tokens to draw, with --a and --b: the pass over the prompt draws one, each decode pass one more [default: 1]
-    #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    /// Tokens to draw, with --a and --b [default: 1]
+    #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true, help_heading = PROMPT)]
     pub(super) tokens: Option<usize>,
 
-    /// How the reference runs, as precision=f32: model, without, precision, device, cpu-kernel, cache-dtype or threads [may
-    /// be given again]
+    /// Setting of the reference run, as precision=f32
     #[arg(long = "a", value_name = "KEY=VALUE", id = "set_a", value_delimiter = ',')]
     pub(super) set_a: Vec<String>,
 
-    /// How the run that is judged does
+    /// Setting of the judged run, as precision=bf16
     #[arg(long = "b", value_name = "KEY=VALUE", id = "set_b", value_delimiter = ',')]
     pub(super) set_b: Vec<String>,
 
-    /// With a model: compute every row of every matrix, and not a sample of 256 of each and those that stand out
+    /// Compute every row of every matrix, not a sample
     #[arg(long)]
     pub(super) full: bool,
 
-    /// How to print
-    #[arg(long, value_enum, default_value_t = DiffFormat::Text)]
+    /// text, json or junit
+    #[arg(long, value_enum, default_value_t = DiffFormat::Text, hide_possible_values = true)]
     pub(super) format: DiffFormat,
 
-    /// Show A and B side by side, at the first stage that differs
+    /// Open the tracer on both, at the first difference
     #[arg(long, conflicts_with = "format")]
     pub(super) tui: bool,
 
-    /// Print a capture.toml for the folder B, proposed by names, shapes and the values of A
+    /// Propose a capture.toml for the folder B
     #[arg(long, conflicts_with_all = ["format", "tui"])]
     pub(super) suggest_map: bool,
 

@@ -14,6 +14,7 @@ mod diff;
 mod explain;
 mod export;
 mod generate;
+mod help;
 mod hub;
 mod info;
 mod input;
@@ -46,7 +47,7 @@ use std::path::Path;
 use std::process::{self, ExitCode};
 
 use clap::error::ContextValue;
-use clap::{Parser, Subcommand};
+use clap::{ArgAction, Parser, Subcommand};
 
 use args::{
     BenchFormat, CacheDtypeName, CheckFormat, ColourArgs, CpuArgs, DeviceName, DiffFormat, KeepName,
@@ -61,7 +62,14 @@ use llama_trace_core::error::{Result, printable, printable_text};
 
 /// Step through a real Llama: every stage of the forward pass, with true shapes and true values.
 #[derive(Debug, Parser)]
-#[command(version, about, args_conflicts_with_subcommands = true, after_help = AFTER_HELP)]
+#[command(
+    version,
+    about,
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true,
+    disable_help_flag = true,
+    after_help = AFTER_HELP
+)]
 pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -69,13 +77,18 @@ pub struct Cli {
     #[command(flatten)]
     run: RunArgs,
 
-    /// How to print the texts [default: text]
-    #[arg(long, value_enum, value_name = "FORMAT", conflicts_with = "step")]
+    /// Print the texts as text or json [default: text]
+    #[arg(long, value_enum, value_name = "FORMAT", conflicts_with = "step", hide_possible_values = true)]
     format: Option<LogFormat>,
 
     /// Open the tracer instead of printing the text
     #[arg(long)]
     step: bool,
+
+    // The short form for both: long texts are in the manual.
+    /// Print the options; `llama-trace help` is the manual
+    #[arg(long, short, global = true, action = ArgAction::HelpShort)]
+    help: Option<bool>,
 
     #[command(flatten)]
     open: OpenArgs,
@@ -88,67 +101,67 @@ pub struct Cli {
 }
 
 const AFTER_HELP: &str = "\
-With nothing at all it opens the tracer on the built-in model.
+Without a prompt it opens the tracer on the built-in model.
 
 Examples:
   llama-trace --prompt \"Once upon a time\" --step
   llama-trace --prompt \"Once upon a time\" -n 60
-  llama-trace --prompts questions.jsonl --format json
-  llama-trace --model ~/models/Llama-3.2-1B --prompt \"The capital of France is\" --step --layer 3 --stage softmax
-  llama-trace --model meta-llama/Llama-3.2-1B --prompt \"The capital of France is\"
-  llama-trace chat --system \"You explain how Llama works.\"
+  llama-trace chat --model meta-llama/Llama-3.2-1B-Instruct
   llama-trace log --prompt \"Hello\" --values --layer 0 --stage scores,softmax
   llama-trace export --prompt \"Hello\" --out dump -n 3
-  llama-trace record --prompt \"Hello\" --out hello.trace -n 3
-  llama-trace snapshot --prompt \"Hello\" --at L1/softmax --out softmax.svg
-  llama-trace open hello.trace --at p1/L1/softmax
-  llama-trace log --trace hello.trace --values --layer 0
-  llama-trace tokenize \"Hello world\" --merges
 
-Exit codes: 0 done, 1 a check does not hold or two runs differ, 2 wrong options, 3 wrong model, tokenizer or trace file, \
-4 wrong prompt, 5 the output cannot be written, 6 no terminal, 130 interrupted.";
+Manual: `llama-trace help` lists the pages, `llama-trace help COMMAND` prints the page of a command.
+
+Exit codes: 0 done, 1 a check fails or two runs differ, 2 wrong options, 3 wrong model, tokenizer or trace file, \
+4 the prompt cannot be run, 5 the output cannot be written, 6 no terminal, 130 interrupted.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Write every stage of the pass as .npy files with a manifest
+    /// Write every stage as a .npy file, with a manifest
     Export(ExportArgs),
-    /// Record a run in one file, to open, compare and read elsewhere
+    /// Record a run in one file
     Record(RecordArgs),
-    /// Draw what the tracer shows of a place into a file, as it looks there
+    /// Draw a screen of the tracer into a file
     Snapshot(SnapshotArgs),
-    /// Open the tracer on a run that was recorded; no model is needed
+    /// Open the tracer on a recorded run; it needs no model
     Open(OpenTraceArgs),
-    /// Print the forward pass in order, one line a step
+    /// Print the forward pass, one line for each step
     Log(LogArgs),
-    /// Show where a number comes from: its operands, the largest first
+    /// Show where a number comes from
     Explain(ExplainArgs),
-    /// Show what the model would answer after each layer: the logit lens
+    /// Show the answer after each layer (logit lens)
     Lens(LensArgs),
-    /// Show what each head and each feed-forward network added to an answer
+    /// Show what each head and feed-forward network adds to the answer
     Attribute(AttributeArgs),
-    /// Talk with the model, turn by turn; lines that are piped in are the turns
+    /// Talk with the model; each line of a pipe is a turn
     Chat(ChatArgs),
-    /// Show the configuration, every tensor, and what a trace would take
+    /// Show the configuration, the tensors and the size of a trace
     Info(ModelArgs),
-    /// Show the tokens of a text, and how merging arrives at them
+    /// Show the tokens of a text, and the merges that make them
     Tokenize(TokenizeArgs),
-    /// Measure this machine's limits, and how near to them a model runs
+    /// Measure the machine's limits and the model's speed
     Bench(BenchArgs),
-    /// Show on this machine and this model that the numbers are right
+    /// Check that the numbers are right on this machine
     Check(CheckArgs),
-    /// Find the first stage in which a run differs from a reference, and say why
+    /// Find the first stage in which two runs differ, and why
     Diff(DiffArgs),
-    /// Print a script that writes another runtime's stages, for diff: llama-trace capture transformers > capture.py
+    /// Print a script that captures another runtime's stages
     Capture(CaptureArgs),
-    /// Print a script that completes these commands and options in a shell
+    /// Print a script that completes commands and options in a shell
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print the manual page, for man: llama-trace man > llama-trace.1
+    /// Print the options for man: llama-trace man > llama-trace.1
     Man {
-        /// One of the commands, instead of the whole program
+        /// A command, instead of the whole program
         command: Option<String>,
+    },
+    /// Print a page of the manual, or list the pages
+    Help {
+        /// A page of the manual or a command
+        #[arg(value_parser = help::subjects(), hide_possible_values = true)]
+        subject: Option<String>,
     },
 }
 
@@ -248,6 +261,7 @@ impl Cli {
             Some(Command::Diff(args)) => diff::run(&args),
             Some(Command::Completions { shell }) => shell::completions(shell),
             Some(Command::Man { command }) => shell::man(command.as_deref()),
+            Some(Command::Help { subject }) => help::run(subject.as_deref()),
             None if self.step || !(self.run.has_prompt() || self.format.is_some()) => {
                 let Self { run, open, memory, colours, .. } = &self;
                 choose::run(step::Tracer { run, open, memory, colours })

@@ -43,7 +43,8 @@ pub(super) fn man(command: Option<&str>) -> Result<()> {
     }
 }
 
-fn print(text: &[u8]) -> Result<()> {
+/// Prints a text at once. A closed pipe is no error.
+pub(super) fn print(text: &[u8]) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(unwritten(&error)),

@@ -257,7 +257,7 @@ bindings! {
     Walk Play [c('A')] 0 "" "go on by itself with the last of n N ] . and their like; + is faster, - slower, any other key stops";
     Walk FirstStep [c('g')] 12 "first/last" "first step of the pass";
     Walk LastStep [c('G')] 12 "first/last" "last step of the pass";
-    Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass, sequence or address: softmax, L3/xq, 3 (layer 3), step 24, p1, s1, p0/L1/softmax[h=2,t=5,k=1], a weight L1/wq[o=5,i=17]; what is left out stays as it is; some letters do, and so do a head (h2) and a token's text: soft upon h2";
+    Walk Goto [c('/'), c(':')] 3 "go to" "go to a stage, layer, pass, sequence or address: softmax, L3/xq, 3 (layer 3), step 24, p1, s1, p0/L1/softmax[h=2,t=5,k=1], or a weight: L1/wq[o=5,i=17]; the rest stays as it is; a few letters, a head (h2) or a token's text find a place too: soft upon h2; commands: /prompt A fox (run another text), /without L0/h2 (switch a part off), /compare h=2 (side by side)";
     Walk Earlier [alt(KeyCode::Left)] 0 "" "back to where you were";
     Walk Later [alt(KeyCode::Right)] 0 "" "forward again";
     Walk Mark [c('m')] 0 "" "m and a letter: mark this place (kept in the file that --marks names)";

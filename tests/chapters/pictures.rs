@@ -30,7 +30,8 @@ fn pictures(text: &str) -> Vec<(String, Option<Vec<String>>)> {
 }
 
 fn texts() -> Vec<(PathBuf, String)> {
-    let chapters = fs::read_dir(root().join("chapters")).unwrap().map(|entry| entry.unwrap().path());
+    let folders = ["chapters", "chapters/reference"].map(|folder| fs::read_dir(root().join(folder)).unwrap());
+    let chapters = folders.into_iter().flatten().map(|entry| entry.unwrap().path());
     let all = chapters.filter(|path| path.is_file()).chain([root().join("README.md")]);
     all.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
 }

@@ -1,21 +1,30 @@
-//! What README shows of the program is what the program shows.
+//! What README and the manual under `chapters/reference/` show of the program is what the program shows.
 //!
 //! A command under ```` ```console ```` that has lines below it prints those lines: `…` alone on a line stands for any
 //! lines, and a time is written `… µs`. A block under `<!-- screen 112x31 -->` is the window of that size that the
 //! command before it opens, without colours; `· t: pass 1 (decode)` types `t` and waits for what stands after the
 //! colon (`⏎` is the enter key). `LLAMA_TRACE_BLESS=1` writes the screens and the outputs without `…` anew.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::{is_part, note, shell};
+use llama_trace::chapters::MANUAL;
 
-fn path() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A command and what README shows of it.
+/// README and every page of the manual.
+fn texts() -> Vec<(PathBuf, String)> {
+    let pages = std::fs::read_dir(root().join("chapters/reference")).unwrap();
+    let paths = pages.map(|page| page.unwrap().path()).chain([root().join("README.md")]);
+    paths.map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
+}
+
+/// A command and what a text shows of it.
 struct Shown {
     words: Vec<String>,
     window: Option<Window>,
@@ -82,7 +91,7 @@ fn shown(text: &str) -> Vec<Shown> {
     all
 }
 
-/// The text with the times in it as README writes them.
+/// The text with the times in it as README and the manual write them.
 fn masked(text: &str) -> String {
     let times = regex::Regex::new(r"\d+(\.\d+)? µs").unwrap();
     times.replace_all(text, "… µs").into_owned()
@@ -92,7 +101,7 @@ fn lines(text: &str) -> Vec<&str> {
     text.lines().map(str::trim_end).collect()
 }
 
-/// What is wrong with what README shows.
+/// What is wrong with what a text shows.
 fn wrong(text: &str, shown: &Shown) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     let expected = &text[shown.at.clone()];
@@ -115,10 +124,10 @@ fn wrong(text: &str, shown: &Shown) -> Option<String> {
             screen
         }
     };
-    Some(format!("{} shows\n{drawn}\nand README has\n{expected}", shown.words.join(" ")))
+    Some(format!("{} shows\n{drawn}\nand the text has\n{expected}", shown.words.join(" ")))
 }
 
-/// README as the program is now.
+/// The text as the program is now.
 fn blessed(text: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut new = text.to_owned();
@@ -144,16 +153,39 @@ fn blessed(text: &str) -> String {
 }
 
 #[test]
-fn readme_shows_what_the_program_shows() {
-    let mut text = std::fs::read_to_string(path()).unwrap();
-    if std::env::var_os("LLAMA_TRACE_BLESS").is_some_and(|value| value == "1") {
-        text = blessed(&text);
-        std::fs::write(path(), &text).unwrap();
+fn readme_and_the_manual_show_what_the_program_shows() {
+    let (mut screens, mut outputs, mut errors) = (0, 0, Vec::new());
+    for (path, mut text) in texts() {
+        if std::env::var_os("LLAMA_TRACE_BLESS").is_some_and(|value| value == "1") {
+            text = blessed(&text);
+            std::fs::write(&path, &text).unwrap();
+        }
+        for shown in shown(&text) {
+            *if shown.window.is_some() { &mut screens } else { &mut outputs } += 1;
+            errors.extend(wrong(&text, &shown).map(|error| format!("{}: {error}", path.display())));
+        }
     }
-    let all = shown(&text);
-    let screens = all.iter().filter(|shown| shown.window.is_some()).count();
-    assert!(screens >= 2 && all.len() >= screens + 2, "README shows {} things, {screens} screens", all.len());
-    crate::assert_none(&all.iter().filter_map(|shown| wrong(&text, shown)).collect::<Vec<_>>());
+    assert!(screens >= 2 && outputs >= 10, "they show {screens} screens and {outputs} outputs");
+    crate::assert_none(&errors);
+}
+
+#[test]
+fn the_manual_is_its_folder_and_links_lead_somewhere() {
+    let files: BTreeSet<_> = texts().iter().map(|(path, _)| path.file_stem().unwrap().to_owned()).collect();
+    let pages = MANUAL.iter().map(|page| page.slug).chain(["README"]).map(Into::into);
+    assert_eq!(files, pages.collect::<BTreeSet<std::ffi::OsString>>());
+    assert_eq!(files.len(), MANUAL.len() + 1, "no page is listed twice");
+    for (path, text) in texts() {
+        assert!(text.starts_with("# "), "{} begins with its title", path.display());
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let leads = link.starts_with("https://") || path.parent().unwrap().join(link).exists();
+            assert!(leads, "{}: {link} leads nowhere", path.display());
+        }
+        // `help X` is the page X.
+        for (page, link) in text.split("[`help ").skip(1).filter_map(|rest| rest.split_once("`](")) {
+            assert!(link.starts_with(&format!("{page}.md)")), "{}: help {page}", path.display());
+        }
+    }
 }
 
 #[test]
@@ -188,15 +220,16 @@ fn commands(text: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn every_command_of_readme_is_one_that_the_program_takes() {
-    let commands = commands(&std::fs::read_to_string(path()).unwrap());
-    assert!(commands.len() > 40, "{}", commands.len());
+fn every_command_of_readme_and_the_manual_is_one_that_the_program_takes() {
+    let commands: Vec<_> = texts().iter().flat_map(|(_, text)| commands(text)).collect();
+    assert!(commands.len() > 100, "{}", commands.len());
     let folder = tempfile::tempdir().unwrap();
     for words in &commands {
         let meant = |word: &String| match word.as_str() {
             "ADDRESS" => "L1/qk".to_owned(),
             "SHELL" => "bash".to_owned(),
             "RUNTIME" => "transformers".to_owned(),
+            "COMMAND" | "SUBJECT" => "log".to_owned(),
             _ => word.clone(),
         };
         // Options are read up to this one, which prints what there is.
@@ -209,9 +242,10 @@ fn every_command_of_readme_is_one_that_the_program_takes() {
 }
 
 #[test]
-fn readme_names_every_known_mistake_and_the_rust_that_the_manifest_wants() {
-    let text = std::fs::read_to_string(path()).unwrap();
-    let table = text.split("| name | the mistake |\n|---|---|\n").nth(1).unwrap();
+fn the_manual_names_every_known_mistake_and_readme_the_rust_that_the_manifest_wants() {
+    let [readme, mistakes] = ["README.md", "chapters/reference/mistakes.md"]
+        .map(|path| std::fs::read_to_string(root().join(path)).unwrap());
+    let table = mistakes.split("| name | the mistake |\n|---|---|\n").nth(1).unwrap();
     let named: Vec<&str> = table
         .lines()
         .map_while(|line| line.strip_prefix("| `")?.split_once('`'))
@@ -220,5 +254,7 @@ fn readme_names_every_known_mistake_and_the_rust_that_the_manifest_wants() {
     assert_eq!(named, llama_trace::diff::NAMES);
     let (major, minor) = env!("CARGO_PKG_RUST_VERSION").split_once('.').unwrap();
     let wanted = format!("You need Rust {major}.{} or newer", minor.split('.').next().unwrap());
-    assert!(text.contains(&wanted), "{wanted}");
+    assert!(readme.contains(&wanted), "{wanted}");
+    let tried = format!("tries {} known mistakes", named.len());
+    assert!(readme.contains(&tried), "{tried}");
 }

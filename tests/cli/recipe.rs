@@ -1,4 +1,4 @@
-//! The recipe of the README for another project's workflow: a tiny port in numpy, right and with a mistake.
+//! The recipe of `llama-trace help diff` for another project's workflow: a tiny port in numpy, right and with a mistake.
 
 use std::path::Path;
 use std::process::Command;

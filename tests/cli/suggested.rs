@@ -811,7 +811,7 @@ fn a_run_in_bfloat16_of_which_little_was_written_passes() {
     assert!(propose(&b, &own).contains("precision = \"f32\""));
 }
 
-/// README's own mistake, where layer outputs alone are written.
+/// A wrong θ in a port that writes layer outputs alone.
 #[test]
 fn a_mistake_of_every_layer_is_named_where_layer_outputs_alone_are_written() {
     let folder = TempDir::new().unwrap();

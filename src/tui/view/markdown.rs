@@ -1,6 +1,8 @@
 //! Markdown as lines of a given width: what the chapters use of it.
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 
@@ -19,6 +21,16 @@ pub fn render(source: &str, width: usize, theme: Theme) -> Vec<Line<'static>> {
         writer.lines.pop();
     }
     writer.lines
+}
+
+/// The lines as a screen of that width, as high as they are many.
+pub fn page(source: &str, width: u16, theme: Theme) -> Buffer {
+    let lines = render(source, width.into(), theme);
+    let mut page = Buffer::empty(Rect::new(0, 0, width, lines.len().try_into().unwrap_or(u16::MAX)));
+    for (line, y) in lines.iter().zip(0..page.area.height) {
+        page.set_line(0, y, line, width);
+    }
+    page
 }
 
 struct Writer {
