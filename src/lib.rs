@@ -26,6 +26,7 @@
 //! | by which rule each number follows from others | [`explain`] |
 //! | how the program proves that it is right | [`check`] |
 //! | where two runs first part, and why | [`diff`] |
+//! | how another runtime's files are read as a run | [`capture`], and matched to stages [`suggest`] |
 //! | what a user sees | [`tui`], [`cli`], [`chapters`]; as a file [`picture`] |
 //! | how the process ends, whatever ends it | [`ending`]; where there is no [`memory`] |
 //!
@@ -77,7 +78,7 @@ pub use llama_trace_ending as ending;
 pub use llama_trace_engine::{backend, generate, model};
 pub use llama_trace_formats::{checkpoint, files, tokenizer};
 pub use llama_trace_hub as hub;
-pub use llama_trace_judge::{check, diff};
+pub use llama_trace_judge::{capture, check, diff, suggest};
 pub use llama_trace_picture as picture;
 pub use llama_trace_runs::{record, replay};
 pub use llama_trace_tui as tui;

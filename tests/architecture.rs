@@ -91,6 +91,8 @@ const EDGES: &[(&str, Modules)] = &[
                 ],
             ),
             ("diff", &["backend", "check", "config", "error", "explain", "model", "ops", "stop", "trace"]),
+            ("capture", &["config", "diff", "error", "files", "record", "trace"]),
+            ("suggest", &["capture", "diff", "error", "stop", "trace"]),
         ],
     ),
 ];

@@ -2,14 +2,9 @@
 
 mod beside;
 mod both;
-pub(super) mod capture;
-mod files;
-pub(super) mod folder;
 mod judged;
 mod junit;
-mod npy;
 mod setting;
-mod suggest;
 mod text;
 mod trace;
 
@@ -23,8 +18,6 @@ use clap::ValueEnum;
 pub use self::judged::verdict;
 
 use self::both::Both;
-use self::capture::config_of;
-use self::folder::Folder;
 use self::trace::OfTrace;
 use super::choose::{self, Asks, Command};
 use super::device::Device;
@@ -33,8 +26,10 @@ use super::{DiffArgs, DiffFormat, ModelArgs, PrecisionName, input, output};
 use llama_trace_core::config::Precision;
 use llama_trace_core::error::{Error, Result, printable};
 use llama_trace_core::trace::{Run, Site, Sizes, Stage, Step, Values};
+use llama_trace_judge::capture::{Folder, config_of};
 use llama_trace_judge::check::Sample;
 use llama_trace_judge::diff::{self, About, Diagnosis, Doing, Found, Report, Traced};
+use llama_trace_judge::suggest;
 use llama_trace_tui as tui;
 
 /// Which rows of large matrices are computed again.
@@ -86,7 +81,8 @@ impl Command for Recorded<'_> {
         if args.suggest_map {
             let mut a = Given::open::<D>(self.a)?;
             let sizes = self.sizes(a.about())?;
-            return suggest::run(&mut a, sizes, self.b);
+            let map = suggest::propose(&mut a, sizes, self.b)?;
+            return output::end(write!(output::Lines::text(), "{map}").map_err(output::Failure::from));
         }
         if args.tui {
             require_terminal()?;
@@ -150,7 +146,7 @@ impl Command for Recorded<'_> {
         if let Given::Folder(folder) = &b
             && let Some(card) = a.about().card.as_ref().or(b.about().card.as_ref())
         {
-            report.notes.extend(strange(&folder.strangers(&card.sizes())));
+            report.notes.extend(strange(&folder.unknown_files(&card.sizes())));
         }
         if args.tui {
             return beside::show::<D>(args, [self.a, self.b], &report);

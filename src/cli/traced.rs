@@ -1,15 +1,11 @@
 //! `--trace PATH`, and `open`: a run that was recorded, in place of a model, and its model beside it where that is to be
 //! had.
 
-mod folder;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::task::Poll;
 
 use serde_json::{Map, Value};
-
-use self::folder::OfFolder;
 
 use super::device::Device;
 use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, SelectArgs, input, tell};
@@ -21,6 +17,7 @@ use llama_trace_core::trace::{
     Address, Block, BlockAt, ModelCard, Outline, Probe, Question, Region, Run, Select, Site, Source, told,
 };
 use llama_trace_engine::model::Model;
+use llama_trace_judge::capture::RecordedFolder;
 use llama_trace_runs::record::{Kept, Trace};
 use llama_trace_runs::replay::{Follows, Recorded};
 use llama_trace_tui as tui;
@@ -58,7 +55,7 @@ impl<D: Device + 'static> Traced<D> {
     fn open_as(path: &Path, args: &ModelArgs, of: &ModelArgs, cpu: &CpuArgs, memory: usize) -> Result<Self> {
         let (kept, opened): (Arc<dyn Kept>, _) = if path.is_dir() {
             let config = || of.model.as_ref().map(|_| input::config(of)).transpose();
-            let folder = OfFolder::open(path, config)?;
+            let folder = RecordedFolder::open(path, config)?;
             let says = Says { settings: folder.settings(), weights: None };
             let opened = beside::<D>(&folder, &says, args, cpu)?;
             say_derived(&folder, opened.is_some());
@@ -275,7 +272,7 @@ fn alike(ours: Option<&Value>, theirs: &Value) -> bool {
 
 /// Says of a folder that what it has not may differ in its last bits from what was computed; and of another program's,
 /// that a model beside it computes it otherwise altogether.
-fn say_derived(folder: &OfFolder, with_model: bool) {
+fn say_derived(folder: &RecordedFolder, with_model: bool) {
     if folder.is_captured() || !folder.is_complete() {
         tell(
             "What this folder does not have and what follows from what it has is derived: it may differ in its last bits from what was computed.",

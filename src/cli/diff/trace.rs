@@ -1,6 +1,5 @@
 //! A trace as a run that is compared: what it keeps is read, what follows from that is derived.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -37,11 +36,7 @@ fn about(trace: &Trace, run: Run, sequence: usize) -> About {
     });
     let says = trace.about();
     About {
-        layers: None,
-        nowhere: BTreeMap::new(),
-        unsure: BTreeMap::new(),
         name: trace.place().to_owned(),
-        settings: serde_json::Map::new(),
         precision: Some(says.card.precision),
         cache: says.cache(),
         card: Some(says.card.clone()),
@@ -49,6 +44,7 @@ fn about(trace: &Trace, run: Run, sequence: usize) -> About {
         sampling: Some(says.sampling.sampling),
         prompt: trace.prompt(sequence),
         passes: passes.collect(),
+        ..About::default()
     }
 }
 

@@ -11,7 +11,7 @@ use llama_trace_core::error::Result;
 use llama_trace_core::trace::{Frame, ModelCard, PassDims, Sampling, Site, Stage, TokenLabel, Values};
 
 /// What a run says about itself.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct About {
     /// What messages call it.
     pub name: String,

@@ -1,4 +1,4 @@
-//! A folder that `export` or a capture script wrote, as a run that was recorded.
+//! A folder of `export` or of a capture script as a recorded run for the viewer, `log` and `export`.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -8,34 +8,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ndarray::{ArrayD, IxDyn};
 use serde_json::{Map, Value};
 
-use crate::cli::diff::capture::config_of;
-use crate::cli::diff::folder::Folder;
+use super::folder::Folder;
+use super::map::config_of;
+use crate::diff::{About, Found, fitted};
 use llama_trace_core::config::{CacheDtype, ModelConfig, Precision};
 use llama_trace_core::error::{Error, Result, printable};
 use llama_trace_core::trace::manifest::Drawing;
 use llama_trace_core::trace::{Frame, FrameData, ModelCard, Run, Site, Stage, Stats, Values};
-use llama_trace_judge::diff::{About, Found, fitted};
 use llama_trace_runs::record::read::Pass;
 use llama_trace_runs::record::{Branch, Kept};
 
-/// The folder.
-pub(super) struct OfFolder {
+/// A folder of `export` or of a capture script, open as a recorded run.
+pub struct RecordedFolder {
     folder: Folder,
     place: String,
     card: ModelCard,
     passes: Vec<Vec<Pass>>,
     /// The texts of the tokens that were read or drawn.
     texts: HashMap<u32, String>,
-    /// The stage that was read whole last: one of which rows are asked for is asked again.
+    /// The last stage that was read whole: a reader of rows asks for the same stage again.
     last: Mutex<Option<Arc<Frame>>>,
 }
 
-impl OfFolder {
-    /// Opens the folder at `path`. Where it has no card of the model, `config` says what that is, or else its map.
+impl RecordedFolder {
+    /// Opens the folder at `path`. If it has no model card, `config` gives the configuration, or else its capture.toml.
     ///
     /// # Errors
-    /// As [`Folder::open`], and [`Error::Model`] where nothing says what the model is, or what is said cannot be.
-    pub(super) fn open(path: &Path, config: impl FnOnce() -> Result<Option<ModelConfig>>) -> Result<Self> {
+    /// As [`Folder::open`], and [`Error::Model`] where the configuration is unknown or cannot be right.
+    pub fn open(path: &Path, config: impl FnOnce() -> Result<Option<ModelConfig>>) -> Result<Self> {
         let folder = Folder::open(path)?;
         let wrong = |found: String| {
             Error::model("the folder cannot be opened")
@@ -75,24 +75,25 @@ impl OfFolder {
         Ok(Self { folder, place, card, passes, texts, last: Mutex::default() })
     }
 
-    /// What the folder says of the model's settings.
-    pub(super) fn settings(&self) -> Map<String, Value> {
+    /// The model's settings that the folder states, under the names of a
+    /// [`ModelConfig`].
+    pub fn settings(&self) -> Map<String, Value> {
         self.folder.about_of(0).known()
     }
 
-    /// Whether another program wrote it.
-    pub(super) fn is_captured(&self) -> bool {
+    /// Whether another program wrote the folder.
+    pub fn is_captured(&self) -> bool {
         self.folder.manifest().is_none()
     }
 
-    /// Whether there is a file for every stage of every pass.
-    pub(super) fn is_complete(&self) -> bool {
+    /// Whether the folder has a file for every stage of every pass.
+    pub fn is_complete(&self) -> bool {
         let (sizes, files) = (self.card.sizes(), self.folder.manifest().map_or(0, |it| it.files.len()));
         let all = self.passes.iter().flatten().map(|pass| Site::all(&sizes, pass.dims).len());
         files == all.sum::<usize>()
     }
 
-    /// The stage as a frame of its own shape, and the first value that the file has of it.
+    /// The stage as a frame of its own shape, and the index of the first value that the file has.
     fn whole(&self, site: Site, shape: &[usize]) -> Result<Option<(Arc<Frame>, usize)>> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(frame) = last.as_ref().filter(|frame| frame.site == site) {
@@ -120,7 +121,7 @@ impl OfFolder {
     }
 }
 
-/// The passes of a sequence, which follow one another; notes the texts of their tokens.
+/// The passes of a sequence in order. Adds the texts of their tokens to `texts`.
 fn passes_of(
     folder: &Folder,
     sequence: usize,
@@ -142,13 +143,13 @@ fn passes_of(
             if token.id as usize >= card.config.vocab {
                 return Err(format!("token {} of a vocabulary of {}", token.id, card.config.vocab));
             }
-            // A map need not say what its ids stand for.
+            // A capture.toml may leave out the texts of its ids.
             if token.text != format!("#{}", token.id) {
                 texts.entry(token.id).or_insert_with(|| token.text.clone());
             }
         }
         let tokens: Vec<u32> = pass.tokens.iter().map(|token| token.id).collect();
-        // What one token after another reads was drawn before it.
+        // The first token of a pass was drawn by the pass before it.
         if let Some(before) = passes.last_mut().filter(|before| before.sampled.is_none()) {
             before.sampled = tokens.first().copied();
         }
@@ -160,7 +161,7 @@ fn passes_of(
     Ok(passes)
 }
 
-impl Kept for OfFolder {
+impl Kept for RecordedFolder {
     fn card(&self) -> &ModelCard {
         &self.card
     }
@@ -175,7 +176,7 @@ impl Kept for OfFolder {
 
     fn tells(&self, site: Site) -> bool {
         match site.stage {
-            // What came after the last pass a capture need not say.
+            // A capture need not say which token its last pass drew.
             Stage::Sampled => {
                 self.passes[site.sequence].get(site.pass).is_some_and(|pass| pass.sampled.is_some())
             }

@@ -1,12 +1,12 @@
-//! `.npy` files of 16 bits a number: float16, and bfloat16 as `ml_dtypes` has numpy write it, which has none of its own.
+//! `.npy` files of float16, and of bfloat16 as numpy writes it with `ml_dtypes`.
 
 use half::{bf16, f16};
 use ndarray::{ArrayD, IxDyn, ShapeBuilder};
 
-/// How a file begins, before the version of its header.
+/// The first bytes of a `.npy` file. The version of its header follows.
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// The values; none where the file is of another type, or is none.
+/// The values as float32; none where the file has another number type, or is no `.npy` file.
 pub(super) fn read(bytes: &[u8]) -> Option<ArrayD<f32>> {
     let (&version, rest) = bytes.strip_prefix(MAGIC)?.split_first()?;
     let (_, rest) = rest.split_first()?;
@@ -39,7 +39,7 @@ pub(super) fn read(bytes: &[u8]) -> Option<ArrayD<f32>> {
         .map(|values| if fortran { values.as_standard_layout().into_owned() } else { values })
 }
 
-/// What follows a key of the header.
+/// The header's text after a key.
 fn value<'h>(header: &'h str, key: &str) -> Option<&'h str> {
     let (_, after) = header.split_once(&format!("'{key}':"))?;
     Some(after.trim_start())

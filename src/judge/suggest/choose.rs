@@ -1,54 +1,54 @@
-//! Which file is which stage: what fits by its values first, then by its name, then what is likeliest of what is left. After a
-//! mistake nothing fits any more, and the stage that it is in must not be left out of the map.
+//! Chooses the file of each stage: first by values, then by name, then the likeliest of the rest. After a mistake no values
+//! match any more, and the stage with the mistake must still be in the map.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::super::capture::{Lies, named};
 use super::fits::{Fits, SURE, Way, is_norm, is_scaled, needs_name};
-use super::kin::{self, Kin};
+use super::sums::{self, Sums};
 use super::words::{called, may_look_like};
+use crate::capture::{Layout, named};
+use crate::diff::Distance;
 use llama_trace_core::error::Result;
 use llama_trace_core::stop;
 use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::{Axis, PassDims, Site, Stage};
-use llama_trace_judge::diff::Distance;
 
-/// How far the directions may be apart of what may be the same, as a sine.
+/// The largest sine of the angle between a stage and a file that may hold it.
 const ALIKE: f64 = 0.7;
 
-/// How far off a stage may be that says that the run is right up to it.
+/// The largest error of a stage that shows that the run is right up to it.
 const QUIET: f64 = 1e-4;
 
-/// How many times as far off as stages usually are it may be, where that is more.
+/// The same as a multiple of the usual error, if that is larger.
 const USUAL: f64 = 4.0;
 
-/// How much further the direction of what a file may as well be may be apart than that of what it is taken for.
+/// The largest difference of the sines of a stage that a file may hold as well and of the chosen one.
 const AS_WELL: f64 = 0.2;
 
-/// How much of that is named at most.
+/// The most such stages that are named.
 const OTHERS: usize = 8;
 
-/// Why a file is taken for a stage.
+/// The reason for a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// In some place its values are the stage's.
+    /// Its values match in some place.
     Values,
-    /// The first token's are in all of them.
+    /// The first token's values match in all places.
     FirstToken,
-    /// It is called so.
+    /// It has the stage's name.
     Name,
-    /// It is the likeliest.
+    /// It is the likeliest of the rest.
     Guess,
 }
 
-/// What a file is taken for.
+/// A chosen file.
 pub(super) struct Chosen<'f> {
     pub(super) way: Way<'f>,
     pub(super) how: How,
-    /// Whether its line is one, and no comment.
+    /// Whether its line is not a comment.
     pub(super) is_live: bool,
-    /// What else it may as well be.
+    /// Other stages that the file may hold.
     pub(super) maybe: Vec<Stage>,
 }
 
@@ -57,35 +57,35 @@ impl<'f> Chosen<'f> {
         Self { way, how, is_live: true, maybe: Vec::new() }
     }
 
-    /// How it lies, with what else it may be.
-    pub(super) fn lies(&self) -> Lies {
+    /// The memory layout, with the other stages that the file may hold.
+    pub(super) fn layout(&self) -> Layout {
         let maybe: Vec<String> = self.maybe.iter().map(|stage| stage.name().to_owned()).collect();
-        Lies { maybe: (!maybe.is_empty()).then_some(maybe), ..self.way.lies.clone() }
+        Layout { maybe: (!maybe.is_empty()).then_some(maybe), ..self.way.layout.clone() }
     }
 }
 
-/// What is known of the places that led to those that are right.
+/// The places that right places were computed from.
 struct Led {
-    /// Those, and the right ones themselves: whether more than the direction of their rows was right.
+    /// Those and the right places themselves: whether more than the direction of their rows was right.
     places: HashMap<Site, bool>,
-    /// Those alone that another one that is right was computed from.
+    /// Only those that another right place was computed from.
     sources: HashSet<Site>,
 }
 
 impl Led {
-    /// Whether the place was right, up to how long its rows are where nothing but norms read it.
+    /// Whether the place was right; up to the length of its rows, if only norms read it.
     fn has(&self, (site, apart): &(Site, Distance)) -> bool {
         self.places.get(site).is_some_and(|is_exact| *is_exact || !is_scaled(apart))
     }
 
-    /// Whether a file that is somewhere far off was right there.
+    /// Whether the stage was right in a place where the file is far off.
     fn clears(&self, way: &Way<'_>) -> bool {
-        // Queries and keys that are turned by other angles, both alike, have the same scores.
+        // Queries and keys turned by the same wrong angles give the right scores.
         !way.is_turned && way.first().iter().any(|place| place.1.error > SURE && self.has(place))
     }
 }
 
-/// What has been chosen, with the files that are taken.
+/// The choice so far, with the files that are taken.
 struct Choice<'a, 'f> {
     fits: &'a Fits<'f>,
     found: Vec<Chosen<'f>>,
@@ -93,14 +93,14 @@ struct Choice<'a, 'f> {
 }
 
 impl<'f> Choice<'_, 'f> {
-    /// Whether the stage has no file yet and the file no stage. Parts of one that lie side by side are no same file.
+    /// Whether the stage has no file yet and the file no stage. Disjoint parts of a file count as different files.
     fn is_free(&self, way: &Way<'f>) -> bool {
         if self.found.iter().any(|one| one.way.stage == way.stage) {
             return false;
         }
         let files = self.fits.files(way);
         let clashes = |(one, taken): (&Chosen<'f>, &BTreeSet<String>)| {
-            let apart = match (one.way.lies.columns, way.lies.columns) {
+            let apart = match (one.way.layout.columns, way.layout.columns) {
                 (Some(a), Some(b)) => a[1] <= b[0] || b[1] <= a[0],
                 _ => false,
             };
@@ -114,7 +114,7 @@ impl<'f> Choice<'_, 'f> {
         self.found.push(Chosen::new(way, how));
     }
 
-    /// Takes of `ways` in the order of `rank` each that is free.
+    /// Takes each free way, in the order of `rank`.
     fn take_by<K: PartialOrd>(
         &mut self,
         ways: Vec<&Way<'f>>,
@@ -133,7 +133,7 @@ impl<'f> Choice<'_, 'f> {
     }
 }
 
-/// Chooses for each stage the file that it is in.
+/// Chooses the file of each stage.
 ///
 /// # Errors
 /// [`llama_trace_core::error::Error::Interrupted`].
@@ -142,31 +142,31 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
     keep_places(fits, &mut ways);
     streams(fits, &mut ways);
     cut(fits, &mut ways);
-    let kin = kin::find(fits, &ways);
+    let sums_found = sums::find(fits, &ways);
     let mut choice = Choice { fits, found: Vec::new(), files: Vec::new() };
-    // A power of two: what is nearer by less than that is not nearer.
+    // Errors within a power of two count as equal.
     let bucket = |way: &Way<'f>| way.errors()[0].max(1e-6).log2().floor();
     let several = fits.has_several();
     let is_hinted = |way: &Way<'f>| way.hinted == Some(way.stage);
-    // Of several passes a name is better than that of one of them, and a file as it lies than one that is turned.
+    // A pattern of all passes comes before one pass's name, and a plain layout before another.
     let shown =
-        |way: &Way<'f>| (several && !way.pattern.has_pass, Reverse(way.pattern.said), !way.lies.is_plain());
+        |way: &Way<'f>| (several && !way.pattern.has_pass, Reverse(way.pattern.said), !way.layout.is_plain());
     let others = |way: &Way<'f>| {
         called(&way.pattern.name).is_some_and(|stage| {
             stage != way.stage
                 && ways.iter().any(|other| other.stage == stage && other.pattern == way.pattern)
         })
     };
-    // A family reaches the last layer: numbers that would end before it count otherwise.
+    // A family of files reaches the last layer. One that ends before it is counted from another number.
     let last = fits.sizes.layers.checked_sub(1);
     let ends_early = |way: &Way<'f>| {
-        let reaches = way.lies.layers.is_some() || way.first().iter().any(|(site, _)| site.layer == last);
+        let reaches = way.layout.layers.is_some() || way.first().iter().any(|(site, _)| site.layer == last);
         way.pattern.has_layer && !reaches
     };
-    // Of a family that is right in some layers a part may be like another stage's.
+    // A part of a right family may be like another stage.
     let reaching: BTreeSet<String> = ways
         .iter()
-        .filter(|way| way.lies.is_plain() && way.matched() > 0 && !ends_early(way))
+        .filter(|way| way.layout.is_plain() && way.matched() > 0 && !ends_early(way))
         .map(|way| way.pattern.zero_based())
         .collect();
     let is_part = |way: &Way<'f>| ends_early(way) && reaching.contains(&way.pattern.zero_based());
@@ -178,22 +178,22 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
         |way: &Way<'f>| ways.iter().any(|one| one.is_called && one.stage == way.stage && one.matched() > 0);
     let is_called = |way: &&Way<'f>| way.is_called && is_alone(fits, way) && !is_near(way);
     let named = ways.iter().filter(is_called).collect();
-    // As it lies: in another order the values of a port with a mistake may be nearer by chance.
+    // Plain layouts first: another order of a mistaken port's values may be nearer by chance.
     choice.take_by(named, How::Name, |way| {
         (
             several && !way.pattern.has_pass,
             ends_early(way),
             Reverse(way.pattern.said),
-            !way.lies.is_plain(),
+            !way.layout.is_plain(),
             way.is_odd(),
             way.sine(),
         )
     })?;
-    // Of a copy of another stage's values a part that fits says nothing.
+    // A match in a part says nothing of a stage with a copy of another's values.
     let is_copy = |way: &Way<'f>| needs_name(way.stage) && !way.is_called;
     let of_streams: BTreeSet<String> =
         ways.iter().filter(|way| way.is_stream).map(|way| way.pattern.zero_based()).collect();
-    let is_known = |way: &Way<'f>| is_known(way, &kin, &of_streams);
+    let is_known = |way: &Way<'f>| is_known(way, &sums_found, &of_streams);
     let is_some = |way: &&Way<'f>| {
         way.matched() > 0 && !others(way) && !is_copy(way) && !looks_like_another(way, &ways, &choice)
     };
@@ -202,7 +202,7 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
         (
             !way.is_called,
             ends_early(way),
-            // What was right before the mistake was so from the first layer on.
+            // Stages before the mistake are right from the first layer on.
             Reverse((way.until_wrong(), way.matched())),
             bucket(way),
             !is_hinted(way),
@@ -217,11 +217,11 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
     choice.take_by(first, How::FirstToken, |way| {
         (!is_hinted(way), ends_early(way), way.sine(), shown(way), way.stage)
     })?;
-    // A stage that a later one says was right is no broken one: its file is another's, or of something else.
+    // A stage that a later one proves right is not broken: a file that differs is not its file.
     let right = led(fits, passes, &choice.found);
     let normed: BTreeSet<&str> =
         ways.iter().filter(|way| way.is_normed).map(|way| &*way.pattern.name).collect();
-    // What a norm gave is one's, and what none gave is another's.
+    // Rows of a norm's size belong to a norm, other rows to other stages.
     let is_other_norm =
         |way: &Way<'f>| !way.is_normed && (is_norm(way.stage) || normed.contains(&*way.pattern.name));
     let may_be = |way: &Way<'f>| may_be_guessed(fits, way) && !others(way) && is_known(way);
@@ -229,13 +229,13 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
         let is_guess = |way: &&Way<'f>| right.clears(way) == is_later_right && may_be(way);
         let guessed = ways.iter().filter(is_guess).collect();
         choice.take_by(guessed, How::Guess, |way| {
-            // By how much alike they are, in steps: what is nothing like any stage is likeliest what most write.
+            // By likeness in steps of 0.1. A file unlike every stage is most likely what most ports write.
             let alike = (way.sine() * 10.0).floor();
             let rest = (alike, prior(way.stage), way.sine(), shown(way));
             (!is_hinted(way), !way.is_stream, ends_early(way), is_other_norm(way), way.is_odd(), rest)
         })?;
     }
-    let mut found = sums(choice)?;
+    let mut found = add_sums(choice)?;
     silence(fits, &right, &mut found);
     left_out(fits, &ways, &mut found);
     let sure: BTreeSet<Stage> = (found.iter())
@@ -244,13 +244,13 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
         .collect();
     for one in found.iter_mut().filter(|one| one.is_live && !sure.contains(&one.way.stage)) {
         let own = one.way.clone();
-        // A name that says what it is, and a family that goes on from the embedding, leave no doubt.
+        // A name that states the stage, or a family that starts with the embedding, leaves no doubt.
         if is_hinted(&own) || own.is_stream || !one.maybe.is_empty() {
             continue;
         }
         let may_as_well = |way: &&Way<'f>| {
             way.pattern == own.pattern
-                && way.lies == own.lies
+                && way.layout == own.layout
                 && way.stage != own.stage
                 && way.is_normed == own.is_normed
                 && !sure.contains(&way.stage)
@@ -271,9 +271,8 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
     Ok(found)
 }
 
-/// Names for each line what its file would be if a known mistake gave it the values of the stage that it is taken for: queries
-/// that RoPE should have turned are as before it. Nothing tells where neither its name does nor anything that was computed from
-/// that stage is right.
+/// Adds to each line the stages that would have the chosen stage's values after a known mistake: queries after a RoPE that
+/// was left out are those before it. Only for files whose name does not tell, if no right stage was computed from it.
 fn doubt(ways: &[Way<'_>], right: &Led, found: &mut [Chosen<'_>]) {
     let says = |way: &Way<'_>| way.is_called || way.hinted == Some(way.stage);
     let taken: BTreeMap<Stage, bool> =
@@ -283,8 +282,8 @@ fn doubt(ways: &[Way<'_>], right: &Led, found: &mut [Chosen<'_>]) {
         let was_right =
             |stage: Stage| own.places.iter().any(|(site, _)| right.sources.contains(&site.other(stage)));
         let may_be = |way: &&Way<'_>| {
-            let is_same_file = way.pattern == own.pattern && way.lies == own.lies;
-            // Where another file is that stage, each of the two may be the other, and neither was right.
+            let is_same_file = way.pattern == own.pattern && way.layout == own.layout;
+            // If another file is that stage, the two may be swapped, unless one was right.
             let is_open = match taken.get(&way.stage) {
                 None => true,
                 Some(is_said) => !is_said && may_look_like(own.stage, way.stage) && !was_right(own.stage),
@@ -296,16 +295,16 @@ fn doubt(ways: &[Way<'_>], right: &Led, found: &mut [Chosen<'_>]) {
     }
 }
 
-/// A kind of names, and one of the numbers in them.
+/// The index of a group of names, and of a number in them.
 type Place = (usize, usize);
 
-/// Drops ways that take another of a name's numbers for the layer's than those do that fit: one folder's names are of one kind.
-/// Where there are as many different numbers as layers, or one more for what enters the first, they are the layers'.
+/// Drops ways that take another number of a name for the layer than the matching ways do: a folder's names follow one
+/// pattern. As many different numbers as layers, or one more for the first layer's input, are the layers'.
 fn keep_places(fits: &Fits<'_>, ways: &mut Vec<Way<'_>>) {
     let layers = fits.sizes.layers;
-    // By kind and place: whether it has a number for each layer, and how much of what is read so is right.
+    // By group and number: whether there is a number for each layer, and the count of matches.
     let mut places: BTreeMap<Place, (bool, BTreeMap<&str, usize>)> = BTreeMap::new();
-    for way in ways.iter().filter(|way| way.lies.is_plain()) {
+    for way in ways.iter().filter(|way| way.layout.is_plain()) {
         let Some((at, numbers)) = way.pattern.place else { continue };
         let is_each = [layers, layers + 1].contains(&numbers);
         let (_, right) = places.entry((way.pattern.kind, at)).or_insert((is_each, BTreeMap::new()));
@@ -330,10 +329,10 @@ fn keep_places(fits: &Fits<'_>, ways: &mut Vec<Way<'_>>) {
     });
 }
 
-/// Marks the families that go on from the embedding: what is number 0 in them.
+/// Marks the families of files whose number 0 is the embedding.
 fn streams<'f>(fits: &Fits<'f>, ways: &mut [Way<'f>]) {
     let is_embedding = |way: &&Way<'f>| {
-        way.stage == Stage::Embedding && way.lies.is_plain() && (way.matched() > 0 || way.is_scaled())
+        way.stage == Stage::Embedding && way.layout.is_plain() && (way.matched() > 0 || way.is_scaled())
     };
     let first: BTreeSet<_> = ways
         .iter()
@@ -342,23 +341,23 @@ fn streams<'f>(fits: &Fits<'f>, ways: &mut [Way<'f>]) {
         .collect();
     let zero = |way: &Way<'f>| named(&way.pattern.zero_based(), Site::layer(fits.first_pass(), 0, way.stage));
     let counts_on = |way: &Way<'f>| way.pattern.name != way.pattern.zero_based();
-    for way in ways.iter_mut().filter(|way| way.stage == Stage::FfnResidual && way.lies.is_plain()) {
+    for way in ways.iter_mut().filter(|way| way.stage == Stage::FfnResidual && way.layout.is_plain()) {
         way.is_stream = counts_on(way) && first.contains(&zero(way));
     }
 }
 
-/// Whether what is known of the files leaves it open that this one is the stage. `of_streams` are the names of families that go
-/// on from the embedding.
-fn is_known(way: &Way<'_>, kin: &Kin<'_>, of_streams: &BTreeSet<String>) -> bool {
-    let is_kin = || kin.get(&*way.pattern.name).is_none_or(|stages| stages.contains(&way.stage));
+/// Whether the sums and families that were found allow the file to hold the stage. `of_streams` are the names of families
+/// that start with the embedding.
+fn is_known(way: &Way<'_>, sums_found: &Sums<'_>, of_streams: &BTreeSet<String>) -> bool {
+    let fits_sums = || sums_found.get(&*way.pattern.name).is_none_or(|stages| stages.contains(&way.stage));
     let is_of_stream = || way.pattern.has_layer && of_streams.contains(&way.pattern.zero_based());
-    // A norm that is left out gives what it read, which is a part of sums.
+    // A norm that was left out gives its input, which is a part of sums.
     let is_named_norm = || is_norm(way.stage) && way.hinted == Some(way.stage);
-    way.is_called || way.is_stream || way.is_full() || is_named_norm() || is_kin() && !is_of_stream()
+    way.is_called || way.is_stream || way.is_full() || is_named_norm() || fits_sums() && !is_of_stream()
 }
 
-/// Whether a stage may have its first token right and others wrong: in the first layer what is before RoPE and attention is
-/// of each token alone.
+/// Whether a stage may have its first token right and others wrong. Before RoPE and attention, the first layer computes each
+/// token alone.
 fn may_turn(way: &Way<'_>) -> bool {
     let is_of_token_alone = matches!(
         way.stage,
@@ -368,8 +367,8 @@ fn may_turn(way: &Way<'_>) -> bool {
     way.is_called || !is_of_token_alone || !way.first().iter().any(is_wrong)
 }
 
-/// The places that are right, and all that they were computed from: what went wrong before shows in them, but for how long
-/// rows are that a norm reads.
+/// The right places, and all that they were computed from: an earlier mistake would show in them, except in the length of
+/// rows that a norm reads.
 fn led(fits: &Fits<'_>, passes: &[PassDims], found: &[Chosen<'_>]) -> Led {
     let by_values = || found.iter().filter(|one| one.how == How::Values).map(|one| &one.way);
     let mut usual: Vec<f64> = by_values().map(|way| way.errors()[0]).filter(|error| *error > 0.0).collect();
@@ -398,13 +397,13 @@ fn led(fits: &Fits<'_>, passes: &[PassDims], found: &[Chosen<'_>]) -> Led {
     Led { places: led, sources }
 }
 
-/// A family of files of which the last is the final norm's: the states that transformers returns.
+/// Splits families whose last file is the final norm's: the hidden states of transformers.
 fn cut<'f>(fits: &Fits<'f>, ways: &mut [Way<'f>]) {
     let Some(last) = fits.sizes.layers.checked_sub(1).filter(|last| *last > 0) else { return };
     let finals: Vec<Way<'f>> =
-        ways.iter().filter(|way| way.stage == Stage::FinalNorm && way.lies.is_plain()).cloned().collect();
+        ways.iter().filter(|way| way.stage == Stage::FinalNorm && way.layout.is_plain()).cloned().collect();
     let mut more = Vec::new();
-    for way in ways.iter_mut().filter(|way| way.stage == Stage::FfnResidual && way.lies.is_plain()) {
+    for way in ways.iter_mut().filter(|way| way.stage == Stage::FfnResidual && way.layout.is_plain()) {
         let at_last = way.places.iter().find(|(site, _)| site.layer == Some(last) && site.pass == 0);
         let Some(&(_, apart)) = at_last else { continue };
         let is_right = |apart: &Distance| apart.error <= SURE || apart.is_near_first();
@@ -414,48 +413,50 @@ fn cut<'f>(fits: &Fits<'f>, ways: &mut [Way<'f>]) {
         }
         let is_so_far = before.iter().all(|(_, apart)| is_right(apart));
         let files = fits.files(way);
-        // Where the stream is wrong before it, the last is one's that is as long as a norm makes it.
+        // If the stream is wrong before, the last file must have rows of a norm's size.
         let is_final = |one: &&Way<'f>| {
             let (_, own) = one.places[0];
             let is_nearer = is_so_far && (is_right(&own) || own.error < apart.error / 2.0);
             fits.files(one).is_subset(&files) && (is_nearer || one.is_normed && (way.is_stream || is_so_far))
         };
         if let Some(own) = finals.iter().find(is_final) {
-            way.lies.layers = Some([0, last]);
+            way.layout.layers = Some([0, last]);
             way.retain(|site| site.layer != Some(last));
             more.push(own.clone());
         }
     }
     for own in more {
         ways.iter_mut()
-            .filter(|way| way.stage == Stage::FinalNorm && way.lies == own.lies)
+            .filter(|way| way.stage == Stage::FinalNorm && way.layout == own.layout)
             .for_each(|way| way.is_paired = true);
     }
 }
 
-/// Whether its name speaks of another stage, which a known mistake gives these values.
+/// Whether its name suggests another stage, to which a known mistake gives these values.
 fn looks_like_another(way: &Way<'_>, ways: &[Way<'_>], choice: &Choice<'_, '_>) -> bool {
     let Some(named) = way.hinted.filter(|named| may_look_like(*named, way.stage)) else { return false };
     let is_open = !choice.found.iter().any(|one| one.way.stage == named);
     is_open && ways.iter().any(|other| other.stage == named && other.pattern == way.pattern)
 }
 
-/// Whether it is no file of a family that is none of layers: that is none of once a pass either.
+/// Whether the file may hold a stage outside the layers: it is not one of a family of files.
 fn is_alone(fits: &Fits<'_>, way: &Way<'_>) -> bool {
-    // A number that differs is no pass's where the reference has one alone.
+    // A changing number is not the pass if the reference has one pass.
     let is_one_of_several = way.pattern.is_lone || way.pattern.passes > 1 && !fits.has_several();
     way.pattern.has_layer || !is_one_of_several || way.is_paired
 }
 
-/// Whether a way is worth a guess where its values are nothing near.
+/// Whether a way may be guessed although its values do not match.
 fn may_be_guessed(fits: &Fits<'_>, way: &Way<'_>) -> bool {
     let shares = matches!(way.stage, Stage::Probs | Stage::Nucleus | Stage::Sampled);
-    let is_family =
-        !way.pattern.has_layer || fits.sizes.layers == 1 || way.places.len() > 1 || way.lies.layers.is_some();
-    !shares && is_alone(fits, way) && is_family && way.lies.times.is_none() && way.lies.pairs.is_none()
+    let is_family = !way.pattern.has_layer
+        || fits.sizes.layers == 1
+        || way.places.len() > 1
+        || way.layout.layers.is_some();
+    !shares && is_alone(fits, way) && is_family && way.layout.times.is_none() && way.layout.pairs.is_none()
 }
 
-/// Which stage is written most, of those of a shape.
+/// The rank of a stage among those that ports write most.
 fn prior(stage: Stage) -> usize {
     const ORDER: [Stage; 9] = [
         Stage::FfnResidual,
@@ -471,37 +472,37 @@ fn prior(stage: Stage) -> usize {
     ORDER.iter().position(|one| *one == stage).unwrap_or(ORDER.len())
 }
 
-/// What is another's before or after a residual was added, where no file is left that it is in.
-fn sums<'f>(choice: Choice<'_, 'f>) -> Result<Vec<Chosen<'f>>> {
+/// Adds the stages without a file that are another file plus or minus the residual.
+fn add_sums<'f>(choice: Choice<'_, 'f>) -> Result<Vec<Chosen<'f>>> {
     let Choice { fits, mut found, .. } = choice;
     let (middle, down, end) = (Stage::AttnResidual, Stage::FfnDown, Stage::FfnResidual);
     for (stage, from, is_sum) in [(end, down, true), (down, end, false)] {
         stop::check()?;
         let file = |stage: Stage| {
             found.iter().find(|one| {
-                one.way.stage == stage && one.way.lies.is_plain() && one.way.lies.layers.is_none()
+                one.way.stage == stage && one.way.layout.is_plain() && one.way.layout.layers.is_none()
             })
         };
         let (Some(own), Some(other)) = (file(from), file(middle)) else { continue };
         if found.iter().any(|one| one.way.stage == stage) {
             continue;
         }
-        let other = other.way.lies.file.clone();
+        let other = other.way.layout.file.clone();
         let [plus, minus] = if is_sum { [other, None] } else { [None, other] };
-        let lies = Lies { file: own.way.lies.file.clone(), plus, minus, ..Lies::default() };
-        // What a mistake added is no sublayer's: the sum itself says all that there is.
+        let layout = Layout { file: own.way.layout.file.clone(), plus, minus, ..Layout::default() };
+        // A difference holds a mistake of the sum too: it must match everywhere.
         let is_right = |way: &Way<'f>| if is_sum { way.matched() > 0 } else { way.is_full() };
-        let made = fits.made(&own.way, stage, lies).filter(is_right);
+        let made = fits.made(&own.way, stage, layout).filter(is_right);
         found.extend(made.map(|way| Chosen::new(way, How::Values)));
     }
     Ok(found)
 }
 
-/// What transformers calls the states of which the last is normed.
+/// The name in transformers of the states of which the last is after the final norm.
 const STATES: &str = "hidden_states";
 
-/// A file with the values of the last layer's output where the final norm's are due: that norm is left out, or it is no file
-/// of it. Where nothing after it tells, a mistake that passes is worse than a question.
+/// Takes a file with the last layer's output for the final norm: the port left the norm out, or the file is another stage's.
+/// If nothing after it tells, a wrong line that asks is better than a mistake that passes.
 fn left_out<'f>(fits: &Fits<'f>, ways: &[Way<'f>], found: &mut Vec<Chosen<'f>>) {
     let live = |stage: Stage| found.iter().find(|one| one.is_live && one.way.stage == stage);
     let has_right_logits = live(Stage::Logits).is_some_and(|one| one.way.matched() > 0);
@@ -509,7 +510,7 @@ fn left_out<'f>(fits: &Fits<'f>, ways: &[Way<'f>], found: &mut Vec<Chosen<'f>>) 
         return;
     }
     let is_raw =
-        |way: &&Way<'f>| way.stage == Stage::FinalNorm && way.lies.is_plain() && fits.is_last_output(way);
+        |way: &&Way<'f>| way.stage == Stage::FinalNorm && way.layout.is_plain() && fits.is_last_output(way);
     let Some(own) = ways.iter().filter(is_raw).min_by_key(|way| way.pattern.is_lone) else { return };
     let files = fits.files(own);
     let taken = found.iter_mut().find(|one| {
@@ -518,14 +519,14 @@ fn left_out<'f>(fits: &Fits<'f>, ways: &[Way<'f>], found: &mut Vec<Chosen<'f>>) 
     let mut maybe = vec![Stage::FfnResidual];
     match (taken, fits.sizes.layers.checked_sub(1).filter(|last| *last > 0)) {
         (None, _) => {}
-        // Only a name that promises it says more of a file that is right as it is.
+        // Only a name that promises the final norm outweighs values that match.
         (Some(family), Some(last))
             if family.way.is_stream
-                && family.way.lies.is_plain()
+                && family.way.layout.is_plain()
                 && own.pattern.name.contains(STATES)
                 && !found_logits(ways) =>
         {
-            family.way.lies.layers = Some([0, last]);
+            family.way.layout.layers = Some([0, last]);
             family.way.retain(|site| site.layer != Some(last));
         }
         _ => return,
@@ -537,12 +538,12 @@ fn left_out<'f>(fits: &Fits<'f>, ways: &[Way<'f>], found: &mut Vec<Chosen<'f>>) 
     found.push(Chosen { maybe, ..Chosen::new(own.clone(), How::Guess) });
 }
 
-/// Whether some file may be the logits.
+/// Whether a file may hold the logits.
 fn found_logits(ways: &[Way<'_>]) -> bool {
     ways.iter().any(|way| way.stage == Stage::Logits)
 }
 
-/// Makes comments of guesses that a right run may have led to. `right` is all that led to what is right.
+/// Turns guesses into comments if a right run may have given their files. `right` has what led to right places.
 fn silence(fits: &Fits<'_>, right: &Led, found: &mut Vec<Chosen<'_>>) {
     let last = fits.sizes.layers.checked_sub(1);
     let reaches_end = right.places.keys().any(|site| site.layer == last && site.stage == Stage::FfnResidual);
@@ -554,12 +555,12 @@ fn silence(fits: &Fits<'_>, right: &Led, found: &mut Vec<Chosen<'_>>) {
     let is_any_right = found.iter().any(|one| one.how == How::Values);
     let has_logits = found.iter().any(|one| one.way.stage == Stage::Logits);
     let is_wide = |stage: Stage| stage.in_layer() && stage.axes() == [Axis::Token, Axis::Dim];
-    // The one family of its shape is what most write.
+    // The only family of this shape is most likely the residual stream.
     let is_only = found.iter().filter(|one| is_wide(one.way.stage)).count() == 1;
     for one in found.iter_mut().filter(|one| one.how == How::Guess) {
         let (way, stage) = (&one.way, one.way.stage);
         let was_right = right.clears(way);
-        // At the end nothing tells of it what the run went on with.
+        // After the last layer no later stage tells whether it was right.
         let is_left = !has_logits && reaches_end && stage.info().section == Section::End;
         let is_told = way.hinted == Some(stage)
             || way.sine() <= ALIKE
@@ -569,8 +570,8 @@ fn silence(fits: &Fits<'_>, right: &Led, found: &mut Vec<Chosen<'_>>) {
         let is_likely = is_told || stage == Stage::FfnResidual && is_only;
         one.is_live = is_likely && !was_right && (!is_left || way.is_paired);
     }
-    // What neither its values nor its name speak for is no guess. Where nothing at all is right, or something is likely wrong, a
-    // mistake may have left nothing that speaks: a family is told of then.
+    // A guess needs its values or its name. If nothing is right, or something is likely wrong, a family of files is listed
+    // without them: a mistake may have left neither.
     let is_likely_wrong = found.iter().any(|one| one.is_live && one.how == How::Guess);
     found.retain(|one| {
         let is_spoken_for = one.way.sine() <= ALIKE || one.way.hinted == Some(one.way.stage);

@@ -1,6 +1,6 @@
-//! capture.toml: what a folder of another runtime holds, and how its tensors lie. It is data that anybody can write.
+//! capture.toml: the contents of a folder that another runtime wrote, and the memory layout of its tensors.
 
-mod lies;
+mod layout;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,25 +8,25 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-pub(super) use self::lies::{Lies, Padded, Pairs};
+pub(crate) use self::layout::{Layout, Padding, Pairs};
 use super::npy;
+use crate::diff::{About, Found, Pass};
 use llama_trace_core::config::{CacheDtype, DEFAULT_GROUP, ModelConfig, Precision};
 use llama_trace_core::error::printable;
 use llama_trace_core::trace::manifest::NEWER;
 use llama_trace_core::trace::{Frame, FrameData, PassDims, Site, Stage, TokenLabel};
-use llama_trace_judge::diff::{About, Found, Pass};
 
-/// What the file says that it is, and which form of it.
+/// The format and version that the file states.
 const FORMAT: &str = "llama-trace capture";
 const VERSION: u64 = 1;
 
-/// The most digits that a number in a name of a file is filled up to.
-pub(super) const WIDEST: usize = 6;
+/// The most digits that a number in a file's name is padded to.
+pub(crate) const WIDEST: usize = 6;
 
-/// The most tokens that a folder may say it has: shapes of so many can be counted.
+/// The most tokens of a folder. The sizes of their shapes do not overflow.
 pub(super) const TOKENS: usize = 1 << 20;
 
-/// What tells it from other files.
+/// The keys that identify the file.
 #[derive(Debug, Deserialize)]
 struct Mark {
     format: String,
@@ -36,29 +36,29 @@ struct Mark {
 /// The file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Capture {
-    // Read as a mark before anything else is.
+pub(crate) struct Capture {
+    // Checked as [`Mark`] before the rest is read.
     #[serde(rename = "format")]
     _format: String,
     #[serde(rename = "version")]
     _version: u64,
-    /// What ran: for people.
+    /// The run's name, for people.
     #[serde(default)]
     name: String,
     /// f32, bf16, f16 or q8.
     precision: Option<String>,
-    /// f32, f16 or bf16: what the cache of keys and values keeps.
+    /// The KV cache's number type: f32, f16 or bf16.
     cache: Option<String>,
     prompt: Option<String>,
-    /// Settings of the model, under the names of a manifest's `card.config`; those that are there are compared.
+    /// Settings of the model, under the names of a manifest's `card.config`. Those that are stated are compared.
     #[serde(default)]
     config: Map<String, Value>,
     passes: Vec<PassRead>,
-    /// How many of the model's layers ran, where that is not all of them: what comes after them is not compared.
+    /// The number of layers that ran, if not all. Later stages are not compared.
     layers: Option<usize>,
-    /// Where a stage is and how it lies, where it is not as `export` writes it.
+    /// Per stage: its file and memory layout, if not those of `export`.
     #[serde(default)]
-    stages: BTreeMap<String, Lies>,
+    stages: BTreeMap<String, Layout>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -74,15 +74,15 @@ struct PassRead {
     /// Rows of padding after the last.
     #[serde(default)]
     padding_after: usize,
-    /// Which one of a batch it is.
+    /// The index of the sequence in the batch.
     #[serde(default)]
     batch: Option<usize>,
 }
 
 impl PassRead {
-    fn padded(&self) -> Padded {
+    fn padding(&self) -> Padding {
         let around = [self.padding, self.padding_after];
-        Padded { around, batch: self.batch, tokens: self.tokens.len() }
+        Padding { around, batch: self.batch, tokens: self.tokens.len() }
     }
 }
 
@@ -91,8 +91,8 @@ impl Capture {
     ///
     /// # Errors
     /// What is wrong with it, in words.
-    pub(super) fn read(text: &str) -> Result<Self, String> {
-        // Where the version is another one, all else may be too.
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        // Another version may have other keys: check it first.
         if let Ok(Mark { format, version }) = toml::from_str(text) {
             match (&*format, version) {
                 (FORMAT, VERSION) => {}
@@ -112,19 +112,19 @@ impl Capture {
                 known.as_object().into_iter().flat_map(Map::keys).map(String::as_str).collect();
             return Err(format!("[config] `{other}`, which is no setting; there are {}", names.join(", ")));
         }
-        capture.stages.iter().try_for_each(|(name, lies)| lies.check(name, &capture.config))?;
+        capture.stages.iter().try_for_each(|(name, layout)| layout.check(name, &capture.config))?;
         Ok(capture)
     }
 
-    /// What it says about the run in the folder at `path`.
+    /// What the map says of the run in the folder at `path`.
     ///
     /// # Errors
-    /// What cannot be, in words.
+    /// What cannot be right, in words.
     pub(super) fn about(&self, path: &Path) -> Result<About, String> {
         let precision = match self.precision.as_deref() {
             None => None,
             Some("f32") => Some(Precision::F32),
-            // Both keep 16 bits; bfloat16 has the fewer ones after the point.
+            // Both have 16 bits. bfloat16 has the shorter mantissa, so its tolerance holds for both.
             Some("bf16" | "f16") => Some(Precision::Bf16),
             Some("q8") => Some(Precision::Q8 { group: DEFAULT_GROUP }),
             Some(other) => return Err(format!("precision `{other}`: f32, bf16, f16 or q8")),
@@ -167,18 +167,18 @@ impl Capture {
         })
     }
 
-    /// The stages of which the map is not sure, with what their files may be as well.
+    /// The stages with a `maybe`: the other stages that their files may hold.
     fn unsure(&self) -> BTreeMap<Stage, Vec<Stage>> {
-        let of = |(name, lies): (&String, &Lies)| {
-            let others = lies.maybe.as_ref()?.iter().filter_map(|other| Stage::from_name(other)).collect();
+        let of = |(name, layout): (&String, &Layout)| {
+            let others = layout.maybe.as_ref()?.iter().filter_map(|other| Stage::from_name(other)).collect();
             Some((Stage::from_name(name)?, others))
         };
         self.stages.iter().filter_map(of).collect()
     }
 
-    /// The stages whose files the map names and that are nowhere in the folder at `path`, in no pass and no layer.
+    /// The stages whose file the map names and that have no file in any pass or layer of the folder at `path`.
     fn nowhere(&self, path: &Path) -> BTreeMap<Stage, String> {
-        /// More than any model has.
+        /// More layers than any model has.
         const LAYERS: usize = 1000;
         let is_there = |stage: Stage| {
             let layers = if stage.in_layer() { 0..LAYERS } else { 0..1 };
@@ -190,8 +190,8 @@ impl Capture {
                 (0..self.passes.len()).flat_map(|pass| layers.clone().map(move |layer| site(pass, layer)));
             sites.any(|site| path.join(self.file(site)).symlink_metadata().is_ok())
         };
-        let named = |(name, lies): (&String, &Lies)| {
-            let file = lies.file.as_ref()?;
+        let named = |(name, layout): (&String, &Layout)| {
+            let file = layout.file.as_ref()?;
             let stage = Stage::ALL.iter().copied().find(|stage| stage.name() == name)?;
             let why =
                 || format!("[stages] names `{}`, which is there in no pass and no layer", printable(file));
@@ -200,14 +200,14 @@ impl Capture {
         self.stages.iter().filter_map(named).collect()
     }
 
-    /// Why the stage, which is not in the folder at `path`, should be: the map names its file, and of its layer and its pass
-    /// other stages have theirs. A layer or a pass of which there is nothing may have been left out.
-    pub(super) fn unwritten(&self, path: &Path, site: Site) -> Option<String> {
-        let file = self.lies(site)?.file.as_ref()?;
+    /// Why a stage that is missing in the folder at `path` should be there: the map names its file, and other stages of
+    /// the same layer and pass have theirs. A layer or pass without any file may have been left out.
+    pub(crate) fn unwritten(&self, path: &Path, site: Site) -> Option<String> {
+        let file = self.layout(site)?.file.as_ref()?;
         let alike = |stage: &&Stage| **stage != site.stage && stage.in_layer() == site.layer.is_some();
         let there = |stage: &Stage| {
             let other = self.file(site.other(*stage));
-            // One file for all layers, or for all passes, says nothing of this one.
+            // A file that layers or passes share says nothing of this one.
             let elsewhere = [
                 Site { layer: site.layer.map(|layer| layer + 1), ..site.other(*stage) },
                 Site { pass: site.pass + 1, ..site.other(*stage) },
@@ -224,43 +224,43 @@ impl Capture {
             .then(|| format!("[stages] names `{}`, and there is no {}", printable(file), printable(&name)))
     }
 
-    /// What it says of a stage, where that is of this layer.
-    fn lies(&self, site: Site) -> Option<&Lies> {
-        self.stages.get(site.stage.name()).filter(|lies| lies.is_of(site))
+    /// The stage's entry, if it covers this layer.
+    fn layout(&self, site: Site) -> Option<&Layout> {
+        self.stages.get(site.stage.name()).filter(|layout| layout.is_of(site))
     }
 
-    /// Whether it says of some stage where its file is.
+    /// Whether the map names a file.
     pub(super) fn names_files(&self) -> bool {
-        self.stages.values().any(|lies| lies.file.is_some())
+        self.stages.values().any(|layout| layout.file.is_some())
     }
 
-    /// The file of a stage, below the folder.
-    pub(super) fn file(&self, site: Site) -> PathBuf {
-        let name = self.lies(site).and_then(|lies| lies.file.as_ref());
+    /// The path of a stage's file, relative to the folder.
+    pub(crate) fn file(&self, site: Site) -> PathBuf {
+        let name = self.layout(site).and_then(|layout| layout.file.as_ref());
         name.map_or_else(|| PathBuf::from(site.file_name()), |name| named(name, site))
     }
 
-    /// All files that a stage is made of, below the folder.
+    /// The paths of all files that a stage is computed from, relative to the folder.
     pub(super) fn files(&self, site: Site) -> Vec<PathBuf> {
-        let of = |lies: &Lies| {
-            [&lies.times, &lies.plus, &lies.minus].map(|name| Some(named(name.as_ref()?, site)))
+        let of = |layout: &Layout| {
+            [&layout.times, &layout.plus, &layout.minus].map(|name| Some(named(name.as_ref()?, site)))
         };
-        let others = self.lies(site).map(of).into_iter().flatten().flatten();
+        let others = self.layout(site).map(of).into_iter().flatten().flatten();
         [self.file(site)].into_iter().chain(others).collect()
     }
 
-    /// The values of a stage of the folder at `path`.
+    /// The values of a stage of the folder at `path`, in the layout of `export`.
     pub(super) fn stage(&self, path: &Path, site: Site) -> Found {
-        let nothing = Lies::default();
-        let lies = self.lies(site).unwrap_or(&nothing);
+        let nothing = Layout::default();
+        let layout = self.layout(site).unwrap_or(&nothing);
         let frame = match npy::read(&path.join(self.file(site)), site) {
             Found::Frame(frame) => frame,
             other => return other,
         };
         let FrameData::F32(values) = &frame.data else { return Found::Frame(frame) };
-        let padded = self.passes.get(site.pass).map_or_else(Padded::default, PassRead::padded);
+        let padded = self.passes.get(site.pass).map_or_else(Padding::default, PassRead::padding);
         let head_dim = self.config.get("head_dim").and_then(Value::as_u64).unwrap_or(0) as usize;
-        match lies.laid(values.clone(), path, site, padded, head_dim) {
+        match layout.arranged(values.clone(), path, site, padded, head_dim) {
             Ok(values) => {
                 Found::Frame(Frame { site, axes: site.stage.axes(), data: FrameData::F32(values) }.into())
             }
@@ -269,7 +269,7 @@ impl Capture {
     }
 }
 
-/// What a map need not say: what most models have.
+/// The defaults of settings that a map need not state.
 fn usual() -> ModelConfig {
     ModelConfig {
         layers: 0,
@@ -282,22 +282,22 @@ fn usual() -> ModelConfig {
     }
 }
 
-/// The settings that a map must say where no model is given.
+/// The settings that a map must state if there is no model.
 const NEEDED: [&str; 9] =
     ["dim", "layers", "heads", "kv_heads", "head_dim", "ffn_dim", "vocab", "norm_eps", "rope_theta"];
 
-/// The configuration of a folder that has no card, by its map, for so many keys.
+/// The configuration of a folder without a model card, from its map, with a context of `keys` tokens.
 ///
 /// # Errors
-/// What the map lacks, or has that cannot be, in words.
-pub(in crate::cli) fn config_of(about: &About, keys: usize) -> Result<ModelConfig, String> {
+/// The settings that the map lacks, or that cannot be right, in words.
+pub fn config_of(about: &About, keys: usize) -> Result<ModelConfig, String> {
     let lacks: Vec<&str> = NEEDED.into_iter().filter(|key| !about.settings.contains_key(*key)).collect();
     if !lacks.is_empty() {
         return Err(format!("[config] without {}", lacks.join(", ")));
     }
     let mut config = ModelConfig { context: keys, ..usual() };
     let Value::Object(mut all) = json!(config) else { unreachable!("a configuration has fields") };
-    // With one setting after the other it is known which cannot be read.
+    // One setting at a time, so that the error names it.
     for (key, value) in &about.settings {
         all.insert(key.clone(), value.clone());
         config = serde_json::from_value(Value::Object(all.clone())).map_err(|error| {
@@ -307,13 +307,13 @@ pub(in crate::cli) fn config_of(about: &About, keys: usize) -> Result<ModelConfi
     Ok(config)
 }
 
-/// A path with its places filled in: `{layer}`, `{layer:02}` for two digits at least, `{layer+1}` for numbers that begin at 1.
-pub(super) fn named(name: &str, site: Site) -> PathBuf {
+/// The path of a site: `{pass}` and `{layer}` are replaced, `{layer:02}` with at least two digits, `{layer+1}` counted from 1.
+pub(crate) fn named(name: &str, site: Site) -> PathBuf {
     fill(&in_pass(name, site.pass), "layer", site.layer).into()
 }
 
-/// A path with the place of the pass filled in.
-pub(super) fn in_pass(name: &str, pass: usize) -> String {
+/// The path with `{pass}` replaced.
+pub(crate) fn in_pass(name: &str, pass: usize) -> String {
     fill(name, "pass", Some(pass))
 }
 
@@ -331,7 +331,7 @@ fn fill(name: &str, place: &str, number: Option<usize>) -> String {
     filled + rest
 }
 
-/// What stands for `inside`, as `layer+1:02`, where it is this place; nothing where there is no number.
+/// The text that replaces `inside`, such as `layer+1:02`, if it names this `place`; empty without a number.
 fn digits(inside: &str, place: &str, number: Option<usize>) -> Option<String> {
     let more = inside.strip_prefix(place)?;
     let (more, width) = match more.split_once(":0") {
@@ -345,7 +345,7 @@ fn digits(inside: &str, place: &str, number: Option<usize>) -> Option<String> {
         }
         _ => return None,
     };
-    // What comes before 0 is the name of no file.
+    // A number below 0 names no file.
     let written = |number: usize| format!("{:0width$}", (number as isize).saturating_add(more));
     Some(number.map_or_else(String::new, written))
 }
@@ -362,24 +362,24 @@ mod tests {
         ))
     }
 
-    fn laid(more: &str, shape: &[usize], stage: Stage) -> Result<ArrayD<f32>, String> {
+    fn arranged(more: &str, shape: &[usize], stage: Stage) -> Result<ArrayD<f32>, String> {
         let capture = read(more).unwrap();
         let count = shape.iter().product::<usize>();
         let values = ArrayD::from_shape_vec(IxDyn(shape), (0..count).map(|i| i as f32).collect()).unwrap();
-        let lies = &capture.stages[stage.name()];
-        lies.laid(values, Path::new("."), Site::layer(0, 0, stage), Padded::default(), 4)
+        let layout = &capture.stages[stage.name()];
+        layout.arranged(values, Path::new("."), Site::layer(0, 0, stage), Padding::default(), 4)
     }
 
     #[test]
     fn a_tensor_is_brought_into_the_order_of_export() {
         let swapped =
-            laid("stages.xq.axes = ['batch', 'head', 'token', 'head_dim']", &[1, 2, 3, 4], Stage::Xq);
+            arranged("stages.xq.axes = ['batch', 'head', 'token', 'head_dim']", &[1, 2, 3, 4], Stage::Xq);
         let swapped = swapped.unwrap();
         assert_eq!((swapped.shape(), swapped[[2, 1, 3]]), (&[3, 2, 4][..], 23.0));
-        let part = laid("stages.xk.columns = [4, 6]", &[2, 8], Stage::Xk).unwrap();
+        let part = arranged("stages.xk.columns = [4, 6]", &[2, 8], Stage::Xk).unwrap();
         assert_eq!(part.iter().copied().collect::<Vec<_>>(), [4.0, 5.0, 12.0, 13.0]);
         let pairs = "config = {head_dim = 4}\nstages.xk.pairs = 'neighbours_to_halves'";
-        let pairs = laid(pairs, &[1, 8], Stage::Xk).unwrap();
+        let pairs = arranged(pairs, &[1, 8], Stage::Xk).unwrap();
         assert_eq!(pairs.iter().copied().collect::<Vec<_>>(), [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
     }
 
@@ -431,7 +431,7 @@ mod tests {
         }
     }
 
-    /// A generator that needs no crate: xorshift.
+    /// Xorshift random numbers, without a crate.
     struct Random(u64);
 
     impl Random {
@@ -465,10 +465,10 @@ mod tests {
                 let most = if random.below(3) == 0 { 10 } else { 5 };
                 numbers[random.below(most)]
             };
-            let mut lies = vec![format!("file = '{}.npy'", random.below(9))];
+            let mut entry = vec![format!("file = '{}.npy'", random.below(9))];
             for _ in 0..random.below(4) {
                 let axes = ["batch", "token", "head", "head_dim", "key", "dim", "vocab", "pair", "layer"];
-                lies.push(match random.below(6) {
+                entry.push(match random.below(6) {
                     0 => format!("columns = [{}, {}]", number(&mut random), number(&mut random)),
                     1 => {
                         let some: Vec<_> =
@@ -499,7 +499,7 @@ mod tests {
                 padding(&mut random),
                 padding(&mut random),
                 padding(&mut random),
-                lies.join(", ")
+                entry.join(", ")
             );
             let Ok(capture) = Capture::read(&map) else { continue };
             read_maps += 1;
@@ -567,7 +567,7 @@ mod tests {
             "format = 'llama-trace capture'\nversion = 1\npasses = [{start = 3, tokens = [1]}]",
         );
         assert!(empty.unwrap().about(Path::new(".")).is_err());
-        assert!(laid("stages.xk.columns = [4, 9]", &[2, 8], Stage::Xk).is_err());
-        assert!(laid("stages.xq.axes = ['token']", &[2, 8], Stage::Xq).is_err());
+        assert!(arranged("stages.xk.columns = [4, 9]", &[2, 8], Stage::Xk).is_err());
+        assert!(arranged("stages.xq.axes = ['token']", &[2, 8], Stage::Xq).is_err());
     }
 }

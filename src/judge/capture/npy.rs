@@ -1,4 +1,4 @@
-//! A `.npy` file as a frame, whatever is in it.
+//! Reads a `.npy` file of any supported number type as a frame.
 
 mod sixteen;
 
@@ -8,16 +8,16 @@ use std::path::Path;
 use ndarray::{ArrayD, ArrayViewD, IxDyn};
 use ndarray_npy::{ViewElement, ViewNpyError, ViewNpyExt};
 
+use crate::diff::Found;
 use llama_trace_core::error::Error;
 use llama_trace_core::trace::{Frame, FrameData, Site, Stage};
-use llama_trace_judge::diff::Found;
 
 /// The values of the file at `path` as those of `site`, in the file's own shape.
 ///
-/// float32, float64, float16, bfloat16, int32, int64 and int8 are read, little-endian, in C or in Fortran order; of a mask also
-/// bool.
-pub(super) fn read(path: &Path, site: Site) -> Found {
-    // What is no file at all is missing; what cannot be read is there and damaged.
+/// Supported are float32, float64, float16, bfloat16, int32, int64 and int8, little-endian, in C or Fortran order. A mask
+/// may be bool too.
+pub(crate) fn read(path: &Path, site: Site) -> Found {
+    // A path without a file is missing; a file that cannot be read is damaged.
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Found::Missing,
         Ok(file) if file.is_file() && file.len() == 0 => return Found::Damaged("the file is empty".into()),
@@ -55,8 +55,8 @@ pub(super) fn read(path: &Path, site: Site) -> Found {
     }
 }
 
-/// A mask of truth values as the numbers that are added. Some runtimes write true for a key that is seen, others for one that
-/// is hidden: which it is, its own key says of each token, which is seen.
+/// A bool mask as the numbers that attention adds: 0 or −∞. Some runtimes write true for a visible key, others for a
+/// hidden one. Each token sees its own key, which tells the two apart.
 fn mask(bytes: &[u8]) -> Option<FrameData> {
     let truths = view::<bool>(bytes)?;
     let [.., rows, keys] = *truths.shape() else { return None };
@@ -67,8 +67,8 @@ fn mask(bytes: &[u8]) -> Option<FrameData> {
     Some(FrameData::F32(standard(&truths, added)))
 }
 
-/// The shape of what [`read`] reads; none where it does not.
-pub(super) fn shape(path: &Path) -> Option<Vec<usize>> {
+/// The shape of a file of floats that [`read`] supports; none of another file.
+pub(crate) fn shape(path: &Path) -> Option<Vec<usize>> {
     let bytes = llama_trace_formats::files::map(path).ok()?;
     let of = |shape: &[usize]| shape.to_vec();
     (view::<f32>(&bytes).map(|x| of(x.shape())))
@@ -76,13 +76,13 @@ pub(super) fn shape(path: &Path) -> Option<Vec<usize>> {
         .or_else(|| sixteen::read(&bytes).map(|x| of(x.shape())))
 }
 
-/// Whether the file at `path` is of int8 values.
-pub(super) fn is_int8(path: &Path) -> bool {
+/// Whether the file at `path` holds int8 values.
+pub(crate) fn is_int8(path: &Path) -> bool {
     llama_trace_formats::files::map(path).is_ok_and(|bytes| view::<i8>(&bytes).is_some())
 }
 
-/// Rows of the file at `path`, whose values have this `shape`, as a frame (rows, width); none where its values are not
-/// of a stage's number types, in this shape and in C order.
+/// Rows of the file at `path`, of shape (rows, width). None where the file does not have this `shape` in C order, or is
+/// not float32, int64 or int8.
 pub(super) fn rows(path: &Path, shape: &[usize], rows: Range<usize>) -> Option<FrameData> {
     let bytes = llama_trace_formats::files::map(path).ok()?;
     (part::<f32>(&bytes, shape, &rows).map(FrameData::F32))
@@ -105,7 +105,7 @@ fn standard<T: Copy, U: Clone>(values: &ArrayViewD<'_, T>, number: impl Fn(T) ->
     values.mapv(number).as_standard_layout().into_owned()
 }
 
-/// What is wrong, and what was found.
+/// The error's first line and its `found` in one line.
 fn in_a_line(error: &Error) -> String {
     let text = error.to_string();
     let what = text.lines().next().unwrap_or_default();

@@ -1,55 +1,53 @@
-//! The names of a folder's files, and what they may be with a pass and a layer in the place of their numbers.
+//! The names of a folder's files, and the patterns with `{pass}` and `{layer}` that they may follow.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 
-use super::super::capture::{WIDEST, named};
-use super::super::files::npy_files;
-use super::super::npy;
+use crate::capture::{WIDEST, named, npy, npy_files};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Site, Stage};
 
-/// Names that are told of at most.
+/// The most names that are listed.
 const TOLD: usize = 12;
 
-/// Patterns of files that differ in their numbers alone, at most.
+/// The most patterns of files that differ in their numbers alone.
 const OF_A_KIND: usize = 2000;
 
-/// Words before the number of a pass, and before that of a layer.
+/// Words before the number of a pass, and before the number of a layer.
 const OF_PASS: [&str; 9] = ["p", "pass", "passes", "step", "steps", "s", "iter", "call", "t"];
 const OF_LAYER: [&str; 9] = ["l", "layer", "layers", "lyr", "blk", "block", "blocks", "h", "decoder"];
 
-/// The files, by their names below the folder, with their shapes.
+/// The files of a folder.
 pub(super) struct Names {
     shapes: BTreeMap<String, Vec<usize>>,
-    /// What their names may be, with {pass} and {layer} in them.
+    /// The patterns that the names may follow.
     pub(super) patterns: Vec<Pattern>,
-    /// The files of int8 values.
+    /// The names of the files of int8 values.
     pub(super) int8: BTreeSet<String>,
 }
 
-/// A name with {pass} or {layer} in the place of numbers.
+/// A name with `{pass}` or `{layer}` in the place of numbers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Pattern {
     pub(super) name: String,
-    /// Whether it has a place for the pass, and for the layer.
+    /// Whether it has `{pass}`, and `{layer}`.
     pub(super) has_pass: bool,
     pub(super) has_layer: bool,
-    /// Whether there are files that differ from it in a number alone which is neither.
+    /// Whether other files differ from it only in a number that is neither.
     pub(super) is_lone: bool,
-    /// How many of the words before its places say what it takes their numbers for, less those that say otherwise.
+    /// The number of words before its places that agree with them, minus those that contradict.
     pub(super) said: i32,
-    /// Which names are alike but for their numbers: a number for all of them.
+    /// The index of the group of names that differ only in their numbers.
     pub(super) kind: usize,
-    /// Which of the numbers in those is the layer's, and how many different ones there are.
+    /// The index of the layer's number in those names, and the count of different numbers there.
     pub(super) place: Option<(usize, usize)>,
-    /// How many different numbers stand in the place of the pass.
+    /// The count of different numbers in the place of the pass.
     pub(super) passes: usize,
 }
 
 impl Pattern {
-    /// The same with layers counted from 0: what reads the same numbers otherwise has the same.
+    /// The name with layers counted from 0. Patterns that differ only in the first layer's number share it.
     pub(super) fn zero_based(&self) -> String {
         self.name.replace("{layer+1", "{layer")
     }
@@ -59,7 +57,7 @@ impl Names {
     /// Reads the folder at `path`.
     ///
     /// # Errors
-    /// [`Error::Usage`] where it is none.
+    /// [`Error::Usage`] if there is no folder.
     pub(super) fn read(path: &Path) -> Result<Self> {
         if !path.is_dir() {
             return Err(Error::usage("there is no folder to propose a map for")
@@ -68,7 +66,7 @@ impl Names {
                 .next("check the path"));
         }
         let (mut shapes, mut int8) = (BTreeMap::new(), BTreeSet::new());
-        // What is no plain name could not stand in a map.
+        // A name with braces cannot be written in a map.
         for name in npy_files(path).into_iter().filter(|name| !name.contains(['{', '}'])) {
             match npy::shape(&path.join(&name)) {
                 Some(shape) => drop(shapes.insert(name, shape)),
@@ -80,17 +78,17 @@ impl Names {
         Ok(Self { shapes, patterns, int8 })
     }
 
-    /// How many files there are.
+    /// The number of files of floats.
     pub(super) fn files(&self) -> usize {
         self.shapes.len()
     }
 
-    /// The shape of the file of this pattern for a site; none where there is none.
+    /// The shape of a pattern's file for a site; none without a file.
     pub(super) fn shape(&self, pattern: &str, site: Site) -> Option<&[usize]> {
         self.shapes.get(named(pattern, site).to_str()?).map(Vec::as_slice)
     }
 
-    /// The files of a pattern, in so many passes and layers.
+    /// The names of a pattern's files in the first `passes` passes and in `layers`.
     pub(super) fn of(&self, pattern: &str, passes: usize, layers: Range<usize>) -> BTreeSet<String> {
         let passes = if pattern.contains("{pass") { passes } else { 1 };
         let layers = if pattern.contains("{layer") { layers } else { 0..1 };
@@ -100,7 +98,7 @@ impl Names {
         sites.filter_map(name).filter(|name| self.shapes.contains_key(name)).collect()
     }
 
-    /// Some of the files that are not among those `used`.
+    /// The first names that are not among those `used`, and the count of the rest.
     pub(super) fn others(&self, used: &BTreeSet<String>) -> Vec<String> {
         let left: Vec<&String> = self.shapes.keys().filter(|name| !used.contains(*name)).collect();
         let more = left.len().saturating_sub(TOLD);
@@ -109,9 +107,8 @@ impl Names {
     }
 }
 
-/// The names with each of their numbers, or none, taken for the pass's and for the layer's. What is the same in all names
-/// that are alike but for their numbers is no layer's, where another of them differs: there are several layers, and
-/// folders often hold one pass.
+/// The patterns that take each number of the names, or none, for the pass and for the layer. In a group of names, a number
+/// that never changes is not the layer if another one changes: there are several layers, and folders often hold one pass.
 fn patterns<'a>(names: impl Iterator<Item = &'a String>) -> Vec<Pattern> {
     let mut kinds: BTreeMap<Vec<&str>, BTreeSet<Vec<&str>>> = BTreeMap::new();
     for name in names {
@@ -144,20 +141,20 @@ fn patterns<'a>(names: impl Iterator<Item = &'a String>) -> Vec<Pattern> {
     patterns.into_values().collect()
 }
 
-/// Files whose names are alike but for their numbers.
+/// A group of names that differ only in their numbers.
 struct Kind<'a> {
-    /// Which one it is.
+    /// Its index.
     number: usize,
-    /// What stands before, between and after the numbers.
+    /// The texts before, between and after the numbers.
     around: &'a [&'a str],
-    /// The numbers of each.
+    /// The numbers of each name.
     files: &'a BTreeSet<Vec<&'a str>>,
-    /// The numbers in each place.
+    /// The different numbers in each place.
     values: &'a [BTreeSet<&'a str>],
 }
 
 impl Kind<'_> {
-    /// With the numbers of one place taken for the pass's, and of another for the layer's.
+    /// The patterns with the numbers of one place taken for the pass, and of another for the layer.
     fn patterns(&self, pass: Option<usize>, layer: Option<usize>, is_lone: bool) -> Vec<Pattern> {
         let of = |at: Option<usize>, place: &str| {
             at.map_or_else(|| vec![String::new()], |at| self.places(at, place))
@@ -195,7 +192,7 @@ impl Kind<'_> {
         names.into_iter().map(pattern).collect()
     }
 
-    /// How many of the words before these places say so, less those that say otherwise.
+    /// The number of words before these places that agree, minus those that contradict.
     fn said(&self, pass: Option<usize>, layer: Option<usize>) -> i32 {
         let says = |at: Option<usize>, own: &[&str], other: &[&str]| {
             let before =
@@ -206,14 +203,14 @@ impl Kind<'_> {
         says(pass, &OF_PASS, &OF_LAYER) + says(layer, &OF_LAYER, &OF_PASS)
     }
 
-    /// Whether the words of several names say which number is the pass's and which is the layer's, and that it is not so.
+    /// Whether the words of several names tell which number is the pass's and which the layer's, and contradict these.
     fn is_contradicted(&self, pass: Option<usize>, layer: Option<usize>) -> bool {
         let places = || 0..self.values.len();
         let is_said = || places().any(|pass| places().any(|layer| self.said(Some(pass), Some(layer)) == 2));
         self.files.len() > 1 && self.said(pass, layer) < 0 && is_said()
     }
 
-    /// How a place may be written: its numbers count from 0 or from 1.
+    /// The ways to write a place: counted from 0 or from 1.
     fn places(&self, at: usize, place: &str) -> Vec<String> {
         let values = &self.values[at];
         let longest = values.iter().map(|digits| digits.len()).max().unwrap_or(1);
@@ -223,10 +220,10 @@ impl Kind<'_> {
         let width = if is_padded { format!(":0{longest}") } else { String::new() };
         let least = values.iter().filter_map(|digits| digits.parse::<usize>().ok()).min().unwrap_or(0);
         let counts_from: &[usize] = match (place, least) {
-            // With 0 before it: what enters the first layer has a number too.
+            // From 1 too: number 0 may be the input of the first layer.
             ("layer", 0) if values.len() > 1 => &[0, 1],
             ("layer", 1) => &[1, 0],
-            // A number that is always the same counts nothing.
+            // A number that never changes does not count.
             ("pass", 1) if values.len() > 1 => &[1],
             _ => &[0],
         };
@@ -235,14 +232,14 @@ impl Kind<'_> {
     }
 }
 
-/// What stands before, between and after these places of a name.
+/// The texts before, between and after these ranges of a name.
 fn around<'a>(name: &'a str, runs: &[Range<usize>]) -> Vec<&'a str> {
     let starts = std::iter::once(0).chain(runs.iter().map(|run| run.end));
     let ends = runs.iter().map(|run| run.start).chain([name.len()]);
     starts.zip(ends).map(|(start, end)| &name[start..end]).collect()
 }
 
-/// Where the numbers stand in a name that may be a pass's or a layer's.
+/// The ranges of the numbers in a name that may be a pass's or a layer's.
 fn runs(name: &str) -> Vec<Range<usize>> {
     let stem = name.strip_suffix(".npy").unwrap_or(name);
     let mut runs: Vec<Range<usize>> = Vec::new();

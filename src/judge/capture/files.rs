@@ -1,22 +1,22 @@
-//! The `.npy` files of a folder.
+//! Lists the `.npy` files of a folder.
 
 use std::path::Path;
 
-/// The most files of a folder that are looked at.
+/// The most files that are listed.
 const FILES: usize = 100_000;
 
-/// How deep its folders are looked into.
+/// The most levels of folders that are entered.
 const DEPTH: usize = 8;
 
-/// The names of the `.npy` files below the folder at `path`, with `/` between folders, in order.
-pub(super) fn npy_files(path: &Path) -> Vec<String> {
+/// The sorted names of the `.npy` files below the folder at `path`, with `/` between folders.
+pub(crate) fn npy_files(path: &Path) -> Vec<String> {
     let mut names = Vec::new();
     walk(path, "", DEPTH, &mut names);
     names.sort_unstable();
     names
 }
 
-/// Adds those below the folder at `path`, whose name is `above`.
+/// Adds the files below the folder at `path`, whose own name is `above`.
 fn walk(path: &Path, above: &str, depth: usize, names: &mut Vec<String>) {
     let Ok(entries) = std::fs::read_dir(path) else { return };
     for entry in entries.flatten() {

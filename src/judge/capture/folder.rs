@@ -1,35 +1,35 @@
-//! A folder that `export` or a capture script wrote, as a run that is compared.
+//! A folder of `export` or of a capture script as a run for `diff`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::capture::{Capture, TOKENS};
 use super::files::npy_files;
+use super::map::{Capture, TOKENS};
 use super::npy;
+use crate::diff::{self, About, Found, Pass, Traced};
 use llama_trace_core::config::CacheDtype;
 use llama_trace_core::error::{Error, Result, printable};
 use llama_trace_core::trace::manifest::NEWER;
 use llama_trace_core::trace::{FrameData, Manifest, PassDims, Site, Sizes};
 use llama_trace_formats::files::read_text;
-use llama_trace_judge::diff::{self, About, Found, Pass, Traced};
 
-/// What a manifest may take.
+/// The largest manifest.json or capture.toml that is read, in bytes.
 const LIMIT: u64 = 256 << 20;
 
-/// The folder. Its sequences count their own passes.
-pub(in crate::cli) struct Folder {
+/// A folder of `export` or of a capture script. Each sequence numbers its own passes.
+pub struct Folder {
     path: PathBuf,
     says: Says,
-    /// What it says of each sequence.
+    /// Per sequence: what the folder says of it.
     abouts: Vec<About>,
-    /// Of each sequence, the numbers that its passes have in the names of the files.
+    /// Per sequence: the numbers of its passes in the names of the files.
     numbers: Vec<Vec<usize>>,
-    /// The sequence that is compared.
+    /// The sequence that [`Traced`] answers for.
     sequence: usize,
 }
 
-/// The file that says what is in it.
+/// The file that describes the folder.
 enum Says {
     Export(Box<Manifest>),
     Capture(Box<Capture>),
@@ -39,8 +39,8 @@ impl Folder {
     /// Opens the folder at `path`.
     ///
     /// # Errors
-    /// [`Error::Model`] where there is no folder, or its manifest is missing or none.
-    pub(in crate::cli) fn open(path: &Path) -> Result<Self> {
+    /// [`Error::Model`] where there is no folder, or its manifest.json or capture.toml is missing or wrong.
+    pub fn open(path: &Path) -> Result<Self> {
         if !path.is_dir() {
             let found = if path.exists() { "a file" } else { "nothing" };
             return Err(Error::model("there is no run at this path")
@@ -100,31 +100,31 @@ impl Folder {
             .next("of a folder of your own `llama-trace diff A FOLDER --suggest-map` proposes a capture.toml; `llama-trace capture transformers` prints a script that writes such a folder"))
     }
 
-    /// How many sequences it has.
-    pub(in crate::cli) fn sequences(&self) -> usize {
+    /// The number of sequences.
+    pub fn sequences(&self) -> usize {
         self.abouts.len()
     }
 
-    /// Goes on with another of its sequences: it is compared as if it were the only one.
-    pub(super) fn go_to(&mut self, sequence: usize) {
+    /// Selects the sequence that [`Traced`] answers for.
+    pub fn go_to(&mut self, sequence: usize) {
         self.sequence = sequence;
     }
 
-    /// What it says of a sequence, which is there.
-    pub(in crate::cli) fn about_of(&self, sequence: usize) -> &About {
+    /// What the folder says of `sequence`, which must be below [`Self::sequences`].
+    pub(super) fn about_of(&self, sequence: usize) -> &About {
         &self.abouts[sequence]
     }
 
-    /// The manifest, where `export` wrote the folder.
-    pub(in crate::cli) fn manifest(&self) -> Option<&Manifest> {
+    /// The manifest of a folder that `export` wrote.
+    pub(super) fn manifest(&self) -> Option<&Manifest> {
         match &self.says {
             Says::Export(manifest) => Some(manifest),
             Says::Capture(_) => None,
         }
     }
 
-    /// The file of a stage, as far as one is its own.
-    pub(in crate::cli) fn file(&self, site: Site) -> PathBuf {
+    /// The path of a stage's file. A capture.toml may name one file for several sites.
+    pub(super) fn file(&self, site: Site) -> PathBuf {
         let site = self.numbered(site);
         self.path.join(match &self.says {
             Says::Export(manifest) => manifest.file_name(site).into(),
@@ -132,14 +132,14 @@ impl Folder {
         })
     }
 
-    /// Whether it has a file of a stage in this very pass, and not one for all of them.
+    /// Whether the stage has a file of its own in this pass, and not one that all passes share.
     fn writes(&self, site: Site) -> bool {
         let file = self.file(site);
         file.is_file() && (site.pass == 0 || file != self.file(Site { pass: 0, ..site }))
     }
 
     /// The values of a stage.
-    pub(in crate::cli) fn read(&self, site: Site) -> Found {
+    pub(super) fn read(&self, site: Site) -> Found {
         let found = match &self.says {
             Says::Export(_) => npy::read(&self.file(site), site),
             Says::Capture(capture) => capture.stage(&self.path, self.numbered(site)),
@@ -154,14 +154,14 @@ impl Folder {
         }
     }
 
-    /// Some rows of a stage of `shape`, where its file has them as they are; none where it is to be read whole.
-    pub(in crate::cli) fn rows(&self, site: Site, shape: &[usize], rows: Range<usize>) -> Option<FrameData> {
+    /// Rows of a stage of `shape`, of shape (rows, width), read from the file alone; none where the stage must be read whole.
+    pub(super) fn rows(&self, site: Site, shape: &[usize], rows: Range<usize>) -> Option<FrameData> {
         self.manifest()?;
         npy::rows(&self.file(site), shape, rows)
     }
 
-    /// The `.npy` files that are of no stage of a model of these sizes.
-    pub(super) fn strangers(&self, sizes: &Sizes) -> Vec<String> {
+    /// The names of the `.npy` files that belong to no stage of a model of these sizes.
+    pub fn unknown_files(&self, sizes: &Sizes) -> Vec<String> {
         let mut names: BTreeSet<_> = npy_files(&self.path).into_iter().collect();
         for (sequence, about) in self.abouts.iter().enumerate() {
             let written = |site: &Site| self.writes(Site { sequence, ..*site });
@@ -184,14 +184,14 @@ impl Folder {
         names.into_iter().collect()
     }
 
-    /// The site under the number that its pass has in names of files.
+    /// The site with the number that its pass has in the names of the files.
     fn numbered(&self, site: Site) -> Site {
         let own = self.numbers.get(site.sequence).and_then(|own| own.get(site.pass));
         Site { pass: own.copied().unwrap_or(site.pass), ..site }
     }
 }
 
-/// What a manifest says of a sequence, and the numbers that its passes have there.
+/// What a manifest says of a sequence, and the numbers of its passes there.
 fn about(
     path: &Path,
     manifest: &Manifest,
@@ -218,18 +218,14 @@ fn about(
         None => manifest.prompt.clone(),
     };
     let about = About {
-        layers: None,
-        nowhere: BTreeMap::new(),
-        unsure: BTreeMap::new(),
         name: path.display().to_string(),
         precision: manifest.card.as_ref().map(|card| card.precision),
         card: manifest.card.clone(),
-        settings: serde_json::Map::new(),
         cache: manifest.cache.as_deref().and_then(CacheDtype::from_name),
-        fingerprint: None,
         sampling,
         prompt,
         passes,
+        ..About::default()
     };
     Ok((about, numbers))
 }

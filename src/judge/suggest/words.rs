@@ -1,9 +1,8 @@
-//! What the name of a file says: surely, where it is a stage's own or a module's, and likely, by its words.
+//! The stage that a file's name states, or that its words suggest.
 
 use llama_trace_core::trace::Stage;
 
-/// Whether a file of this name is called as the stage is here or in transformers: who calls it so means that stage, whatever is
-/// wrong with the values.
+/// Whether a file has the stage's name, here or in transformers. It then holds that stage, even if the values are wrong.
 pub(super) fn calls(pattern: &str, stage: Stage) -> bool {
     let stem = pattern.strip_suffix(".npy").unwrap_or(pattern);
     let module = stage.info().aliases.hugging_face;
@@ -11,19 +10,18 @@ pub(super) fn calls(pattern: &str, stage: Stage) -> bool {
     is_module || stem.split(['/', '.', '-', '{', '}']).any(|part| part == stage.name())
 }
 
-/// The stage whose name it is.
+/// The stage whose name the file has.
 pub(super) fn called(pattern: &str) -> Option<Stage> {
     Stage::ALL.iter().copied().find(|stage| calls(pattern, *stage))
 }
 
-/// The stage that the words of a name speak of, where they do. Who ports something writes what others write, and is not
-/// always exact: values come first.
+/// The stage that the words of a name suggest. Names of ports are not always exact: values have priority.
 pub(super) fn hinted(pattern: &str, has_layer: bool) -> Option<Stage> {
     if let Some(stage) = called(pattern) {
         return Some(stage);
     }
     let text: String = apart(pattern.strip_suffix(".npy").unwrap_or(pattern)).to_lowercase();
-    // Places are no words, and what stands before the layer's number names the layer.
+    // `{pass}` and `{layer}` are not words.
     let words: Vec<&str> = text
         .split(['{', '}'])
         .enumerate()
@@ -99,7 +97,7 @@ pub(super) fn hinted(pattern: &str, has_layer: bool) -> Option<Stage> {
     })
 }
 
-/// A name with a place between its words where capitals alone show it: `block{layer}AfterMlp`, `FFNDown{layer}`.
+/// The name with `_` between words that only capitals separate: `block{layer}AfterMlp`, `FFNDown{layer}`.
 fn apart(name: &str) -> String {
     let mut text = String::new();
     let mut last = ' ';
@@ -115,7 +113,7 @@ fn apart(name: &str) -> String {
     text
 }
 
-/// Words that stand in one with others: `ffndown`, `attnout`, `qrope`.
+/// Words that names join without a separator: `ffndown`, `attnout`, `qrope`.
 const JOINED: [&str; 60] = [
     "activation",
     "after",
@@ -179,14 +177,14 @@ const JOINED: [&str; 60] = [
     "weights",
 ];
 
-/// The fewest words that a word is made of, one of which is no mere letter; the word itself where it is made of none.
+/// The fewest joined words that make up a word, one of them longer than two letters; else the word itself.
 fn parts(word: &str) -> Vec<&str> {
-    /// Letters that are looked at, at most.
+    /// The longest word that is split.
     const LETTERS: usize = 40;
     if JOINED.contains(&word) || word.len() > LETTERS || !word.is_ascii() {
         return vec![word];
     }
-    // The best way to write each beginning of the word.
+    // The best split of each prefix of the word.
     let mut ways: Vec<Option<Vec<&str>>> = vec![None; word.len() + 1];
     ways[0] = Some(Vec::new());
     for end in 1..=word.len() {
@@ -200,7 +198,7 @@ fn parts(word: &str) -> Vec<&str> {
     ways.pop().flatten().filter(is_told).unwrap_or_else(|| vec![word])
 }
 
-/// Whether a known mistake gives the stage that a file's name speaks of the values of another one.
+/// Whether a known mistake gives the stage `named` the values of `stage`.
 pub(super) fn may_look_like(named: Stage, stage: Stage) -> bool {
     use Stage::{
         AttnNorm, AttnOutput, AttnResidual, FfnDown, FfnGate, FfnHidden, FfnNorm, FfnResidual, FfnSilu,

@@ -1,36 +1,37 @@
-//! Which files are sums of which: the residual stream is what it was and what a sublayer gave, whatever its values are.
+//! Finds files that are sums of others. The residual stream is its earlier value plus a sublayer's output, even after a
+//! mistake.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::fits::{Fits, Way};
 use llama_trace_core::trace::{Site, Stage};
 
-/// Files of a layer that are tried, and values of each, at most.
+/// The most files of a layer, and the most values of each, that are tried.
 const FILES: usize = 24;
 const VALUES: usize = 512;
 
-/// How far off a sum may be, over what it is: a run in 16 bits rounds.
+/// The largest error of a sum, relative to the sum: a 16-bit run rounds.
 const NEAR: f64 = 0.02;
 
-/// How far off it may be, over the smaller part of it: what is hardly there is in every sum.
+/// The largest error of a sum, relative to its smallest part: a tiny part would fit every sum.
 const OF_PART: f64 = 0.1;
 
-/// What files may be, by the names of their patterns.
-pub(super) type Kin<'f> = BTreeMap<&'f str, BTreeSet<Stage>>;
+/// The stages that files may hold, by the names of their patterns.
+pub(super) type Sums<'f> = BTreeMap<&'f str, BTreeSet<Stage>>;
 
-/// The files of a pattern, some values of each layer that is looked at.
+/// A pattern, with some values of its file in each layer that is tried.
 struct Family<'f> {
     name: &'f str,
     layers: Vec<Option<Vec<f64>>>,
 }
 
-/// Finds sums among the files that have the residual stream's shape, as they lie. Of a family that goes on from the embedding
-/// the numbers are those of what enters a layer.
-pub(super) fn find<'f>(fits: &Fits<'f>, ways: &[Way<'f>]) -> Kin<'f> {
+/// Finds sums among the files of the residual stream's shape and layout. A family that starts with the embedding is
+/// read by the numbers of the layers' outputs alone.
+pub(super) fn find<'f>(fits: &Fits<'f>, ways: &[Way<'f>]) -> Sums<'f> {
     let streams: BTreeSet<String> =
         ways.iter().filter(|way| way.is_stream).map(|way| way.pattern.zero_based()).collect();
     let mut names: Vec<&'f str> = Vec::new();
-    let is_wide = |way: &&Way<'f>| way.stage == Stage::FfnResidual && way.lies.is_plain();
+    let is_wide = |way: &&Way<'f>| way.stage == Stage::FfnResidual && way.layout.is_plain();
     for way in ways.iter().filter(is_wide) {
         if !names.contains(&&*way.pattern.name) && !streams.contains(&way.pattern.name) {
             names.push(&way.pattern.name);
@@ -46,11 +47,11 @@ pub(super) fn find<'f>(fits: &Fits<'f>, ways: &[Way<'f>]) -> Kin<'f> {
         Family { name, layers: (0..fits.sizes.layers.min(3)).map(values).collect() }
     };
     let all: Vec<Family<'f>> = names.into_iter().map(family).collect();
-    let mut kin = Kin::new();
+    let mut found = Sums::new();
     let mut unclear = BTreeSet::new();
     let mut may_be = |of: &Family<'f>, stages: &[Stage]| {
         let stages: BTreeSet<Stage> = stages.iter().copied().collect();
-        let own = kin.entry(of.name).or_insert_with(|| stages.clone());
+        let own = found.entry(of.name).or_insert_with(|| stages.clone());
         let both: BTreeSet<Stage> = own.intersection(&stages).copied().collect();
         if both.is_empty() {
             unclear.insert(of.name);
@@ -78,11 +79,12 @@ pub(super) fn find<'f>(fits: &Fits<'f>, ways: &[Way<'f>]) -> Kin<'f> {
             }
         }
     }
-    kin.retain(|name, _| !unclear.contains(name));
-    kin
+    found.retain(|name, _| !unclear.contains(name));
+    found
 }
 
-/// Whether in every layer that all of them have a file is the sum of the others, each of so many layers before.
+/// Whether a file is the sum of the parts in every layer that all of them have. Each has a number of layers that it is
+/// taken from before.
 fn holds(sum: &[(&Family<'_>, usize); 1], parts: &[(&Family<'_>, usize)]) -> bool {
     let of = |&(family, before): &(&'_ Family<'_>, usize), layer: usize| {
         family.layers.get(layer.checked_sub(before)?)?.clone()
@@ -102,7 +104,7 @@ fn holds(sum: &[(&Family<'_>, usize); 1], parts: &[(&Family<'_>, usize)]) -> boo
             .map(|(at, x)| x - parts.iter().map(|part| part[at]).sum::<f64>())
             .collect();
         let least = parts.iter().map(|part| norm(part)).fold(f64::INFINITY, f64::min);
-        // What is no number is no sum.
+        // NaN is no sum.
         if !norm(&left).le(&(NEAR * norm(&whole)).min(OF_PART * least)) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! How a tensor lies in its file, and how it is brought into the order of `export`.
+//! The memory layout of a captured tensor, and its conversion to the layout of `export`.
 
 use std::path::{Component, Path};
 
@@ -7,25 +7,24 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{WIDEST, named};
-use crate::cli::diff::npy;
+use crate::capture::npy;
+use crate::diff::Found;
 use llama_trace_core::error::printable;
 use llama_trace_core::trace::{Axis, Site, Stage};
-use llama_trace_judge::diff::Found;
 
-/// Where the rows of a pass are in a batch, and in what was padded.
+/// The place of a pass's rows in a padded batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::cli::diff) struct Padded {
-    /// Rows of padding before the first token, and after the last.
-    pub(in crate::cli::diff) around: [usize; 2],
-    /// Which one of the batch it is; none where there is one alone.
-    pub(in crate::cli::diff) batch: Option<usize>,
-    /// The tokens between.
-    pub(in crate::cli::diff) tokens: usize,
+pub(crate) struct Padding {
+    /// Rows of padding before the first token and after the last.
+    pub(crate) around: [usize; 2],
+    /// The index of the sequence in the batch; none without a batch.
+    pub(crate) batch: Option<usize>,
+    /// The number of tokens between the padding.
+    pub(crate) tokens: usize,
 }
 
-impl Padded {
-    /// Whether `shape` of a stage begins with a batch: it has an axis more than the stage, or as many with heads side by
-    /// side.
+impl Padding {
+    /// Whether `shape` has a leading batch axis: one axis more than the stage, or as many if the heads are merged in one.
     fn is_batch(self, shape: &[usize], stage: Stage, head_dim: usize) -> bool {
         let (own, rows) = (stage.axes(), self.around.into_iter().fold(self.tokens, usize::saturating_add));
         let side_by_side =
@@ -34,50 +33,49 @@ impl Padded {
     }
 }
 
-/// How a tensor lies in its file.
+/// Memory layout of a captured tensor: an entry of `[stages]`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(
     deny_unknown_fields,
     default,
     expecting = "a table with file, layers, columns, axes, pairs, times, plus, minus or maybe"
 )]
-pub(in crate::cli::diff) struct Lies {
-    /// Its path below the folder, with {pass} and {layer}, {layer+1} where numbers begin at 1, or {layer:02} where they have zeros before
-    /// them.
-    pub(in crate::cli::diff) file: Option<String>,
-    /// From which layer on, and before which, it is of; all of them where it is not said.
-    pub(in crate::cli::diff) layers: Option<[usize; 2]>,
-    /// Its last axis from one index to another: a part of a fused tensor.
-    pub(in crate::cli::diff) columns: Option<[usize; 2]>,
-    /// Its axes in the file's order, `batch` among them.
-    pub(in crate::cli::diff) axes: Option<Vec<String>>,
-    /// Which order RoPE's pairs of components are brought from, and to which.
-    pub(in crate::cli::diff) pairs: Option<Pairs>,
-    /// A file of one row that each row is multiplied by: the weight of a norm that was captured before it.
-    pub(in crate::cli::diff) times: Option<String>,
-    /// A file that is added: a residual that was captured before the sum.
-    pub(in crate::cli::diff) plus: Option<String>,
-    /// A file that is subtracted: what was captured after the residual was added to it.
-    pub(in crate::cli::diff) minus: Option<String>,
-    /// Stages that its file may be as well, where a proposed map could not tell.
-    pub(in crate::cli::diff) maybe: Option<Vec<String>>,
+pub(crate) struct Layout {
+    /// The file's path relative to the folder, with {pass} and {layer}; {layer+1} counts from 1, {layer:02} pads with zeros.
+    pub(crate) file: Option<String>,
+    /// The first layer that the entry covers, and the one after the last; all if absent.
+    pub(crate) layers: Option<[usize; 2]>,
+    /// A range of the last axis: a part of a fused tensor.
+    pub(crate) columns: Option<[usize; 2]>,
+    /// The names of the axes in the file's order, `batch` included.
+    pub(crate) axes: Option<Vec<String>>,
+    /// The conversion of the order of RoPE's pairs.
+    pub(crate) pairs: Option<Pairs>,
+    /// A file of one row that multiplies each row: the weight of a norm that was captured before it was applied.
+    pub(crate) times: Option<String>,
+    /// A file to add: the residual, if the tensor was captured before the sum.
+    pub(crate) plus: Option<String>,
+    /// A file to subtract: the residual, if the tensor was captured after the sum.
+    pub(crate) minus: Option<String>,
+    /// Other stages that the file may hold, as far as a proposed map could tell.
+    pub(crate) maybe: Option<Vec<String>>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-pub(in crate::cli::diff) enum Pairs {
+pub(crate) enum Pairs {
     NeighboursToHalves,
     HalvesToNeighbours,
 }
 
-impl Lies {
-    /// Whether its file has it as `export` writes it.
-    pub(in crate::cli::diff) fn is_plain(&self) -> bool {
+impl Layout {
+    /// Whether the file has the layout of `export`.
+    pub(crate) fn is_plain(&self) -> bool {
         *self == Self { file: self.file.clone(), layers: self.layers, ..Self::default() }
     }
 
-    /// Whether it is of the layer of `site`.
-    pub(in crate::cli::diff) fn is_of(&self, site: Site) -> bool {
+    /// Whether the entry covers the layer of `site`.
+    pub(crate) fn is_of(&self, site: Site) -> bool {
         match (self.layers, site.layer) {
             (Some([from, to]), Some(layer)) => (from..to).contains(&layer),
             _ => true,
@@ -96,7 +94,7 @@ impl Lies {
             if !below {
                 return Err(format!("`{file}` of {name} is not below the folder"));
             }
-            // What is no place is not filled in.
+            // An unknown place is not replaced, and is left over.
             let filled = named(file, Site::layer(0, 0, Stage::Xq));
             if let Some((_, place)) = filled.to_string_lossy().split_once('{') {
                 let place = place.split('}').next().unwrap_or_default();
@@ -125,16 +123,16 @@ impl Lies {
         Ok(())
     }
 
-    /// The values as `export` would write them.
+    /// The values in the layout of `export`.
     ///
     /// # Errors
     /// What does not fit, in words.
-    pub(in crate::cli::diff) fn laid(
+    pub(crate) fn arranged(
         &self,
         mut values: ArrayD<f32>,
         path: &Path,
         site: Site,
-        padded: Padded,
+        padded: Padding,
         head_dim: usize,
     ) -> Result<ArrayD<f32>, String> {
         if let Some([from, to]) = self.columns {
@@ -147,7 +145,7 @@ impl Lies {
             }
             values = values.slice_axis(At(last), Slice::from(from..to)).to_owned();
         }
-        let Padded { around: [before, after], batch, tokens } = padded;
+        let Padding { around: [before, after], batch, tokens } = padded;
         let is_padded = [before, after] != [0; 2] || batch.is_some();
         let one = batch.unwrap_or(0);
         let has_batch = match &self.axes {
@@ -159,7 +157,7 @@ impl Lies {
         } else if is_padded && has_batch {
             values = one_of(values, 0, one)?;
         }
-        // All of a batch may share these.
+        // A batch may share these.
         let shared = matches!(site.stage, Stage::RopeCos | Stage::RopeSin | Stage::Mask);
         if one > 0 && !has_batch && !shared {
             return Err(format!("it has no axis for a batch, of which batch = {one} is one"));
@@ -167,8 +165,7 @@ impl Lies {
         for (at, axis) in site.stage.axes().iter().enumerate().filter(|_| is_padded) {
             let length = values.shape().get(at).copied().unwrap_or(0);
             let all = before.saturating_add(tokens).saturating_add(after);
-            // A pass over tokens after others reads padded keys, and need not be padded itself; of logits the last row is
-            // enough.
+            // A later pass reads padded keys and need not be padded itself. Of logits the last row is enough.
             let is_bare = site.pass > 0 && length == tokens || site.stage == Stage::Logits && length == 1;
             let is_cut = match axis {
                 Axis::Token if length == all => true,
@@ -238,12 +235,12 @@ impl Lies {
     }
 }
 
-/// Which axis of a stage has this name.
+/// The index of the stage's axis of this name.
 fn axis_of(stage: Stage, name: &str) -> Option<usize> {
     stage.axes().iter().position(|axis| axis.name() == name)
 }
 
-/// One of a batch.
+/// One sequence of a batch.
 fn one_of(values: ArrayD<f32>, axis: usize, one: usize) -> Result<ArrayD<f32>, String> {
     match values.len_of(At(axis)) {
         0 => Err("its batch is empty".into()),
@@ -252,7 +249,7 @@ fn one_of(values: ArrayD<f32>, axis: usize, one: usize) -> Result<ArrayD<f32>, S
     }
 }
 
-/// The values with their axes in the stage's order.
+/// The values with the axes in the stage's order, without the batch.
 fn in_order(
     mut values: ArrayD<f32>,
     axes: &[String],

@@ -1,13 +1,13 @@
-//! What values say by themselves, whatever the reference's are: after a mistake they are far from those.
+//! Tests of values by themselves, for a run that a mistake took far from the reference.
 
 use ndarray::ArrayD;
 
 use llama_trace_core::trace::Stage;
 
-/// The least that an activation gives: SiLU goes down to -0.2785, GELU to -0.17, a 16-bit type rounds.
+/// A bound below every activation's minimum: SiLU's is -0.2785, GELU's is -0.17, and a 16-bit type rounds.
 const LEAST: f32 = -0.285;
 
-/// Whether values may be a stage's, whatever went wrong before it.
+/// Whether values may be a stage's after a mistake before it.
 pub(super) fn may_be(stage: Stage, values: &ArrayD<f32>) -> bool {
     match stage {
         Stage::FfnSilu => !values.iter().any(|&x| x < LEAST),
@@ -17,12 +17,12 @@ pub(super) fn may_be(stage: Stage, values: &ArrayD<f32>) -> bool {
     }
 }
 
-/// Whether every row is of shares: none below 0, and all of them together 1.
+/// Whether every row is of probabilities: none below 0, with sum 1.
 fn are_shares(values: &ArrayD<f32>) -> bool {
-    /// How far a sum of rounded shares may be off.
+    /// The largest error of a sum of rounded probabilities.
     const NEAR: f64 = 2e-2;
     let width = values.shape().last().copied().unwrap_or(0);
-    // Of one key the share is 1, and so may a score be.
+    // With one key the probability is 1, and a score may be too.
     let is_row = |row: &[f32]| {
         let sum: f64 = row.iter().copied().map(f64::from).sum();
         row.iter().all(|&x| x >= 0.0) && (sum - 1.0).abs() <= NEAR
@@ -31,17 +31,17 @@ fn are_shares(values: &ArrayD<f32>) -> bool {
     width > 1 && values.chunks(width).all(is_row)
 }
 
-/// Whether the rows of `values` are all as large as a norm makes them that gives `normed` of `input`: divided by its weight,
-/// by its weight and 1, or by nothing, all of them have one size.
+/// Whether the rows of `values` have the size that a norm gives which maps `input` to `normed`. Divided by its weight, its
+/// weight + 1 or 1, all rows have the same root mean square. All three are (T, `dim`).
 pub(super) fn is_normed(values: &ArrayD<f32>, input: &ArrayD<f32>, normed: &ArrayD<f32>, dim: usize) -> bool {
-    /// How far their sizes may be apart, and from 1.
+    /// The largest spread of the sizes, and their largest distance from 1.
     const SPREAD: f64 = 0.03;
     const NEAR: f64 = 0.05;
-    /// How far those of what no norm made are apart, at least, to be told from these.
+    /// The least spread of rows before the norm that tells them from rows after it.
     const TOLD: f64 = 4.0 * SPREAD;
     let flat = |of: &ArrayD<f32>| of.iter().copied().map(f64::from).collect::<Vec<f64>>();
     let (values, input, normed) = (flat(values), flat(input), flat(normed));
-    // One number everywhere has one size too.
+    // A constant row has the same size too.
     if values.chunks(dim.max(1)).any(|row| row.iter().all(|x| *x == row[0])) {
         return false;
     }
@@ -49,7 +49,7 @@ pub(super) fn is_normed(values: &ArrayD<f32>, input: &ArrayD<f32>, normed: &Arra
         return false;
     }
     let size = |row: &mut dyn Iterator<Item = f64>| (row.map(|x| x * x).sum::<f64>() / dim as f64).sqrt();
-    // The weight, as what gives the reference's own values.
+    // The weight, from the reference's own values by least squares.
     let (mut both, mut square) = (vec![0.0; dim], vec![0.0; dim]);
     let mut sizes_before = Vec::new();
     for (x, y) in input.chunks_exact(dim).zip(normed.chunks_exact(dim)) {
@@ -71,7 +71,7 @@ pub(super) fn is_normed(values: &ArrayD<f32>, input: &ArrayD<f32>, normed: &Arra
     let by: [&dyn Fn(f64) -> f64; 3] = [&|w| w, &|w| w + 1.0, &|_| 1.0];
     by.iter().any(|by| {
         let row = |row: &[f64]| {
-            // A weight of nearly nothing would say the most.
+            // A weight near 0 would dominate.
             let parts = row.iter().zip(&weight).filter(|(_, weight)| by(**weight).abs() > 0.05);
             let (sum, count) = parts
                 .fold((0.0, 0.0), |(sum, count), (x, weight)| (sum + (x / by(*weight)).powi(2), count + 1.0));
@@ -83,9 +83,9 @@ pub(super) fn is_normed(values: &ArrayD<f32>, input: &ArrayD<f32>, normed: &Arra
     })
 }
 
-/// Whether every head of `values` is as long as that of `of_a`, and some are not the same.
+/// Whether every head of `values` has the length of the head in `of_a`, and some have another direction.
 pub(super) fn is_turned(values: &ArrayD<f32>, of_a: &ArrayD<f32>, head_dim: usize) -> bool {
-    /// How far lengths may be apart, and how far what is turned is from what is not, at least, over the length.
+    /// The largest difference of lengths, and the least distance of a turned head, relative to the length.
     const NEAR: f64 = 0.01;
     const TOLD: f64 = 0.05;
     if head_dim == 0 || values.len() != of_a.len() || !values.len().is_multiple_of(head_dim) {
@@ -97,7 +97,7 @@ pub(super) fn is_turned(values: &ArrayD<f32>, of_a: &ArrayD<f32>, head_dim: usiz
     let mut is_apart = false;
     for (b, a) in values.chunks_exact(head_dim).zip(of_a.chunks_exact(head_dim)) {
         let [own, length] = [b, a].map(|of| norm(&mut of.iter().copied()));
-        // What is no number is as long as nothing.
+        // NaN has no length.
         if !(own - length).abs().le(&(NEAR * length)) {
             return false;
         }
