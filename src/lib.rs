@@ -29,6 +29,7 @@
 //! | how another runtime's files are read as a run | [`capture`], and matched to stages [`suggest`] |
 //! | what a user sees | [`tui`], [`cli`], [`chapters`]; as a file [`picture`] |
 //! | how the process ends, whatever ends it | [`ending`]; where there is no [`memory`] |
+//! | how an export replaces an earlier one | [`ending::replace`] |
 //!
 //! Paths are below `src/`, but for `tests/`.
 //!
@@ -63,10 +64,6 @@
 //! (cuda). What all need is the ground floor (core), which has the operations too, because a viewer's frames are derived
 //! and explained by them. How a process ends is one place for all (ending): only one can own signals and the terminal.
 //! Names here are those of the crates' modules. `tests/architecture.rs` holds the edges between modules of one crate.
-
-// For what the library's own tests share with those in `tests/`.
-#[cfg(test)]
-extern crate self as llama_trace;
 
 pub mod builtin;
 pub mod chapters;

@@ -4,24 +4,22 @@
 //! is interrupted leaves nothing behind.
 
 mod files;
-mod folder;
 mod heatmap;
-mod manifest;
-mod target;
 mod traced;
 
+use std::io;
+
 use self::files::Files;
-pub(super) use self::manifest::drawing;
-use self::target::Target;
-pub(super) use self::target::take_back_left;
-use super::ExportArgs;
 use super::choose::{Asks, Command};
 use super::device::Device;
 use super::input::{Run, say_full};
 use super::progress::Progress;
+use super::{ExportArgs, RunArgs};
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::stop;
-use llama_trace_core::trace::{PassDims, Select, Site, Sizes};
+use llama_trace_core::trace::manifest::{Drawing, pass_of, sequence_of};
+use llama_trace_core::trace::{Manifest, PassDims, Select, Site, Sizes};
+use llama_trace_ending::folder::Folder;
+use llama_trace_ending::replace::{Target, stopped};
 use llama_trace_engine::generate::Ended;
 
 impl Command for &ExportArgs {
@@ -38,7 +36,7 @@ impl Command for &ExportArgs {
 }
 
 fn export<D: Device>(args: &ExportArgs) -> Result<()> {
-    let target = Target::check(&args.out, args.force)?;
+    let target = Target::check(&args.out, args.force, Manifest::file_names)?;
     let run = Run::<D>::open(&args.run)?.in_chunks(args.chunk)?;
     let wanted = args.run.tokens.unwrap_or(1);
     if wanted == 0 {
@@ -50,10 +48,12 @@ fn export<D: Device>(args: &ExportArgs) -> Result<()> {
     let (sizes, mut batch) = (run.model.sizes(), run.batch(wanted)?);
     let select = args.select.select(&run, &batch, wanted, false)?;
     drawable(args, &select)?;
-    let mut manifest = manifest::new(&run, &args.run);
+    let prompts = run.prompts.iter().map(|prompt| prompt.text.clone()).collect();
+    let mut manifest = Manifest::new(run.model.card(), prompts, Some(drawing(&args.run)));
+    manifest.cache = Some(run.model.backend.cache_dtype().name().to_owned());
     let picture = args.format.picture();
     manifest.suffix = args.format.suffix();
-    target.check_free(|sequence, pass| match sequence {
+    check_free(&target, |sequence, pass| match sequence {
         _ if run.several() != sequence.is_some() => Vec::new(),
         Some(sequence) if sequence >= run.prompts.len() => Vec::new(),
         sequence => {
@@ -106,16 +106,32 @@ fn drawable(args: &ExportArgs, select: &Select) -> Result<()> {
     Ok(())
 }
 
-/// The error of an export that was asked to stop.
-fn stopped() -> Result<()> {
-    match stop::process().asked() {
-        true => Err(interrupted()),
-        false => Ok(()),
-    }
+/// How the tokens of a run are drawn.
+pub(super) fn drawing(args: &RunArgs) -> Drawing {
+    args.sampling.drawing(args.stream.unwrap_or(0))
 }
 
-fn interrupted() -> Error {
-    Error::interrupted("interrupted; nothing was written")
+/// Checks that nothing is in the way of the files of a pass, which `planned` names: of one of several sequences, if there
+/// are several. Only passes with a folder in the target can be obstructed.
+fn check_free(target: &Target, planned: impl Fn(Option<usize>, usize) -> Vec<String>) -> Result<()> {
+    let passes = |folder: &Folder| -> io::Result<Vec<_>> {
+        let mut passes = Vec::new();
+        for name in folder.names()? {
+            let sequence = sequence_of(&name);
+            passes.extend(pass_of(&name).map(|pass| (None, pass)));
+            if sequence.is_some() {
+                // A file of a sequence's name is in the way of the first pass.
+                passes.push((sequence, 0));
+                let inner =
+                    folder.enter(&name).ok().flatten().map_or(Ok(Vec::new()), |inner| inner.names())?;
+                passes.extend(inner.iter().filter_map(|name| Some((sequence, pass_of(name)?))));
+            }
+        }
+        Ok(passes)
+    };
+    target.check_free(|folder| {
+        Ok(passes(folder)?.into_iter().flat_map(|(sequence, pass)| planned(sequence, pass)).collect())
+    })
 }
 
 /// A bar over the files to write.

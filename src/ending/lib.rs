@@ -10,9 +10,12 @@
 //! | memory that the system does not give | [`memory`] |
 //! | SIGABRT, SIGSEGV, SIGILL, SIGFPE | gives the terminal back and ends as they do |
 //!
-//! The terminal is one for the process, and so is this.
+//! The terminal is one for the process, and so is this. An output directory that the end of the process must not leave
+//! half written is [`replace`]'s.
 
+pub mod folder;
 pub mod remove;
+pub mod replace;
 pub mod scratch;
 
 #[cfg(unix)]

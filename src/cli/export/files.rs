@@ -8,14 +8,13 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::heatmap::Heatmap;
-use super::manifest::MANIFEST;
-use super::target::Target;
 use crate::cli::progress::Progress;
 use llama_trace_core::error::{Error, Result, printable};
 use llama_trace_core::stop;
 use llama_trace_core::trace::manifest::ManifestFile;
 use llama_trace_core::trace::npy::Npy;
 use llama_trace_core::trace::{Axis, Manifest, PassDims, Probe, Select, Site, Sizes, Stats, Values};
+use llama_trace_ending::replace::{MANIFEST, Target};
 use llama_trace_ending::scratch::Scratch;
 use llama_trace_picture as picture;
 use llama_trace_picture::Format;

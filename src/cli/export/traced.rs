@@ -4,19 +4,19 @@ use std::fs;
 use std::path::Path;
 
 use super::files::{COMPUTED, DERIVED, Files};
-use super::target::Target;
 use crate::cli::device::Device;
 use crate::cli::progress::Progress;
 use crate::cli::traced::{Traced, show};
 use crate::cli::{ExportArgs, tell};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Manifest, Outline, PassOutline, Run, Select, Site, Sizes};
+use llama_trace_ending::replace::{Target, interrupted};
 use llama_trace_runs::replay::DEFAULT_MEMORY;
 
 /// Writes every chosen stage that the trace has or that follows from what it has. Each sequence counts its own passes.
 pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
     apart(path, &args.out)?;
-    let target = Target::check(&args.out, args.force)?;
+    let target = Target::check(&args.out, args.force, Manifest::file_names)?;
     let traced = Traced::<D>::open(path, &args.run.model, &args.run.cpu, DEFAULT_MEMORY)?;
     let (kept, several) = (&traced.kept, traced.sequences() > 1);
     let sizes = kept.card().sizes();
@@ -30,7 +30,7 @@ pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
     let mut manifest = Manifest::new(kept.card().clone(), prompts, kept.sampling());
     manifest.cache = kept.cache().map(|dtype| dtype.name().to_owned());
     manifest.suffix = args.format.suffix();
-    target.check_free(|sequence, number| {
+    super::check_free(&target, |sequence, number| {
         let outline = outlines.get(sequence.unwrap_or(0)).filter(|_| several == sequence.is_some());
         let pass = outline.and_then(|outline| outline.passes.get(number));
         let sites = outline.zip(pass).map(|(outline, pass)| chosen(outline, pass, &sizes, &select));
@@ -61,7 +61,7 @@ pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
                     // What was asked for by its name is missed.
                     Err(error @ Error::Usage(_)) if args.select.stage.is_some() => return Err(error),
                     Err(Error::Usage(_)) => lacking.push(site),
-                    Err(Error::Interrupted(_)) => return Err(super::interrupted()),
+                    Err(Error::Interrupted(_)) => return Err(interrupted()),
                     Err(error) => return Err(error),
                 }
                 files.check()?;

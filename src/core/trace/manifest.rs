@@ -1,5 +1,7 @@
 //! manifest.json of an export: what was run, on what, and what each file holds. One type writes it and reads it back.
 
+mod names;
+
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -14,6 +16,8 @@ use super::sizes::PassDims;
 use super::source::TokenLabel;
 use super::stage::Stage;
 use super::step::Step;
+
+pub use names::{pass_of, sequence_of};
 
 /// What a manifest says that it is, and which form of it.
 const FORMAT: &str = "llama-trace export";

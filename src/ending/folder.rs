@@ -1,21 +1,21 @@
-//! A folder that others may write to as well, entered without following links: what is done to a name in it is done
-//! there, whatever has become of the path meanwhile.
+//! A folder by its open handle, entered without following links. Others may write to it too: what is done to a name in it
+//! is done there, even if the path leads elsewhere meanwhile.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
 
 #[cfg(not(unix))]
-pub(super) use paths::Folder;
+pub use paths::Folder;
 #[cfg(unix)]
-pub(super) use unix::Folder;
+pub use unix::Folder;
 
-/// What a name in a folder is.
+/// The kind of an entry of a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A file with bytes in it; the number is the same for two names of one file, and 0 where that cannot be told.
+    /// A regular file, with a number that two names of one file share; 0 where the system has none.
     File(u128),
     Folder,
-    /// None of ours: its kind in words.
+    /// Anything else, in words.
     Other(&'static str),
 }
 
@@ -30,13 +30,12 @@ impl Kind {
 }
 
 impl Folder {
-    /// The folder that the path `name` below this one lies in, and the name that it has there; none where a folder on
-    /// the way is not there.
+    /// The parent folder of the path `name` below this one, and its last component; none if a parent is missing.
     pub(super) fn way<'n>(&self, name: &'n str) -> Result<Option<(Self, &'n str)>> {
         self.walk(name, Self::enter)
     }
 
-    /// The same, with the folders on the way made where they are not there.
+    /// The same, after making the missing parents.
     pub(super) fn make_way<'n>(&self, name: &'n str) -> Result<(Self, &'n str)> {
         let way = self.walk(name, |folder, part| folder.make(part).map(Some))?;
         way.ok_or_else(|| Error::from(ErrorKind::NotFound))
@@ -58,7 +57,7 @@ impl Folder {
         Ok(Some((folder, name)))
     }
 
-    /// What the path `name` below this one is; none where nothing is there.
+    /// The kind of the path `name` below this folder; none if nothing is there.
     pub(super) fn kind(&self, name: &str) -> Result<Option<Kind>> {
         match self.way(name)? {
             Some((folder, name)) => folder.kind_here(name),
@@ -86,7 +85,7 @@ impl Folder {
         Ok(files)
     }
 
-    /// Opens the file `name` in this folder to be read, where it is one.
+    /// Opens the regular file `name` for reading.
     pub(super) fn open_file(&self, name: &str) -> Result<File> {
         let file = self.open_here(name)?;
         match file.metadata()?.is_file() {
@@ -109,12 +108,12 @@ mod unix {
     use super::Kind;
 
     /// A folder that is open.
-    pub(in super::super) struct Folder(OwnedFd);
+    pub struct Folder(OwnedFd);
 
     const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
     impl Folder {
-        /// Opens the folder at `path`, which may be a link: it is the user who says so.
+        /// Opens the folder at `path`. It may be a link, which the user chose.
         pub(in super::super) fn open(path: &Path) -> Result<Self> {
             Ok(Self(fs::open(path, FOLDER, Mode::empty())?))
         }
@@ -123,8 +122,11 @@ mod unix {
             Ok(Self(self.0.try_clone()?))
         }
 
-        /// The folder `name` in this one; none where nothing is there.
-        pub(in super::super) fn enter(&self, name: &str) -> Result<Option<Self>> {
+        /// The folder `name` in this one; none if nothing is there.
+        ///
+        /// # Errors
+        /// If it is a link or no folder.
+        pub fn enter(&self, name: &str) -> Result<Option<Self>> {
             match fs::openat(&self.0, name, FOLDER | OFlags::NOFOLLOW, Mode::empty()) {
                 Ok(folder) => Ok(Some(Self(folder))),
                 Err(Errno::NOENT) => Ok(None),
@@ -132,7 +134,7 @@ mod unix {
             }
         }
 
-        /// Makes the folder `name` in this one where it is not there, and enters it.
+        /// Enters the folder `name`, and makes it first if it is missing.
         pub(in super::super) fn make(&self, name: &str) -> Result<Self> {
             match fs::mkdirat(&self.0, name, Mode::from_raw_mode(0o777)) {
                 Ok(()) | Err(Errno::EXIST) => {}
@@ -157,10 +159,14 @@ mod unix {
             }))
         }
 
-        pub(in super::super) fn names(&self) -> Result<Vec<String>> {
+        /// The names in this folder.
+        ///
+        /// # Errors
+        /// If it cannot be read.
+        pub fn names(&self) -> Result<Vec<String>> {
             let mut names = Vec::new();
             for entry in Dir::read_from(&self.0)? {
-                // Names that are no text are none of ours.
+                // This program writes no names that are not UTF-8.
                 let name = entry?.file_name().to_str().map(str::to_owned).unwrap_or_default();
                 if !matches!(&*name, "" | "." | "..") {
                     names.push(name);
@@ -174,8 +180,8 @@ mod unix {
             Ok(fs::openat(&self.0, name, how, Mode::empty())?.into())
         }
 
-        /// Gives the file `name` of this folder the same name in `to`, where nothing has it. It keeps the one here too,
-        /// except where the file system has no second names.
+        /// Links the file `name` of this folder into `to`, where the name must be free. On file systems without hard links
+        /// it is moved.
         pub(in super::super) fn put(&self, name: &str, to: &Self) -> Result<()> {
             match fs::linkat(&self.0, name, &to.0, name, AtFlags::empty()) {
                 Err(Errno::PERM | Errno::NOTSUP | Errno::NOSYS | Errno::MLINK | Errno::INVAL) => {
@@ -188,7 +194,7 @@ mod unix {
             }
         }
 
-        /// Moves the file `name` of this folder to `to`, instead of one that has the name there.
+        /// Moves the file `name` of this folder to `to`, and replaces a file of that name there.
         pub(in super::super) fn replace(&self, name: &str, to: &Self) -> Result<()> {
             Ok(fs::renameat(&self.0, name, &to.0, name)?)
         }
@@ -197,7 +203,7 @@ mod unix {
             Ok(fs::unlinkat(&self.0, name, AtFlags::empty())?)
         }
 
-        /// Removes the folder `name`, where nothing is in it.
+        /// Removes the folder `name` if it is empty.
         pub(in super::super) fn remove_empty(&self, name: &str) -> Result<()> {
             Ok(fs::unlinkat(&self.0, name, AtFlags::REMOVEDIR)?)
         }
@@ -212,8 +218,8 @@ mod paths {
 
     use super::Kind;
 
-    /// The path of a folder. Links are looked for, but one that comes between looking and doing is not seen.
-    pub(in super::super) struct Folder(PathBuf);
+    /// A folder by its path. Links are refused, but one that appears between check and use is not noticed.
+    pub struct Folder(PathBuf);
 
     impl Folder {
         pub(in super::super) fn open(path: &Path) -> Result<Self> {
@@ -224,7 +230,11 @@ mod paths {
             Ok(Self(self.0.clone()))
         }
 
-        pub(in super::super) fn enter(&self, name: &str) -> Result<Option<Self>> {
+        /// The folder `name` in this one; none if nothing is there.
+        ///
+        /// # Errors
+        /// If it is a link or no folder.
+        pub fn enter(&self, name: &str) -> Result<Option<Self>> {
             match self.kind_here(name)? {
                 None => Ok(None),
                 Some(Kind::Folder) => Ok(Some(Self(self.0.join(name)))),
@@ -249,7 +259,11 @@ mod paths {
             }
         }
 
-        pub(in super::super) fn names(&self) -> Result<Vec<String>> {
+        /// The names in this folder.
+        ///
+        /// # Errors
+        /// If it cannot be read.
+        pub fn names(&self) -> Result<Vec<String>> {
             let names = fs::read_dir(&self.0)?.map(|entry| entry.map(|entry| entry.file_name()));
             names.map(|name| name.map(|name| name.into_string().unwrap_or_default())).collect()
         }

@@ -1,9 +1,13 @@
-//! The whole program on the CUDA backend, whose kernels run on the processor: the same text, the same stages within a
-//! bound, and what nobody watches is what everybody sees.
+//! The library on the CUDA backend, with kernels that run on the processor: the same text as the CPU's, the same stages
+//! within a bound, and the same bits recorded or not.
 
+#[path = "cuda/ahead.rs"]
 mod ahead;
+#[path = "cuda/check.rs"]
 mod check;
+#[path = "cuda/golden.rs"]
 mod golden;
+#[path = "cuda/replay.rs"]
 mod replay;
 
 use std::ops::Range;
@@ -42,7 +46,7 @@ pub(super) fn small(i: usize) -> ModelConfig {
 
 fn checkpoints() -> impl Iterator<Item = Checkpoint> {
     let random = (0..3).map(|i| random::of_config("random", small(i), Dtype::BF16));
-    random.chain([crate::builtin::open().unwrap()])
+    random.chain([llama_trace::builtin::open().unwrap()])
 }
 
 /// Both devices with the same model.

@@ -1,51 +1,18 @@
-//! What an export's manifest is made of, and which files an earlier one names.
+//! The names of an export's files and folders, read back.
 
 use std::collections::BTreeSet;
 
-use crate::cli::RunArgs;
-use crate::cli::device::Device;
-use crate::cli::input::Run;
-use llama_trace_core::trace::Manifest;
-use llama_trace_core::trace::manifest::Drawing;
+use super::Manifest;
 
-/// The file that marks a directory as an export.
-pub(super) const MANIFEST: &str = "manifest.json";
-
-/// The manifest of an export of `run`, which has no files yet.
-pub(super) fn new<D: Device>(run: &Run<D>, args: &RunArgs) -> Manifest {
-    let prompts = run.prompts.iter().map(|prompt| prompt.text.clone()).collect();
-    let mut manifest = Manifest::new(run.model.card(), prompts, Some(drawing(args)));
-    manifest.cache = Some(run.model.backend.cache_dtype().name().to_owned());
-    manifest
-}
-
-/// How the tokens of a run are drawn.
-pub(in crate::cli) fn drawing(args: &RunArgs) -> Drawing {
-    args.sampling.drawing(args.stream.unwrap_or(0))
-}
-
-/// The files of an export that is there already.
-#[derive(Debug, Default)]
-pub(super) struct Earlier(BTreeSet<String>);
-
-impl Earlier {
-    /// Reads an earlier export's manifest.
+impl Manifest {
+    /// The names of the files that the manifest `text` lists, as far as an export writes such names.
     ///
     /// # Errors
-    /// What it is instead, where it is not one.
-    pub(super) fn read(text: &[u8]) -> Result<Self, String> {
-        let names = Manifest::read(text)?.files.into_iter().map(|file| file.file);
-        // A name of another form was not written by an export, whatever the manifest says.
-        Ok(Self(names.filter(|name| is_export(name)).chain([MANIFEST.to_owned()]).collect()))
-    }
-
-    pub(super) fn names(&self, name: &str) -> bool {
-        self.0.contains(name)
-    }
-
-    /// Its files, the manifest among them.
-    pub(super) fn files(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(String::as_str)
+    /// As [`Manifest::read`].
+    pub fn file_names(text: &[u8]) -> Result<BTreeSet<String>, String> {
+        let names = Self::read(text)?.files.into_iter().map(|file| file.file);
+        // Anybody can write a manifest: a name of another form is not an export's.
+        Ok(names.filter(|name| is_export(name)).collect())
     }
 }
 
@@ -69,13 +36,13 @@ fn is_export(name: &str) -> bool {
         && stage.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
 }
 
-/// The pass whose files are in the folder `name` of an export.
-pub(super) fn pass_of(name: &str) -> Option<usize> {
+/// The number of the pass whose files are in the folder `name` of an export.
+pub fn pass_of(name: &str) -> Option<usize> {
     number(name, "pass_", 3)
 }
 
-/// The sequence whose files are in the folder `name` of an export of several.
-pub(super) fn sequence_of(name: &str) -> Option<usize> {
+/// The number of the sequence whose files are in the folder `name` of an export of several.
+pub fn sequence_of(name: &str) -> Option<usize> {
     number(name, "s", 1)
 }
 
@@ -87,7 +54,7 @@ fn number(name: &str, before: &str, digits: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use llama_trace_core::trace::{Site, Stage};
+    use crate::trace::{Site, Stage};
 
     #[test]
     fn only_names_of_the_exports_own_form_are_its_files() {

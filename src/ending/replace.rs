@@ -1,40 +1,52 @@
-//! The directory that an export goes to: never half written, and never at the cost of what was there.
+//! The output directory of an export, replaced as a whole or not at all. Files of others in it are never touched.
 //!
-//! Everything is written into a temporary folder in the directory itself, or beside it where it is not there yet: so
-//! there is no other file system on the way. At the end the files of an earlier export are moved aside into that
-//! folder, the new ones take their places, and the folder goes with what was moved aside. What fails in between is
-//! taken back; where the process ends before that, by another one ([`ending::remove`]), and what a killed run left, by
-//! the next one.
+//! 1. All files are written into a temporary folder in the directory, or beside it if it does not exist yet, so in the
+//!    same file system.
+//! 2. At the end the files of an earlier export are moved aside into that folder, and the new files take their places.
+//! 3. The folder is removed, with what was moved aside.
+//!
+//! A failure in step 2 is undone. If a signal ends the process first, another process undoes it ([`super::remove`]);
+//! if the process was killed, the next export does.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::folder::{Folder, Kind};
-use super::manifest::{self, Earlier, MANIFEST};
-use super::{interrupted, stopped};
+use super::scratch::{self, Scratch};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
-use llama_trace_ending::scratch::{self, Scratch};
 
-/// The temporary folder's kind.
+/// The kind of the temporary folder.
 const KIND: &str = "export";
-/// Where the earlier export's files are moved aside, in the temporary folder; the new ones are in [`NEW`].
+/// The folder inside it for the earlier export's files, and the one for the new files.
 const OLD: &str = "old";
 const NEW: &str = "files";
-/// The largest manifest that is read.
+/// The largest manifest that is read, in bytes.
 const MAX_MANIFEST: u64 = 1 << 30;
 
-/// A directory that may be written.
-pub(super) struct Target {
+/// The name of the file that lists an export's files. It is moved last, so the export is complete if it is there.
+pub const MANIFEST: &str = "manifest.json";
+
+/// Reads a manifest: the names of the files that it lists, without its own. Its error says what the text is instead.
+pub type ReadManifest = fn(&[u8]) -> std::result::Result<BTreeSet<String>, String>;
+
+/// An output directory that can be written.
+pub struct Target {
     path: PathBuf,
-    /// None where it is not there yet.
+    /// None if it does not exist yet.
     folder: Option<Folder>,
+    read: ReadManifest,
 }
 
 impl Target {
-    /// Checks that `path` can be written before anything is computed.
-    pub(super) fn check(path: &Path, force: bool) -> Result<Self> {
+    /// Checks that `path` can be written, before anything is computed. With `force`, an export that is there is replaced;
+    /// `read` tells its files from others.
+    ///
+    /// # Errors
+    /// [`Error::Output`] where it cannot, or is not empty without `force`.
+    pub fn check(path: &Path, force: bool, read: ReadManifest) -> Result<Self> {
         let folder = match Folder::open(path) {
             Ok(folder) => Some(folder),
             Err(error) if error.kind() == ErrorKind::NotFound => match fs::symlink_metadata(path) {
@@ -43,7 +55,7 @@ impl Target {
             },
             Err(error) => return Err(refuse(path, &error.to_string())),
         };
-        let target = Self { path: path.to_owned(), folder };
+        let target = Self { path: path.to_owned(), folder, read };
         let Some(folder) = &target.folder else {
             target.check_parent()?;
             scratch::remove_left(target.parent(), KIND, |_| Ok(()));
@@ -61,40 +73,29 @@ impl Target {
         Ok(target)
     }
 
-    /// Checks that no file that is not this program's has a name that is to be written; `planned` gives the names of a
-    /// pass, of one of several sequences where there are several.
-    pub(super) fn check_free(&self, planned: impl Fn(Option<usize>, usize) -> Vec<String>) -> Result<()> {
+    /// Checks that no file of others has a name that is to be written. `planned` gives those names, as far as what is in
+    /// the directory may be in their way.
+    ///
+    /// # Errors
+    /// [`Error::Output`] where something is in the way.
+    pub fn check_free(&self, planned: impl FnOnce(&Folder) -> io::Result<Vec<String>>) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         let failed = |error: io::Error| refuse(&self.path, &error.to_string());
         let earlier = self.earlier()?;
-        let mut passes = Vec::new();
-        for name in folder.names().map_err(failed)? {
-            let sequence = manifest::sequence_of(&name);
-            passes.extend(manifest::pass_of(&name).map(|pass| (None, pass)));
-            if sequence.is_some() {
-                // What is no folder is in the way of the first pass too.
-                let inner = folder.enter(&name).ok().flatten().map_or(Ok(Vec::new()), |inner| inner.names());
-                let inner = inner.map_err(failed)?;
-                passes.push((sequence, 0));
-                passes.extend(inner.iter().filter_map(|name| Some((sequence, manifest::pass_of(name)?))));
-            }
-        }
-        for (sequence, pass) in passes {
-            for name in planned(sequence, pass) {
-                let (place, kind) = match obstacle(folder, &name).map_err(failed)? {
-                    Some((_, Kind::File(_))) if earlier.names(&name) => continue,
-                    Some(found) => found,
-                    None => continue,
-                };
-                return Err(in_the_way(&self.path.join(place), kind.describe()));
-            }
+        for name in planned(folder).map_err(failed)? {
+            let (place, kind) = match obstacle(folder, &name).map_err(failed)? {
+                Some((_, Kind::File(_))) if earlier.contains(&name) => continue,
+                Some(found) => found,
+                None => continue,
+            };
+            return Err(in_the_way(&self.path.join(place), kind.describe()));
         }
         Ok(())
     }
 
-    /// What the earlier export in the directory consists of; nothing where there is none.
-    fn earlier(&self) -> Result<Earlier> {
-        let Some(folder) = &self.folder else { return Ok(Earlier::default()) };
+    /// The names of the earlier export's files, its manifest included; none without an export.
+    fn earlier(&self) -> Result<BTreeSet<String>> {
+        let Some(folder) = &self.folder else { return Ok(BTreeSet::new()) };
         let place = self.path.join(MANIFEST);
         let read = || -> io::Result<Option<Vec<u8>>> {
             match folder.kind(MANIFEST)? {
@@ -108,13 +109,17 @@ impl Target {
             }
         };
         match read() {
-            Ok(None) => Ok(Earlier::default()),
-            Ok(Some(text)) => Earlier::read(&text).map_err(|found| in_the_way(&place, &found)),
+            Ok(None) => Ok(BTreeSet::new()),
+            Ok(Some(text)) => {
+                let mut names = (self.read)(&text).map_err(|found| in_the_way(&place, &found))?;
+                names.insert(MANIFEST.to_owned());
+                Ok(names)
+            }
             Err(error) => Err(in_the_way(&place, &error.to_string())),
         }
     }
 
-    /// Checks that the directory is there in which the target would be made.
+    /// Checks that the directory exists in which the target would be made.
     fn check_parent(&self) -> Result<()> {
         let found = match fs::metadata(self.parent()) {
             Ok(metadata) if metadata.is_dir() => return Ok(()),
@@ -135,8 +140,11 @@ impl Target {
         }
     }
 
-    /// A temporary folder in the target's own file system.
-    pub(super) fn begin(&self) -> Result<Scratch> {
+    /// A temporary folder for the new files, in the target's file system.
+    ///
+    /// # Errors
+    /// [`Error::Output`] where none can be made.
+    pub fn begin(&self) -> Result<Scratch> {
         let (parent, what) = match &self.folder {
             Some(_) => (&*self.path, "nothing can be written into the output directory"),
             None => (self.parent(), "nothing can be written beside the output directory"),
@@ -149,20 +157,24 @@ impl Target {
         })
     }
 
-    /// Moves everything in `files` to the target. Where that fails, everything is as before.
-    pub(super) fn commit(self, files: Scratch) -> Result<PathBuf> {
+    /// Replaces the earlier export with what is in `files`, and returns the directory's path. After a failure everything is
+    /// as before.
+    ///
+    /// # Errors
+    /// [`Error::Output`], and [`Error::Interrupted`] if the process was asked to stop.
+    pub fn commit(self, files: Scratch) -> Result<PathBuf> {
         let failed = |error: &io::Error| {
             Error::output("the export cannot be moved to its place").in_file(&self.path).found(error)
         };
         let Some(folder) = &self.folder else {
-            // An empty directory may have come there; anything else fails.
+            // An empty directory at the path is replaced; anything else fails.
             let moved = files.exchange(|| {
                 stopped()?;
                 fs::rename(files.path(), &self.path).map_err(|error| failed(&error))
             });
             return moved.map(|()| self.path.clone());
         };
-        // It may be another one than before anything was computed.
+        // The export may be another one than at the check.
         let earlier = self.earlier()?;
         let staging = Folder::open(files.folder()).map_err(|error| failed(&error))?;
         let exchanged = files.exchange(|| {
@@ -180,11 +192,11 @@ impl Target {
     }
 }
 
-/// Moves the earlier export's files aside and gives the new ones their places, the manifest last.
-fn exchange(folder: &Folder, staging: &Folder, earlier: &Earlier) -> io::Result<()> {
+/// Moves the earlier export's files aside and the new ones into place, the manifest last.
+fn exchange(folder: &Folder, staging: &Folder, earlier: &BTreeSet<String>) -> io::Result<()> {
     let (old, new) = (staging.make(OLD)?, staging.make(NEW)?);
     let look = || stop::check().map_err(io::Error::other);
-    for name in earlier.files() {
+    for name in earlier {
         look()?;
         let Ok(Some((from, last))) = folder.way(name) else { continue };
         if matches!(from.kind(last)?, Some(Kind::File(_))) {
@@ -199,13 +211,13 @@ fn exchange(folder: &Folder, staging: &Folder, earlier: &Earlier) -> io::Result<
             from.put(last, &folder.make_way(name)?.0)?;
         }
     }
-    for name in earlier.files() {
+    for name in earlier {
         remove_empty(folder, name);
     }
     Ok(())
 }
 
-/// Removes the folders on the way to a file of an earlier export that are empty without it, the innermost first.
+/// Removes the parent folders of a file of an earlier export that are empty now, the innermost first.
 fn remove_empty(folder: &Folder, name: &str) {
     for (end, _) in name.rmatch_indices('/') {
         let removed = folder.way(&name[..end]).map(|way| way.map(|(from, last)| from.remove_empty(last)));
@@ -215,8 +227,11 @@ fn remove_empty(folder: &Folder, name: &str) {
     }
 }
 
-/// Takes back what a process that is gone left half done in the temporary folder at `left`.
-pub(in crate::cli) fn take_back_left(left: &Path) -> io::Result<()> {
+/// Undoes an exchange that another process left half done in the temporary folder at `left`.
+///
+/// # Errors
+/// If that fails: some of the earlier files are in `left`.
+pub fn take_back_left(left: &Path) -> io::Result<()> {
     match left.parent() {
         Some(parent) => take_back_from(&Folder::open(parent)?, left),
         None => Ok(()),
@@ -229,7 +244,7 @@ fn take_back_from(folder: &Folder, left: &Path) -> io::Result<()> {
     staging.map_or(Ok(()), |staging| take_back(folder, &staging))
 }
 
-/// Takes back an exchange that did not get to its end; where it did, there is nothing to do.
+/// Undoes an exchange that was not completed.
 fn take_back(folder: &Folder, staging: &Folder) -> io::Result<()> {
     let (Some(old), Some(new)) = (staging.enter(OLD)?, staging.enter(NEW)?) else { return Ok(()) };
     let same = |name: &str| -> io::Result<bool> {
@@ -258,7 +273,7 @@ fn take_back(folder: &Folder, staging: &Folder) -> io::Result<()> {
     Ok(())
 }
 
-/// The first thing on the way to `name`, or there, that is not a folder to go through.
+/// The first part of the path `name` that is in the way, and its kind.
 fn obstacle<'n>(folder: &Folder, name: &'n str) -> io::Result<Option<(&'n str, Kind)>> {
     for (end, _) in name.match_indices('/').chain([(name.len(), "")]) {
         match folder.kind(&name[..end])? {
@@ -268,6 +283,22 @@ fn obstacle<'n>(folder: &Folder, name: &'n str) -> io::Result<Option<(&'n str, K
         }
     }
     Ok(None)
+}
+
+/// The error of an export that was asked to stop.
+pub fn interrupted() -> Error {
+    Error::interrupted("interrupted; nothing was written")
+}
+
+/// Fails if the process was asked to stop.
+///
+/// # Errors
+/// [`interrupted`].
+pub fn stopped() -> Result<()> {
+    match stop::process().asked() {
+        true => Err(interrupted()),
+        false => Ok(()),
+    }
 }
 
 fn refuse(path: &Path, found: &str) -> Error {

@@ -1,6 +1,6 @@
 //! The device against the float64 reference of `fixtures/golden`.
 
-#[path = "../../../../tests/golden/reference.rs"]
+#[path = "../../../golden/reference.rs"]
 mod reference;
 
 use std::path::{Path, PathBuf};

@@ -1,8 +1,11 @@
-//! Whatever is recorded, in a pass or when a layer runs again, the bits are those of the pass that nobody watches.
-//! A test of the library that stands here, where a module may import all it takes.
+//! Recording never changes the bits: in a pass, and when a layer runs again, they are those of an unrecorded pass. On the
+//! processor and on the CUDA backend.
 
+#[path = "bits/cuda.rs"]
 mod cuda;
+#[path = "bits/lost.rs"]
 mod lost;
+#[path = "bits/ragged.rs"]
 mod ragged;
 
 use std::cell::RefCell;
