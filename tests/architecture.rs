@@ -92,6 +92,7 @@ const EDGES: &[(&str, Modules)] = &[
             ),
             ("diff", &["backend", "check", "config", "error", "explain", "model", "ops", "stop", "trace"]),
             ("capture", &["config", "diff", "error", "files", "record", "trace"]),
+            ("recorded", &["backend", "capture", "diff", "error", "record", "replay", "stop", "trace"]),
             ("suggest", &["capture", "diff", "error", "stop", "trace"]),
         ],
     ),

@@ -14,7 +14,8 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 use llama_trace_core::trace::select::{Extent, numbers};
 use llama_trace_core::trace::{
-    Address, Block, BlockAt, ModelCard, Outline, Probe, Question, Region, Run, Select, Site, Source, told,
+    Address, Block, BlockAt, ModelCard, Outline, PassOutline, Probe, Question, Region, Run, Select, Site,
+    Sizes, Source, told,
 };
 use llama_trace_engine::model::Model;
 use llama_trace_judge::capture::RecordedFolder;
@@ -325,6 +326,12 @@ pub(super) fn wait<Q: Question>(source: &mut dyn Source, question: &Q) -> Result
         stop::check()?;
         source.wait(stop::LOOK);
     }
+}
+
+/// The sites of a pass of a sequence that `select` chooses.
+pub(super) fn chosen(sequence: usize, pass: &PassOutline, sizes: &Sizes, select: &Select) -> Vec<Site> {
+    let sites = Site::all(sizes, pass.dims).into_iter().map(|site| Site { sequence, ..site });
+    sites.filter(|&site| select.contains(site)).collect()
 }
 
 /// Shows `probe` all values of `site`, whose stage has `shape`, part by part and in order.

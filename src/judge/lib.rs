@@ -5,4 +5,5 @@
 pub mod capture;
 pub mod check;
 pub mod diff;
+pub mod recorded;
 pub mod suggest;

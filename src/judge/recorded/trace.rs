@@ -1,33 +1,33 @@
-//! A trace as a run that is compared: what it keeps is read, what follows from that is derived.
+//! A trace as a run that is compared. Recorded stages are read, and others derived from them.
 
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::super::device::Device;
+use crate::diff::{About, Found, Pass, Traced};
 use llama_trace_core::error::Result;
 use llama_trace_core::stop;
 use llama_trace_core::trace::{Frame, Region, Run, Site, Source, Stage, TokenLabel, Values, source};
-use llama_trace_judge::diff::{About, Found, Pass, Traced};
+use llama_trace_engine::backend::Backend;
 use llama_trace_runs::record::{Keep, Trace};
 use llama_trace_runs::replay::{DEFAULT_MEMORY, Recorded};
 
-/// Opens a sequence of one of the runs for what is derived.
+/// Opens a sequence of one of the runs, to derive stages.
 type Open = Box<dyn Fn(Run, usize) -> Result<Box<dyn Source>>>;
 
-/// The trace, one of its sequences at a time: it is compared as if it were the only one.
-pub(super) struct OfTrace {
+/// A trace, one of its sequences at a time.
+pub(super) struct TraceRun {
     trace: Arc<Trace>,
     about: About,
     run: Run,
     sequence: usize,
     open: Open,
-    /// What derives stages; none where it need not.
+    /// Derives stages; none if only recorded stages are compared.
     source: Option<Box<dyn Source>>,
 }
 
-/// What a trace says of a sequence of one of its runs.
+/// What the trace says of a sequence of one of its runs.
 fn about(trace: &Trace, run: Run, sequence: usize) -> About {
     let label = |id: u32| trace.label(id).unwrap_or_else(|| format!("#{id}"));
     let passes = trace.passes(run, sequence).iter().map(|pass| Pass {
@@ -48,14 +48,14 @@ fn about(trace: &Trace, run: Run, sequence: usize) -> About {
     }
 }
 
-impl OfTrace {
+impl TraceRun {
     /// Opens the file at `path`.
     ///
     /// # Errors
     /// As [`Trace::open`].
-    pub(super) fn open<D: Device>(path: &Path) -> Result<Self> {
+    pub(super) fn open<B: Backend + 'static>(path: &Path) -> Result<Self> {
         let trace = Arc::new(Trace::open(path)?);
-        let recorded = Recorded::<D>::new(Arc::<Trace>::clone(&trace), None, None, DEFAULT_MEMORY);
+        let recorded = Recorded::<B>::new(Arc::<Trace>::clone(&trace), None, None, DEFAULT_MEMORY);
         let run = Run::ITSELF;
         let source = Some(recorded.open(run, 0)?);
         let open = Box::new(move |run, sequence| recorded.open(run, sequence));
@@ -68,7 +68,7 @@ impl OfTrace {
         itself.chain((1..).map(Run).zip(self.trace.branches().iter().map(|branch| branch.sequence))).collect()
     }
 
-    /// Goes on with another of them.
+    /// Selects another of them.
     ///
     /// # Errors
     /// Where no thread can be started.
@@ -83,12 +83,12 @@ impl OfTrace {
         Ok(())
     }
 
-    /// The site in the file.
+    /// The site with the selected run and sequence.
     fn own(&self, site: Site) -> Site {
         Site { run: self.run, sequence: self.sequence, ..site }
     }
 
-    /// Whether both keep the same stages: what follows from those need not be compared too.
+    /// Whether both keep the same stages.
     pub(super) fn keeps_as(&self, other: &Self) -> bool {
         let kept = |of: &Self| of.trace.about().stages.clone();
         kept(self) == kept(other)
@@ -99,12 +99,12 @@ impl OfTrace {
         self.trace.about().keep == Keep::Stats
     }
 
-    /// Compares what is kept alone.
+    /// Answers for recorded stages alone.
     pub(super) fn without_derived(&mut self) {
         self.source = None;
     }
 
-    /// The values of a stage that follows from those that are kept.
+    /// The values of a stage that is derived from recorded ones.
     fn derived(&mut self, site: Site) -> Result<Found> {
         let (Some(source), Some(dims)) = (&mut self.source, self.trace.dims(site)) else {
             return Ok(Found::Missing);
@@ -117,7 +117,7 @@ impl OfTrace {
                 Poll::Ready(Ok(_)) => {
                     return Ok(Found::TooLarge("it is too large to be derived whole".into()));
                 }
-                // It does not follow from what was kept.
+                // It cannot be derived from the recorded stages.
                 Poll::Ready(Err(_)) => return Ok(Found::Missing),
                 Poll::Pending => {}
             }
@@ -127,7 +127,7 @@ impl OfTrace {
     }
 }
 
-impl Traced for OfTrace {
+impl Traced for TraceRun {
     fn about(&self) -> &About {
         &self.about
     }
@@ -152,12 +152,12 @@ impl Traced for OfTrace {
     }
 }
 
-impl OfTrace {
+impl TraceRun {
     fn read(&mut self, site: Site) -> Result<Found> {
         let Some(dims) = self.trace.dims(site) else { return Ok(Found::Missing) };
         if !self.trace.holds(site) {
             return match site.stage {
-                // What is drawn stands with the tokens.
+                // The tokens that were drawn are in the passes.
                 Stage::Tokens | Stage::Sampled => Ok(Found::Missing),
                 _ => self.derived(site),
             };
