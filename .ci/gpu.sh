@@ -8,9 +8,9 @@ folder=${1:-target/gpu}
 [ $# -gt 0 ] && shift
 [ $# -gt 0 ] || set -- --release
 mkdir -p "$folder/fixtures"
-# The program's tests run models, and those of the crate for CUDA its kernels.
-built=$(cargo test --locked --lib --no-run --message-format=json "$@")
-for crate in llama_trace llama_trace_cuda; do
+# `replay` runs models, the crate for CUDA its kernels, and the program's own tests the benchmark.
+built=$(cargo test --locked --lib --test replay --no-run --message-format=json "$@")
+for crate in llama_trace llama_trace_cuda replay; do
     binary=$(sed -n "s/.*\"name\":\"$crate\".*\"executable\":\"\([^\"]*\)\".*/\1/p" <<< "$built" | tail -1)
     strip -s -o "$folder/$crate" "$binary"
 done
@@ -26,12 +26,12 @@ export LLAMA_TRACE_FIXTURES=$here/fixtures LLAMA_TRACE_GPU=${LLAMA_TRACE_GPU-0}
 # What is compiled is kept for the next part.
 export XDG_CACHE_HOME=${XDG_CACHE_HOME-$here/cache} CUDA_CACHE_PATH=${CUDA_CACHE_PATH-$here/cache/driver}
 export CUDA_CACHE_MAXSIZE=${CUDA_CACHE_MAXSIZE-4294967296}
-program=cli::recorded::cuda:: tests_of=llama_trace
+models=bits::cuda:: tests_of=replay
 case ${1-} in
-    golden) tests=("$program" --skip "${program}replay::" --skip "${program}check::") ;;
-    replay | check) tests=("$program$1::") ;;
+    golden) tests=("$models" --skip "${models}replay::" --skip "${models}check::") ;;
+    replay | check) tests=("$models$1::") ;;
     kernels) tests_of=llama_trace_cuda tests=(tests::) ;;
-    bench) tests=(cli::bench::tests::) ;;
+    bench) tests_of=llama_trace tests=(cli::bench::tests::) ;;
     *) echo "usage: $0 golden|replay|check|kernels|bench" 1>&2; exit 2 ;;
 esac
 # A part is made to take less than eight minutes; one that hangs is ended.

@@ -26,8 +26,10 @@
 //! | by which rule each number follows from others | [`explain`] |
 //! | how the program proves that it is right | [`check`] |
 //! | where two runs first part, and why | [`diff`] |
+//! | how another runtime's files are read as a run | [`capture`], and matched to stages [`suggest`] |
 //! | what a user sees | [`tui`], [`cli`], [`chapters`]; as a file [`picture`] |
 //! | how the process ends, whatever ends it | [`ending`]; where there is no [`memory`] |
+//! | how an export replaces an earlier one | [`ending::replace`] |
 //!
 //! `CONTRIBUTING.md` lists the files that a new view, stage, model family, weight format, kernel or chapter touches.
 //!
@@ -55,10 +57,6 @@
 //! and explained by them. How a process ends is one place for all (ending): only one can own signals and the terminal.
 //! Names here are those of the crates' modules. `tests/architecture.rs` holds the edges between modules of one crate.
 
-// For what the library's own tests share with those in `tests/`.
-#[cfg(test)]
-extern crate self as llama_trace;
-
 pub mod builtin;
 pub mod chapters;
 pub mod cli;
@@ -69,7 +67,7 @@ pub use llama_trace_ending as ending;
 pub use llama_trace_engine::{backend, generate, model};
 pub use llama_trace_formats::{checkpoint, files, tokenizer};
 pub use llama_trace_hub as hub;
-pub use llama_trace_judge::{check, diff};
+pub use llama_trace_judge::{capture, check, diff, suggest};
 pub use llama_trace_picture as picture;
 pub use llama_trace_runs::{record, replay};
 pub use llama_trace_tui as tui;

@@ -15,7 +15,7 @@ fn main() -> ExitCode {
         return cli::render_template();
     }
     #[cfg(unix)]
-    if ending::remove::was_asked_to(cli::take_back_export) {
+    if ending::remove::was_asked_to(ending::replace::take_back_left) {
         return ExitCode::SUCCESS;
     }
     let cli = Cli::try_parse().unwrap_or_else(|error| cli::refuse(&error));

@@ -6,6 +6,8 @@
 mod ablated;
 #[path = "replay/batch.rs"]
 mod batch;
+#[path = "replay/bits.rs"]
+mod bits;
 #[path = "replay/branches.rs"]
 mod branches;
 #[path = "replay/captured.rs"]

@@ -2,20 +2,13 @@
 
 mod beside;
 mod both;
-pub(super) mod capture;
-mod files;
-pub(super) mod folder;
 mod judged;
 mod junit;
-mod npy;
 mod setting;
-mod suggest;
 mod text;
-mod trace;
 
 use std::cell::OnceCell;
 use std::io::Write;
-use std::ops::Range;
 use std::path::Path;
 
 use clap::ValueEnum;
@@ -23,18 +16,18 @@ use clap::ValueEnum;
 pub use self::judged::verdict;
 
 use self::both::Both;
-use self::capture::config_of;
-use self::folder::Folder;
-use self::trace::OfTrace;
 use super::choose::{self, Asks, Command};
 use super::device::Device;
 use super::progress::Progress;
 use super::{DiffArgs, DiffFormat, ModelArgs, PrecisionName, input, output};
 use llama_trace_core::config::Precision;
 use llama_trace_core::error::{Error, Result, printable};
-use llama_trace_core::trace::{Run, Site, Sizes, Stage, Step, Values};
+use llama_trace_core::trace::{Run, Site, Sizes, Stage, Step};
+use llama_trace_judge::capture::config_of;
 use llama_trace_judge::check::Sample;
-use llama_trace_judge::diff::{self, About, Diagnosis, Doing, Found, Report, Traced};
+use llama_trace_judge::diff::{self, About, Diagnosis, Doing, Report, Traced};
+use llama_trace_judge::recorded::RecordedRun;
+use llama_trace_judge::suggest;
 use llama_trace_tui as tui;
 
 /// Which rows of large matrices are computed again.
@@ -84,17 +77,18 @@ impl Command for Recorded<'_> {
     fn run<D: Device>(self) -> Result<()> {
         let args = self.args;
         if args.suggest_map {
-            let mut a = Given::open::<D>(self.a)?;
+            let mut a = RecordedRun::open::<D>(self.a)?;
             let sizes = self.sizes(a.about())?;
-            return suggest::run(&mut a, sizes, self.b);
+            let map = suggest::propose(&mut a, sizes, self.b)?;
+            return output::end(write!(output::Lines::text(), "{map}").map_err(output::Failure::from));
         }
         if args.tui {
             require_terminal()?;
         }
-        let (mut a, mut b) = (Given::open::<D>(self.a)?, Given::open::<D>(self.b)?);
+        let (mut a, mut b) = (RecordedRun::open::<D>(self.a)?, RecordedRun::open::<D>(self.b)?);
         for one in [&a, &b] {
             // Tokens and masks are in them, and would be all that is the same.
-            if matches!(one, Given::Trace(trace) if trace.has_statistics_alone()) {
+            if one.has_statistics_alone() {
                 return Err(Error::usage("there is nothing to compare: the trace has statistics alone")
                     .at(&one.about().name)
                     .expected("the values of some stage in both")
@@ -102,12 +96,7 @@ impl Command for Recorded<'_> {
                     .next("record it with --keep minimal, the default, or with --keep all"));
             }
         }
-        if let (Given::Trace(a), Given::Trace(b)) = (&mut a, &mut b)
-            && a.keeps_as(b)
-        {
-            a.without_derived();
-            b.without_derived();
-        }
+        RecordedRun::derive_only_if_different(&mut a, &mut b);
         let model = match args.model.model {
             None => None,
             Some(_) => {
@@ -147,10 +136,8 @@ impl Command for Recorded<'_> {
             };
             report.notes.push(format!("B has {what} more than A, with nothing to compare with"));
         }
-        if let Given::Folder(folder) = &b
-            && let Some(card) = a.about().card.as_ref().or(b.about().card.as_ref())
-        {
-            report.notes.extend(strange(&folder.strangers(&card.sizes())));
+        if let Some(card) = a.about().card.as_ref().or(b.about().card.as_ref()) {
+            report.notes.extend(unknown(&b.unknown_files(&card.sizes())));
         }
         if args.tui {
             return beside::show::<D>(args, [self.a, self.b], &report);
@@ -201,9 +188,9 @@ fn check_precision(args: &DiffArgs, a: &About) -> Result<Option<PrecisionName>> 
     }
 }
 
-/// What is said of files that are of no stage, where there are any.
-fn strange(names: &[String]) -> Option<String> {
-    /// Names that are told of at most.
+/// A note that names the files of no stage, if there are any.
+fn unknown(names: &[String]) -> Option<String> {
+    /// The most names that are listed.
     const TOLD: usize = 4;
     let told = |name: &String| {
         let stem = Path::new(name).file_stem().and_then(|stem| stem.to_str()).and_then(Step::from_name);
@@ -222,91 +209,6 @@ fn strange(names: &[String]) -> Option<String> {
         count => format!("{count} files of B are of no stage of the model and were not read"),
     };
     Some(format!("{files}: {}{more}", told.join(", ")))
-}
-
-/// What a path on the command line is.
-enum Given {
-    Folder(Box<Folder>),
-    Trace(Box<OfTrace>),
-}
-
-impl Given {
-    fn open<D: Device>(path: &Path) -> Result<Self> {
-        if path.is_file() {
-            return Ok(Self::Trace(Box::new(OfTrace::open::<D>(path)?)));
-        }
-        Ok(Self::Folder(Box::new(Folder::open(path)?)))
-    }
-
-    /// The sequences of the run itself, and then the branches, each with its sequence.
-    fn all(&self) -> Vec<(Run, usize)> {
-        match self {
-            Self::Folder(folder) => (0..folder.sequences()).map(|sequence| (Run::ITSELF, sequence)).collect(),
-            Self::Trace(trace) => trace.all(),
-        }
-    }
-
-    /// Goes on with another of them.
-    fn go_to(&mut self, run: Run, sequence: usize) -> Result<()> {
-        match self {
-            Self::Folder(folder) => {
-                folder.go_to(sequence);
-                Ok(())
-            }
-            Self::Trace(trace) => trace.go_to(run, sequence),
-        }
-    }
-}
-
-impl Traced for Given {
-    fn about(&self) -> &About {
-        match self {
-            Self::Folder(folder) => folder.about(),
-            Self::Trace(trace) => trace.about(),
-        }
-    }
-
-    fn stage(&mut self, site: Site) -> Result<Found> {
-        match self {
-            Self::Folder(folder) => folder.stage(site),
-            Self::Trace(trace) => trace.stage(site),
-        }
-    }
-
-    fn rows(&self, site: Site, rows: Range<usize>) -> std::result::Result<Option<Values<'_>>, String> {
-        match self {
-            Self::Folder(folder) => Traced::rows(&**folder, site, rows),
-            Self::Trace(trace) => trace.rows(site, rows),
-        }
-    }
-
-    fn unwritten(&self, site: Site) -> Option<String> {
-        match self {
-            Self::Folder(folder) => folder.unwritten(site),
-            Self::Trace(_) => None,
-        }
-    }
-
-    fn has_beyond(&self, site: Site) -> bool {
-        match self {
-            Self::Folder(folder) => folder.has_beyond(site),
-            Self::Trace(_) => false,
-        }
-    }
-
-    fn done(&self, site: Site, rows: Range<usize>) {
-        match self {
-            Self::Folder(folder) => folder.done(site, rows),
-            Self::Trace(trace) => trace.done(site, rows),
-        }
-    }
-
-    fn print(&self, site: Site) -> Option<u64> {
-        match self {
-            Self::Folder(folder) => folder.print(site),
-            Self::Trace(trace) => trace.print(site),
-        }
-    }
 }
 
 /// A bar over the stages, whose number is known when the first is done.

@@ -1,27 +1,25 @@
 //! `llama-trace export`: every chosen stage of every chosen pass as a `.npy` file, and a manifest.
 //!
-//! Everything is written into a temporary folder first and moved to its place at the end, so a run that fails or
-//! is interrupted leaves nothing behind.
+//! All files are written into a temporary folder and moved into place at the end ([`llama_trace_ending::replace`]). A run
+//! that fails or is interrupted leaves nothing behind.
 
 mod files;
-mod folder;
 mod heatmap;
-mod manifest;
-mod target;
 mod traced;
 
+use std::io;
+
 use self::files::Files;
-pub(super) use self::manifest::drawing;
-use self::target::Target;
-pub(super) use self::target::take_back_left;
-use super::ExportArgs;
 use super::choose::{Asks, Command};
 use super::device::Device;
 use super::input::{Run, say_full};
 use super::progress::Progress;
+use super::{ExportArgs, RunArgs};
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::stop;
-use llama_trace_core::trace::{PassDims, Select, Site, Sizes};
+use llama_trace_core::trace::manifest::{Drawing, pass_of, sequence_of};
+use llama_trace_core::trace::{Manifest, PassDims, Select, Site, Sizes};
+use llama_trace_ending::folder::Folder;
+use llama_trace_ending::replace::{Target, stopped};
 use llama_trace_engine::generate::Ended;
 
 impl Command for &ExportArgs {
@@ -38,7 +36,7 @@ impl Command for &ExportArgs {
 }
 
 fn export<D: Device>(args: &ExportArgs) -> Result<()> {
-    let target = Target::check(&args.out, args.force)?;
+    let target = Target::check(&args.out, args.force, Manifest::file_names)?;
     let run = Run::<D>::open(&args.run)?.in_chunks(args.chunk)?;
     let wanted = args.run.tokens.unwrap_or(1);
     if wanted == 0 {
@@ -49,22 +47,11 @@ fn export<D: Device>(args: &ExportArgs) -> Result<()> {
     }
     let (sizes, mut batch) = (run.model.sizes(), run.batch(wanted)?);
     let select = args.select.select(&run, &batch, wanted, false)?;
-    drawable(args, &select)?;
-    let mut manifest = manifest::new(&run, &args.run);
-    let picture = args.format.picture();
-    manifest.suffix = args.format.suffix();
-    target.check_free(|sequence, pass| match sequence {
-        _ if run.several() != sequence.is_some() => Vec::new(),
-        Some(sequence) if sequence >= run.prompts.len() => Vec::new(),
-        sequence => {
-            let number = sequence.unwrap_or(0);
-            let chosen = run.sites(number, pass, &batch).into_iter().filter(|&site| select.contains(site));
-            chosen.map(|site| manifest.file_name(site)).collect()
-        }
-    })?;
-    let bar = progress(run.passes(wanted), &sizes, &select);
-    let mut files = Files::new(target.begin()?, manifest, sizes, &select, bar).draw(picture);
-
+    let prompts = run.prompts.iter().map(|prompt| prompt.text.clone()).collect();
+    let mut manifest = Manifest::new(run.model.card(), prompts, Some(drawing(&args.run)));
+    manifest.cache = Some(run.model.backend.cache_dtype().name().to_owned());
+    let sites = |number, pass| run.sites(number, pass, &batch);
+    let mut files = begin(args, target, manifest, sizes, &select, sites, run.passes(wanted))?;
     let mut full = Vec::new();
     while batch.ready()? {
         let reads: Vec<_> = batch.reads().map(|read| (read.sequence, read.dims, read.ids.to_vec())).collect();
@@ -85,10 +72,10 @@ fn export<D: Device>(args: &ExportArgs) -> Result<()> {
     if batch.not_a_number() {
         super::tell(super::NOT_A_NUMBER);
     }
-    files.finish(target)
+    files.finish()
 }
 
-/// Says which of the chosen stages are not drawn: those of token ids, which are names and no quantities.
+/// Prints which of the chosen stages are not drawn: those of token ids, which are not quantities.
 fn drawable(args: &ExportArgs, select: &Select) -> Result<()> {
     let Some(steps) = select.named().filter(|_| args.format.picture().is_some()) else { return Ok(()) };
     let ids: Vec<_> = steps.iter().filter(|step| step.stage().is_ids()).map(|step| step.name()).collect();
@@ -106,21 +93,57 @@ fn drawable(args: &ExportArgs, select: &Select) -> Result<()> {
     Ok(())
 }
 
-/// The error of an export that was asked to stop.
-fn stopped() -> Result<()> {
-    match stop::process().asked() {
-        true => Err(interrupted()),
-        false => Ok(()),
-    }
+/// How the tokens of a run are drawn.
+pub(super) fn drawing(args: &RunArgs) -> Drawing {
+    args.sampling.drawing(args.stream.unwrap_or(0))
 }
 
-fn interrupted() -> Error {
-    Error::interrupted("interrupted; nothing was written")
-}
-
-/// A bar over the files to write.
-fn progress(passes: impl Iterator<Item = PassDims>, sizes: &Sizes, select: &Select) -> Progress {
+/// The files of an export to `target`, before the first is written: what `select` chooses of `passes`. `sites` gives the
+/// sites that a pass of a sequence can have, both by number.
+///
+/// # Errors
+/// [`Error::Output`] where something is in the way of a file, and [`Error::Usage`] where nothing chosen can be drawn.
+fn begin<'a>(
+    args: &ExportArgs,
+    target: Target,
+    mut manifest: Manifest,
+    sizes: Sizes,
+    select: &'a Select,
+    sites: impl Fn(usize, usize) -> Vec<Site>,
+    passes: impl Iterator<Item = PassDims>,
+) -> Result<Files<'a>> {
+    drawable(args, select)?;
+    manifest.suffix = args.format.suffix();
+    target.check_free(|folder| {
+        let mut names = Vec::new();
+        for (sequence, pass) in passes_in(folder)? {
+            let number = sequence.unwrap_or(0);
+            // The only sequence has no folder of its own.
+            if sequence.is_some() != manifest.prompts.is_empty() && number < manifest.prompts.len().max(1) {
+                let chosen = sites(number, pass).into_iter().filter(|&site| select.contains(site));
+                names.extend(chosen.map(|site| manifest.file_name(site)));
+            }
+        }
+        Ok(names)
+    })?;
     let chosen =
-        |dims: PassDims| Site::all(sizes, dims).into_iter().filter(|&site| select.contains(site)).count();
-    Progress::new(passes.map(chosen).sum(), "stages")
+        |dims: PassDims| Site::all(&sizes, dims).into_iter().filter(|&site| select.contains(site)).count();
+    let bar = Progress::new(passes.map(chosen).sum(), "stages");
+    Files::new(target, manifest, sizes, select, bar, args.format.picture())
+}
+
+/// The sequences, if there are several, and the passes that have a folder in `folder`.
+fn passes_in(folder: &Folder) -> io::Result<Vec<(Option<usize>, usize)>> {
+    let mut passes = Vec::new();
+    for name in folder.names()? {
+        let sequence = sequence_of(&name);
+        passes.extend(pass_of(&name).map(|pass| (None, pass)));
+        if sequence.is_some() {
+            // A file of a sequence's name is in the way of the first pass.
+            passes.push((sequence, 0));
+            let inner = folder.enter(&name).ok().flatten().map_or(Ok(Vec::new()), |inner| inner.names())?;
+            passes.extend(inner.iter().filter_map(|name| Some((sequence, pass_of(name)?))));
+        }
+    }
+    Ok(passes)
 }

@@ -74,7 +74,7 @@ fn log<D: Device>(args: &LogArgs) -> Result<()> {
     Ok(())
 }
 
-/// Where a log goes.
+/// The log's output.
 struct Printed {
     format: LogFormat,
     out: output::Lines,
@@ -89,7 +89,7 @@ impl Printed {
         Self { format, out }
     }
 
-    /// Prints what is chosen of a pass; false where nobody reads it any more.
+    /// Prints the chosen lines of a pass; false if the reader closed the pipe.
     fn print(&mut self, chosen: &Chosen<'_>, ids: &[u32], drawn: Option<u32>) -> Result<bool> {
         let printed = match self.format {
             _ if !chosen.select.has_pass(chosen.dims.pass) => Ok(()),
@@ -104,11 +104,11 @@ impl Printed {
     }
 }
 
-/// What `--values` shows of one output.
+/// The values that `--values` shows of one output.
 #[derive(Default)]
 struct Summary {
     sum: Summing,
-    /// Its statistics, where a trace has those and not the values.
+    /// Recorded statistics, of a trace without the values.
     kept: Option<Stats>,
     first: Vec<f64>,
     /// Whether the values are whole numbers.
@@ -120,7 +120,7 @@ impl Summary {
         self.kept.unwrap_or_else(|| self.sum.stats())
     }
 
-    /// Takes in `values`, those from number `at` on.
+    /// Adds `values`, of which the first has index `at`.
     fn add(&mut self, at: usize, values: Values<'_>) {
         self.sum.add(values.numbers());
         self.whole = !matches!(values, Values::F32(_));
@@ -132,26 +132,26 @@ impl Summary {
     }
 }
 
-/// What a run that was recorded has of a stage.
+/// What a recorded run has of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Has {
     /// Its values.
     Values,
-    /// What its values follow from.
+    /// Values from which its own are derived.
     Follows,
-    /// Its statistics alone.
+    /// Statistics alone.
     Statistics,
     Nothing,
-    /// Values that are not those that were recorded.
+    /// Values that do not match their digest.
     Damaged,
-    /// What its values follow from, a part of which is damaged.
+    /// Values from which its own are derived, of which some are damaged.
     FollowsFromDamaged,
 }
 
 type Times = HashMap<Site, Duration>;
 type Summaries = HashMap<Site, Summary>;
 
-/// Sums up each output as its rows come, in whatever order, and holds none of them.
+/// Summarizes each output as its rows come, in any order, and holds none of them.
 struct Summarizing<'a> {
     select: &'a Select,
     summaries: Summaries,
@@ -172,7 +172,7 @@ impl Probe for Summarizing<'_> {
     }
 }
 
-/// Runs a pass: what it drew, how long each operation took for all sequences, and what `values` chooses.
+/// Runs a pass: the drawn tokens, the time of each operation for all sequences, and summaries of what `values` chooses.
 fn run_pass<D: Device>(
     run: &Run<D>,
     batch: &mut Batch<'_, D>,
@@ -192,7 +192,7 @@ fn run_pass<D: Device>(
     Ok((drawn, of_all(times), summarizing.summaries))
 }
 
-/// Adds the times of all sequences up: one operation makes the rows of all of them.
+/// The times summed over the sequences: one operation computes the rows of all.
 fn of_all(times: Times) -> Times {
     let mut sums = Times::new();
     for (site, time) in times {
@@ -201,7 +201,7 @@ fn of_all(times: Times) -> Times {
     sums
 }
 
-/// What is printed of a pass that has run.
+/// The chosen lines of a pass.
 struct Chosen<'a> {
     card: &'a ModelCard,
     label: &'a dyn Fn(u32) -> TokenLabel,
@@ -210,9 +210,9 @@ struct Chosen<'a> {
     sequence: usize,
     dims: PassDims,
     select: &'a Select,
-    /// None of a run that was recorded.
+    /// None of a recorded run.
     times: Option<&'a Times>,
-    /// What a run that was recorded has of a stage.
+    /// What a recorded run has of a stage.
     has: &'a dyn Fn(Site) -> Has,
     summaries: &'a Summaries,
 }
@@ -223,12 +223,12 @@ impl Chosen<'_> {
         lines.into_iter().filter(|line| self.select.has_step(line.pass, line.layer, line.step))
     }
 
-    /// What `line` was seen to hold.
+    /// The summary of the line's output.
     fn summary(&self, line: &Line) -> Option<&Summary> {
         self.summaries.get(&Site { sequence: self.sequence, ..line.site() })
     }
 
-    /// Where a step's values come from.
+    /// The source of a step's values.
     fn kind(&self, line: &Line) -> &'static str {
         let derived = match line.took {
             Took::Given => return "given",
@@ -242,7 +242,7 @@ impl Chosen<'_> {
             (Has::Values, _) => "recorded",
             (Has::Damaged, _) => "damaged",
             (Has::FollowsFromDamaged, _) => "follows from what is damaged",
-            // With the model beside it, what does not follow was computed.
+            // With a model, values that cannot be derived were computed.
             (Has::Statistics | Has::Nothing, Some(Summary { kept: None, .. })) => "computed again",
             (Has::Follows, _) if derived => "derived",
             (Has::Follows, Some(_)) => "computed again",
@@ -251,7 +251,7 @@ impl Chosen<'_> {
         }
     }
 
-    /// The same, or how long the step took, `for_all` sequences where there are several.
+    /// The same, or the step's time, with `for_all` after it if there are several sequences.
     fn took(&self, line: &Line, for_all: &str) -> String {
         match line.took {
             Took::Time(time) => format!("{:.1} µs{for_all}", time.as_secs_f64() * 1e6),
@@ -296,7 +296,7 @@ impl Chosen<'_> {
             }
             writeln!(out)?;
         }
-        // Who captured a run need not have drawn a token at its end.
+        // A captured run may lack the last drawn token.
         let Some(drawn) = drawn else { return Ok(()) };
         writeln!(out, "pass {}{of} drew {} {:?}", dims.pass, drawn, label(drawn).text)
     }

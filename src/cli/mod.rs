@@ -27,8 +27,6 @@ mod progress;
 mod prompt;
 mod ready;
 mod record;
-#[cfg(test)]
-mod recorded;
 mod room;
 mod shell;
 mod snapshot;
@@ -43,7 +41,6 @@ pub use self::diff::verdict;
 
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::{self, ExitCode};
 
 use clap::error::ContextValue;
@@ -167,14 +164,6 @@ enum Command {
 
 /// Said when a run met values that are not a number.
 const NOT_A_NUMBER: &str = "Some logits are not a number (NaN): look for the first stage that has one with `llama-trace log --values`.";
-
-/// Takes back what an export left half done that ended with `left`, its temporary folder.
-///
-/// # Errors
-/// Where that cannot be done: some of what was there before is in `left`.
-pub fn take_back_export(left: &Path) -> io::Result<()> {
-    export::take_back_left(left)
-}
 
 /// Whether this process was started by `llama-trace chat`, to do nothing but [`render_template`].
 pub fn renders_templates() -> bool {

@@ -1,15 +1,11 @@
 //! `--trace PATH`, and `open`: a run that was recorded, in place of a model, and its model beside it where that is to be
 //! had.
 
-mod folder;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::task::Poll;
 
 use serde_json::{Map, Value};
-
-use self::folder::OfFolder;
 
 use super::device::Device;
 use super::{CacheDtypeName, CpuArgs, ModelArgs, PrecisionName, SelectArgs, input, tell};
@@ -18,9 +14,11 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 use llama_trace_core::trace::select::{Extent, numbers};
 use llama_trace_core::trace::{
-    Address, Block, BlockAt, ModelCard, Outline, Probe, Question, Region, Run, Select, Site, Source, told,
+    Address, Block, BlockAt, ModelCard, Outline, PassOutline, Probe, Question, Region, Run, Select, Site,
+    Sizes, Source, told,
 };
 use llama_trace_engine::model::Model;
+use llama_trace_judge::capture::RecordedFolder;
 use llama_trace_runs::record::{Kept, Trace};
 use llama_trace_runs::replay::{Follows, Recorded};
 use llama_trace_tui as tui;
@@ -58,7 +56,7 @@ impl<D: Device + 'static> Traced<D> {
     fn open_as(path: &Path, args: &ModelArgs, of: &ModelArgs, cpu: &CpuArgs, memory: usize) -> Result<Self> {
         let (kept, opened): (Arc<dyn Kept>, _) = if path.is_dir() {
             let config = || of.model.as_ref().map(|_| input::config(of)).transpose();
-            let folder = OfFolder::open(path, config)?;
+            let folder = RecordedFolder::open(path, config)?;
             let says = Says { settings: folder.settings(), weights: None };
             let opened = beside::<D>(&folder, &says, args, cpu)?;
             say_derived(&folder, opened.is_some());
@@ -275,7 +273,7 @@ fn alike(ours: Option<&Value>, theirs: &Value) -> bool {
 
 /// Says of a folder that what it has not may differ in its last bits from what was computed; and of another program's,
 /// that a model beside it computes it otherwise altogether.
-fn say_derived(folder: &OfFolder, with_model: bool) {
+fn say_derived(folder: &RecordedFolder, with_model: bool) {
     if folder.is_captured() || !folder.is_complete() {
         tell(
             "What this folder does not have and what follows from what it has is derived: it may differ in its last bits from what was computed.",
@@ -328,6 +326,12 @@ pub(super) fn wait<Q: Question>(source: &mut dyn Source, question: &Q) -> Result
         stop::check()?;
         source.wait(stop::LOOK);
     }
+}
+
+/// The sites of a pass of a sequence that `select` chooses.
+pub(super) fn chosen(sequence: usize, pass: &PassOutline, sizes: &Sizes, select: &Select) -> Vec<Site> {
+    let sites = Site::all(sizes, pass.dims).into_iter().map(|site| Site { sequence, ..site });
+    sites.filter(|&site| select.contains(site)).collect()
 }
 
 /// Shows `probe` all values of `site`, whose stage has `shape`, part by part and in order.

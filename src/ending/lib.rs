@@ -10,9 +10,12 @@
 //! | failed allocation | [`memory`] |
 //! | SIGABRT, SIGSEGV, SIGILL, SIGFPE | restores the terminal, then the default action |
 //!
-//! A process has one terminal, so this state is global.
+//! A process has one terminal, so this state is global. [`replace`] owns an output directory that the end of the process must not leave half
+//! written.
 
+pub mod folder;
 pub mod remove;
+pub mod replace;
 pub mod scratch;
 
 #[cfg(unix)]

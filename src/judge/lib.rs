@@ -1,6 +1,9 @@
-//! Tests of correctness: a model against its references, and one run against another.
+//! Tests of correctness: a model against its references, and one run against another, also of another runtime.
 //!
 //! It knows no command line.
 
+pub mod capture;
 pub mod check;
 pub mod diff;
+pub mod recorded;
+pub mod suggest;

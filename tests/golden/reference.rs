@@ -1,5 +1,5 @@
-//! The float64 reference of `fixtures/golden`, and how far a backend's stages are from it. The library's own tests use it too,
-//! for the devices that only they have.
+//! The float64 reference of `fixtures/golden`, and how far a backend's stages are from it. `replay/bits` uses it too, for the
+//! CUDA backend.
 
 use std::collections::BTreeMap;
 

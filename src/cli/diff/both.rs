@@ -1,6 +1,6 @@
 //! Two runs of the program itself, side by side: each hands its stages over as they come, and waits for the other.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, Scope};
@@ -182,18 +182,14 @@ impl<D: Device> Ready<D> {
     ) -> Result<Recording> {
         let card = self.model.card();
         let about = About {
-            layers: None,
-            nowhere: BTreeMap::new(),
-            unsure: BTreeMap::new(),
             name: self.setting.name.clone(),
             precision: Some(card.precision),
             card: Some(card),
-            settings: serde_json::Map::new(),
             cache: Some(self.model.backend.cache_dtype()),
             fingerprint: if weights { Some(self.model.fingerprint()?.weights) } else { None },
             sampling: Some(Sampling::default()),
-            prompt: None,
             passes: passes.clone(),
+            ..About::default()
         };
         let (send, frames) = sync_channel(AHEAD);
         let record = move || {

@@ -1,5 +1,5 @@
-//! The files of an export: a probe that writes each row to its place as it comes. Nothing of a stage is held, however
-//! large it is.
+//! The files of an export: a probe that writes each row to its place in the file as it comes. No stage is held in memory,
+//! however large it is.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -8,43 +8,42 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::heatmap::Heatmap;
-use super::manifest::MANIFEST;
-use super::target::Target;
 use crate::cli::progress::Progress;
 use llama_trace_core::error::{Error, Result, printable};
 use llama_trace_core::stop;
 use llama_trace_core::trace::manifest::ManifestFile;
 use llama_trace_core::trace::npy::Npy;
 use llama_trace_core::trace::{Axis, Manifest, PassDims, Probe, Select, Site, Sizes, Stats, Values};
+use llama_trace_ending::replace::{MANIFEST, Target};
 use llama_trace_ending::scratch::Scratch;
 use llama_trace_picture as picture;
 use llama_trace_picture::Format;
 
-/// What a manifest says of values that follow from those that were recorded, and of those that a model made in their
-/// place.
+/// How a manifest marks values that were derived from recorded ones, and values that a model computed.
 pub(super) const DERIVED: &str = "derived";
 pub(super) const COMPUTED: &str = "computed again";
 
 /// What has been written so far.
 pub(super) struct Files<'a> {
+    target: Target,
     folder: Scratch,
     pub(super) manifest: Manifest,
     sizes: Sizes,
     select: &'a Select,
     bar: Progress,
-    /// The pass of each sequence that runs.
+    /// The current pass of each sequence.
     dims: HashMap<usize, PassDims>,
     /// The tokens of each sequence so far.
     tokens: HashMap<usize, Vec<String>>,
-    /// What a stage is drawn as, instead of its values.
+    /// The picture's format; none for values.
     picture: Option<Format>,
-    /// How what is recorded next was made, where that is not by the run itself.
+    /// How the next values were made; none if by the run itself.
     pub(super) made: Option<&'static str>,
     open: HashMap<Site, Open>,
     failed: Option<Error>,
 }
 
-/// A file that rows are missing in.
+/// A file with rows missing.
 struct Open {
     npy: Npy,
     shape: Vec<usize>,
@@ -52,36 +51,36 @@ struct Open {
 }
 
 impl<'a> Files<'a> {
-    /// No files yet, in `folder`, of what `select` chooses in a model with `sizes`.
+    /// The files for `target` of what `select` chooses in a model with `sizes`, before the first is written. With `picture`
+    /// every stage is drawn instead of written as values.
+    ///
+    /// # Errors
+    /// As [`Target::begin`].
     pub(super) fn new(
-        folder: Scratch,
+        target: Target,
         manifest: Manifest,
         sizes: Sizes,
         select: &'a Select,
         bar: Progress,
-    ) -> Self {
-        Self {
-            folder,
+        picture: Option<Format>,
+    ) -> Result<Self> {
+        Ok(Self {
+            folder: target.begin()?,
+            target,
             manifest,
             sizes,
             select,
             bar,
             dims: HashMap::new(),
             tokens: HashMap::new(),
-            picture: None,
+            picture,
             made: None,
             open: HashMap::new(),
             failed: None,
-        }
+        })
     }
 
-    /// Draws every stage instead of writing its values.
-    pub(super) fn draw(mut self, picture: Option<Format>) -> Self {
-        self.picture = picture;
-        self
-    }
-
-    /// What is recorded next is of these sequences, and of pass `dims` of each, which reads these tokens.
+    /// Begins the next pass: its sequences, with the dims and the tokens of each.
     pub(super) fn begin(&mut self, reads: impl Iterator<Item = (usize, PassDims, Vec<String>)>) {
         self.dims.clear();
         for (sequence, dims, tokens) in reads {
@@ -90,10 +89,10 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Whether everything that was recorded is written.
+    /// Checks that all recorded rows are written.
     ///
     /// # Errors
-    /// [`Error::Output`] where it is not.
+    /// [`Error::Output`] where they are not.
     pub(super) fn check(&mut self) -> Result<()> {
         self.failed.take().map_or(Ok(()), Err)
     }
@@ -125,7 +124,7 @@ impl<'a> Files<'a> {
         let dims = dims.unwrap_or_else(|| unreachable!("a pass offers what is of its own sequences"));
         let shape = self.sizes.shape(axes, dims);
         let file = match self.picture {
-            // Its values are needed until it is drawn.
+            // A temporary file of the values, until they are drawn.
             Some(_) => tempfile::tempfile_in(self.folder.path())?,
             None => File::options().read(true).write(true).create_new(true).open(path)?,
         };
@@ -133,8 +132,8 @@ impl<'a> Files<'a> {
         Ok(Open { npy, shape, missing_rows: self.sizes.rows(axes, dims) })
     }
 
-    /// Puts a file with all its rows into the manifest. For the statistics it is read again: the mean first, and its
-    /// values in their order, so that they do not depend on how the rows came.
+    /// Adds a complete file to the manifest. Its statistics are computed from the file, in order, so they do not depend on
+    /// the order in which rows came.
     fn complete(&mut self, site: Site, mut open: Open) -> io::Result<()> {
         let stats = Stats::of_parts(|see| {
             open.npy.read(|values| {
@@ -160,7 +159,7 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// The token that an index of an axis stands for, where it does.
+    /// The token at an index of an axis of tokens or keys.
     fn token(&self, site: Site, axis: Axis, index: usize) -> Option<String> {
         let start = self.dims.get(&site.sequence).map_or(0, |dims| dims.start);
         let position = match axis {
@@ -172,7 +171,7 @@ impl<'a> Files<'a> {
     }
 
     /// Writes the manifest, and moves everything to its place.
-    pub(super) fn finish(self, target: Target) -> Result<()> {
+    pub(super) fn finish(self) -> Result<()> {
         self.bar.finish();
         write_manifest(&self.folder.path().join(MANIFEST), &self.manifest)
             .map_err(|error| Error::output("the manifest cannot be written").found(error))?;
@@ -188,7 +187,7 @@ impl<'a> Files<'a> {
             (0, computed) => format!(" ({computed} {COMPUTED})"),
             (derived, computed) => format!(" ({derived} {DERIVED}, {computed} {COMPUTED})"),
         };
-        let out = target.commit(self.folder)?;
+        let out = self.target.commit(self.folder)?;
         crate::cli::tell(format_args!(
             "wrote {count} stage{}{made} and manifest.json to {}",
             if count == 1 { "" } else { "s" },
@@ -204,7 +203,7 @@ impl Probe for Files<'_> {
     }
 
     fn wants(&self, site: Site) -> bool {
-        // Ids are names, and no colours.
+        // Ids are not quantities.
         let is_drawn = self.picture.is_none() || !site.stage.is_ids();
         self.failed.is_none() && is_drawn && self.select.contains(site)
     }

@@ -1,55 +1,46 @@
-//! The export of a run that was recorded.
+//! `export --trace`: the export of a recorded run.
 
 use std::fs;
 use std::path::Path;
 
-use super::files::{COMPUTED, DERIVED, Files};
-use super::target::Target;
+use super::files::{COMPUTED, DERIVED};
 use crate::cli::device::Device;
-use crate::cli::progress::Progress;
-use crate::cli::traced::{Traced, show};
+use crate::cli::traced::{Traced, chosen, show};
 use crate::cli::{ExportArgs, tell};
 use llama_trace_core::error::{Error, Result};
-use llama_trace_core::trace::{Manifest, Outline, PassOutline, Run, Select, Site, Sizes};
+use llama_trace_core::trace::{Manifest, Outline, Run};
+use llama_trace_ending::replace::{Target, interrupted};
 use llama_trace_runs::replay::DEFAULT_MEMORY;
 
-/// Writes every chosen stage that the trace has or that follows from what it has. Each sequence counts its own passes.
+/// Writes every chosen stage that the trace has, or that is derived or computed from it. Each sequence numbers its own passes.
 pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
-    apart(path, &args.out)?;
-    let target = Target::check(&args.out, args.force)?;
+    check_not_source(path, &args.out)?;
+    let target = Target::check(&args.out, args.force, Manifest::file_names)?;
     let traced = Traced::<D>::open(path, &args.run.model, &args.run.cpu, DEFAULT_MEMORY)?;
-    let (kept, several) = (&traced.kept, traced.sequences() > 1);
+    let kept = &traced.kept;
     let sizes = kept.card().sizes();
     let outlines: Vec<Outline> = (0..traced.sequences())
         .map(|sequence| Ok(traced.source(Run::ITSELF, sequence)?.outline().clone()))
         .collect::<Result<_>>()?;
     let Some(longest) = outlines.iter().max_by_key(|outline| outline.passes.len()) else { return Ok(()) };
     let select = args.select.select_of(longest, false)?;
-    super::drawable(args, &select)?;
     let prompts = (0..traced.sequences()).map(|sequence| kept.prompt(sequence)).collect();
     let mut manifest = Manifest::new(kept.card().clone(), prompts, kept.sampling());
     manifest.cache = kept.cache().map(|dtype| dtype.name().to_owned());
-    manifest.suffix = args.format.suffix();
-    target.check_free(|sequence, number| {
-        let outline = outlines.get(sequence.unwrap_or(0)).filter(|_| several == sequence.is_some());
-        let pass = outline.and_then(|outline| outline.passes.get(number));
-        let sites = outline.zip(pass).map(|(outline, pass)| chosen(outline, pass, &sizes, &select));
-        sites.into_iter().flatten().map(|site| manifest.file_name(site)).collect()
-    })?;
-    let count = outlines
-        .iter()
-        .flat_map(|outline| outline.passes.iter().map(move |pass| (outline, pass)))
-        .map(|(outline, pass)| chosen(outline, pass, &sizes, &select).len());
-    let bar = Progress::new(count.sum(), "stages");
-    let (mut files, mut lacking) =
-        (Files::new(target.begin()?, manifest, sizes, &select, bar).draw(args.format.picture()), Vec::new());
+    let sites = |number: usize, pass: usize| {
+        let pass = outlines.get(number).and_then(|outline| outline.passes.get(pass));
+        pass.map_or_else(Vec::new, |pass| chosen(number, pass, &sizes, &select))
+    };
+    let passes = outlines.iter().flat_map(|outline| outline.passes.iter().map(|pass| pass.dims));
+    let mut files = super::begin(args, target, manifest, sizes, &select, sites, passes)?;
+    let mut absent = Vec::new();
     let mut follows = traced.follows();
     for outline in &outlines {
         let mut source = traced.source(Run::ITSELF, outline.sequence)?;
         for pass in &outline.passes {
             let texts = pass.tokens.iter().map(|token| token.text.clone()).collect();
             files.begin([(outline.sequence, pass.dims, texts)].into_iter());
-            for site in chosen(outline, pass, &sizes, &select) {
+            for site in chosen(outline.sequence, pass, &sizes, &select) {
                 let shape = sizes.shape(site.stage.axes(), pass.dims);
                 files.made = match () {
                     () if kept.holds(site) => None,
@@ -58,10 +49,10 @@ pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
                 };
                 match show(&mut *source, site, &shape, &mut files) {
                     Ok(()) => {}
-                    // What was asked for by its name is missed.
+                    // A stage that was asked for by name must be there.
                     Err(error @ Error::Usage(_)) if args.select.stage.is_some() => return Err(error),
-                    Err(Error::Usage(_)) => lacking.push(site),
-                    Err(Error::Interrupted(_)) => return Err(super::interrupted()),
+                    Err(Error::Usage(_)) => absent.push(site),
+                    Err(Error::Interrupted(_)) => return Err(interrupted()),
                     Err(error) => return Err(error),
                 }
                 files.check()?;
@@ -70,19 +61,19 @@ pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
         }
     }
     traced.say_branches();
-    if let [first, ..] = &lacking[..] {
-        match lacking.len() {
+    if let [first, ..] = &absent[..] {
+        match absent.len() {
             1 => tell(format_args!("{first} is not there; with --model it is computed again")),
             count => tell(format_args!(
                 "{count} stages are not there, as {first}; with --model they are computed again"
             )),
         }
     }
-    files.finish(target)
+    files.finish()
 }
 
-/// Checks that what is written does not take the place of what it is made of.
-fn apart(path: &Path, out: &Path) -> Result<()> {
+/// Checks that the export does not replace the folder that it is made from.
+fn check_not_source(path: &Path, out: &Path) -> Result<()> {
     let place = |path: &Path| fs::canonicalize(path).ok();
     match (place(path), place(out)) {
         (Some(from), Some(to)) if from.is_dir() && from.starts_with(&to) => {
@@ -93,11 +84,4 @@ fn apart(path: &Path, out: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// The sites that are chosen of a pass.
-fn chosen(outline: &Outline, pass: &PassOutline, sizes: &Sizes, select: &Select) -> Vec<Site> {
-    let sites =
-        Site::all(sizes, pass.dims).into_iter().map(|site| Site { sequence: outline.sequence, ..site });
-    sites.filter(|&site| select.contains(site)).collect()
 }

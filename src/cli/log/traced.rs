@@ -1,4 +1,4 @@
-//! The log of a run that was recorded.
+//! `log --trace`: the log of a recorded run.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -6,13 +6,13 @@ use std::path::Path;
 
 use super::{Chosen, Has, Printed, Summaries, Summarizing, Summary};
 use crate::cli::device::Device;
-use crate::cli::traced::{Traced, show};
+use crate::cli::traced::{Traced, chosen, show};
 use crate::cli::{LogArgs, tell};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{PassOutline, Run, Select, Site, Source, TokenLabel};
 use llama_trace_runs::replay::DEFAULT_MEMORY;
 
-/// The stages that are damaged, and what is wrong with the first of them.
+/// The damaged stages, and the error of the first.
 #[derive(Default)]
 struct Damaged {
     sites: HashSet<Site>,
@@ -22,7 +22,7 @@ struct Damaged {
 /// Prints the passes of each sequence, one sequence after the other.
 pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
     let traced = Traced::<D>::open(path, &args.run.model, &args.run.cpu, DEFAULT_MEMORY)?;
-    let (mut out, mut lacking) = (Printed::new(args.format), Vec::new());
+    let (mut out, mut absent) = (Printed::new(args.format), Vec::new());
     let follows = RefCell::new(traced.follows());
     let damaged = RefCell::new(Damaged::default());
     let is_damaged = |site: Site| damaged.borrow().sites.contains(&site);
@@ -41,7 +41,7 @@ pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
         for pass in outline.passes.iter().filter(|pass| select.has_pass(pass.dims.pass)) {
             let mut summaries = Summaries::new();
             if args.values {
-                let left_out = (&mut lacking, &mut *damaged.borrow_mut());
+                let left_out = (&mut absent, &mut *damaged.borrow_mut());
                 summaries = summarize(&traced, &mut *source, pass, &select, left_out)?;
             }
             let chosen = Chosen {
@@ -62,13 +62,12 @@ pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
         }
     }
     traced.say_branches();
-    // Each damaged stage says so in its place. The rest was printed, and whoever reads the exit code hears of it too: the
-    // message is not to be looked for among others.
+    // The log marks each damaged stage in its line. The exit code tells scripts, so this error comes last and alone.
     if let Some(error) = damaged.take().first {
         return Err(error);
     }
-    if let [first, ..] = &lacking[..] {
-        match lacking.len() {
+    if let [first, ..] = &absent[..] {
+        match absent.len() {
             1 => tell(format_args!("{first} has no values in this trace.")),
             count => tell(format_args!("{count} stages have no values in this trace, as {first}.")),
         }
@@ -76,22 +75,18 @@ pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Sums up what is chosen of a pass; of what the trace has no values of, its statistics are told where it has those. What
-/// is damaged is left out.
+/// The summaries of the chosen stages of a pass. A stage without values has its recorded statistics, if there are any, or
+/// is added to `absent`; a damaged one is added to `damaged`.
 fn summarize<D: Device>(
     traced: &Traced<D>,
     source: &mut dyn Source,
     pass: &PassOutline,
     select: &Select,
-    (lacking, damaged): (&mut Vec<Site>, &mut Damaged),
+    (absent, damaged): (&mut Vec<Site>, &mut Damaged),
 ) -> Result<Summaries> {
     let (sizes, sequence) = (source.outline().card.sizes(), source.outline().sequence);
     let mut summarizing = Summarizing { select, summaries: Summaries::new() };
-    for site in Site::all(&sizes, pass.dims) {
-        let site = Site { sequence, ..site };
-        if !select.contains(site) {
-            continue;
-        }
+    for site in chosen(sequence, pass, &sizes, select) {
         let shape = sizes.shape(site.stage.axes(), pass.dims);
         match show(source, site, &shape, &mut summarizing) {
             Ok(()) => {}
@@ -101,11 +96,11 @@ fn summarize<D: Device>(
                 if kept.is_some() {
                     summarizing.summaries.insert(site, Summary { kept, whole, ..Summary::default() });
                 } else {
-                    lacking.push(site);
+                    absent.push(site);
                 }
             }
             Err(error @ Error::Model(_)) => {
-                // A part of it may have been right.
+                // Its first parts may have been right.
                 summarizing.summaries.remove(&site);
                 damaged.sites.insert(site);
                 damaged.first.get_or_insert(error);

@@ -1,5 +1,7 @@
 //! manifest.json of an export: the run, its model, and the contents of each file. One type writes and reads it.
 
+mod names;
+
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -14,6 +16,8 @@ use super::sizes::PassDims;
 use super::source::TokenLabel;
 use super::stage::Stage;
 use super::step::Step;
+
+pub use names::{pass_of, sequence_of};
 
 /// The format name and version in a manifest.
 const FORMAT: &str = "llama-trace export";

@@ -11,7 +11,7 @@ use llama_trace_core::error::Result;
 use llama_trace_core::trace::{Frame, ModelCard, PassDims, Sampling, Site, Stage, TokenLabel, Values};
 
 /// The description of a run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct About {
     /// Its name in messages.
     pub name: String,

@@ -1,0 +1,211 @@
+//! Recording never changes the bits: in a pass, and when a layer runs again, they are those of an unrecorded pass. On the
+//! processor and on the CUDA backend.
+
+#[path = "bits/cuda.rs"]
+mod cuda;
+#[path = "bits/lost.rs"]
+mod lost;
+#[path = "bits/ragged.rs"]
+mod ragged;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::task::Poll;
+
+use llama_trace_core::config::{ModelConfig, Pairing, Precision};
+use llama_trace_core::stop;
+use llama_trace_core::tensor::Dtype;
+use llama_trace_core::trace::{
+    Frame, FrameData, NoProbe, PassDims, Probe, Recorder, Region, Select, Site, Source, Stage, Status, source,
+};
+use llama_trace_engine::backend::Backend;
+use llama_trace_engine::backend::cpu::{Cpu, Kernel};
+use llama_trace_engine::generate::{Sampler, Sampling, Session};
+use llama_trace_engine::model::{Model, pass};
+use llama_trace_formats::checkpoint::random;
+use llama_trace_runs::replay::{DEFAULT_MEMORY, Live, Start};
+
+/// V of the models: small, for the plain loops of the development build.
+const VOCAB: usize = 96;
+
+/// A small model whose products, the head's too, are of `width` inputs and more.
+fn config(width: usize) -> ModelConfig {
+    ModelConfig {
+        ffn_dim: width + 32,
+        vocab: VOCAB,
+        context: 512,
+        tied: true,
+        ..ModelConfig::of_heads(8, 2, width / 8)
+    }
+}
+
+const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }];
+
+/// The kernels that multiply bfloat16 in an order of their own, the plain one of them last.
+fn kernels() -> Vec<Kernel> {
+    let mut kernels = Kernel::available();
+    kernels.retain(|kernel| ["amx", "avx512bf16"].contains(&kernel.name()));
+    #[cfg(target_arch = "x86_64")]
+    kernels.push(Kernel::plain_unit());
+    kernels
+}
+
+fn models(width: usize) -> impl Iterator<Item = (String, Model<Cpu>)> {
+    let checkpoint = random::of_config("random", config(width), Dtype::BF16);
+    let all = kernels().into_iter().flat_map(|kernel| PRECISIONS.map(|precision| (kernel, precision)));
+    all.map(move |(kernel, precision)| {
+        let cpu = Cpu::with_kernel(kernel).with_precision(precision);
+        (format!("{width} wide, {}, {precision:?}", kernel.name()), Model::load(&checkpoint, cpu).unwrap())
+    })
+}
+
+fn sampler() -> Sampler {
+    Sampler::new(Sampling::default()).unwrap()
+}
+
+/// The prompt of `tokens` tokens.
+fn prompt(tokens: usize) -> Vec<u32> {
+    (0..tokens).map(|i| (i * 37 % VOCAB) as u32).collect()
+}
+
+fn bits(values: impl IntoIterator<Item = f32>) -> Vec<u32> {
+    values.into_iter().map(f32::to_bits).collect()
+}
+
+/// The bits of the logits of the last token of a session's pass.
+fn last_bits(session: &Session<'_, Cpu>) -> Vec<u32> {
+    let mut seen = Vec::new();
+    let see = |logits: &[f32]| {
+        seen = bits(logits.iter().copied());
+        Ok(())
+    };
+    pass::last_logits(&session.model, &session.work, 0, see).unwrap();
+    seen
+}
+
+/// The bits of the last logits of the prompt's pass and of a decode pass after it, both watched by `probe`.
+fn logits<P: Probe>(
+    model: &Model<Cpu>,
+    tokens: usize,
+    mut probe: impl FnMut(PassDims) -> P,
+) -> [Vec<u32>; 2] {
+    let mut session = Session::new(model, sampler()).unwrap();
+    [prompt(tokens), vec![7]].map(|ids| {
+        let dims = session.next_pass(ids.len());
+        session.read(&ids, &mut probe(dims)).unwrap();
+        last_bits(&session)
+    })
+}
+
+/// What `select` records of the same two passes, and their logits.
+fn recorded(model: &Model<Cpu>, tokens: usize, select: &Select) -> (HashMap<Site, Frame>, [Vec<u32>; 2]) {
+    let frames = RefCell::new(HashMap::new());
+    let logits = logits(model, tokens, |dims| {
+        let sink = |frame: Frame| drop(frames.borrow_mut().insert(frame.site, frame));
+        Recorder::new(model.sizes(), dims, select, sink)
+    });
+    (frames.into_inner(), logits)
+}
+
+/// Equal to the bit, NaN and signed zeros included.
+fn assert_same(a: &Frame, b: &Frame, what: &str) {
+    assert_eq!(a.shape(), b.shape(), "{}, {what}", b.site);
+    match (&a.data, &b.data) {
+        (FrameData::F32(a_data), FrameData::F32(b_data)) => {
+            let different = a_data.iter().zip(b_data).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+            assert_eq!(different, 0, "values of {}, {what}", b.site);
+        }
+        (a_data, b_data) => assert_eq!(a_data, b_data, "{}, {what}", b.site),
+    }
+}
+
+#[test]
+fn recording_never_changes_which_path_computes_a_row() {
+    for (width, lengths) in [(512, &[2, 15, 16, 17, 33][..]), (768, &[20, 300])] {
+        for (name, model) in models(width) {
+            for &tokens in lengths {
+                let plain = logits(&model, tokens, |_| NoProbe);
+                for stage in [None, Some(Stage::Logits), Some(Stage::Qk)] {
+                    // All of a long pass takes the plain loops long.
+                    if tokens < 300 || stage == Some(Stage::Logits) {
+                        let select = stage.map_or_else(Select::all, |stage| Select::stages(&[stage]));
+                        let (_, logits) = recorded(&model, tokens, &select);
+                        assert!(logits == plain, "{name}, {tokens} tokens, recorded {stage:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_stage_is_the_same_recorded_alone_and_with_all_others() {
+    for (name, model) in models(512).filter(|(_, model)| model.backend.precision() == Precision::Bf16) {
+        let plain = logits(&model, 20, |_| NoProbe);
+        let (all, _) = recorded(&model, 20, &Select::all());
+        for &stage in Stage::ALL {
+            let (alone, logits) = recorded(&model, 20, &Select::stages(&[stage]));
+            assert!(logits == plain, "{name}, {stage} alone");
+            for (site, frame) in &alone {
+                assert_same(frame, &all[site], &format!("alone, {name}"));
+            }
+            assert_eq!(alone.len(), all.keys().filter(|site| site.stage == stage).count(), "{name}, {stage}");
+        }
+    }
+}
+
+/// What the viewer computes again of a prefill of `tokens` tokens, layer by layer, has the bits of `frames`.
+fn assert_runs_again<B: Backend + 'static>(
+    model: Model<B>,
+    tokens: usize,
+    frames: &HashMap<Site, Frame>,
+    context: Option<usize>,
+    what: &str,
+) {
+    let (ids, eos, memory) = (prompt(tokens), Vec::new(), DEFAULT_MEMORY);
+    let start = Start { ids, draws: 1, sampler: sampler(), tokenizer: None, eos, memory, context };
+    let mut live = Live::start(Arc::new(model), start).unwrap();
+    while live.status() != Status::Idle {
+        live.wait(stop::LOOK);
+        live.poll().unwrap();
+    }
+    for (site, frame) in frames.iter().filter(|(site, _)| site.pass == 0) {
+        let again = loop {
+            if let Poll::Ready(block) = source::block(&mut live, *site, &Region::whole(frame.shape())) {
+                break block.unwrap();
+            }
+            live.wait(stop::LOOK);
+            live.poll().unwrap();
+        };
+        assert!(again.is_whole());
+        assert_same(&again.frame, frame, what);
+    }
+}
+
+#[test]
+fn a_wide_layer_and_a_wide_head_that_run_again_have_the_bits_of_the_pass() {
+    for (name, model) in models(512) {
+        let (frames, _) = recorded(&model, 20, &Select::all());
+        assert_runs_again(model, 20, &frames, None, &format!("run again, {name}"));
+    }
+}
+
+#[test]
+fn some_rows_of_a_wide_head_have_the_bits_of_all_of_them() {
+    for (name, model) in models(512) {
+        let (frames, _) = recorded(&model, 20, &Select::all());
+        let site = Site::once(0, Stage::Logits);
+        let whole = bits(frames[&site].floats().unwrap().iter().copied());
+        let mut session = Session::new(&model, sampler()).unwrap();
+        session.read(&prompt(20), &mut NoProbe).unwrap();
+        for rows in [0..1, 3..20, 7..9, 19..20] {
+            let Session { model, work, .. } = &mut session;
+            pass::finish_rows(model, work, rows.clone(), &mut NoProbe).unwrap();
+            assert!(
+                last_bits(&session) == whole[(rows.end - 1) * VOCAB..rows.end * VOCAB],
+                "{name}, rows {rows:?}"
+            );
+        }
+    }
+}
