@@ -47,7 +47,10 @@ const EDGES: &[(&str, Modules)] = &[
         "engine",
         &[
             // Testing is for its tests alone: without the feature there is none.
-            ("backend", &["config", "error", "memory", "ops", "stop", "tensor", "testing", "threads", "time"]),
+            (
+                "backend",
+                &["config", "error", "memory", "ops", "stop", "tensor", "testing", "threads", "time"],
+            ),
             ("model", &["backend", "checkpoint", "config", "error", "ops", "tensor", "trace"]),
             ("generate", &["backend", "config", "error", "model", "stop", "time", "tokenizer", "trace"]),
         ],

@@ -12,7 +12,7 @@ use crate::diff::Distance;
 use llama_trace_core::error::Result;
 use llama_trace_core::stop;
 use llama_trace_core::trace::stage::Section;
-use llama_trace_core::trace::{Axis, PassDims, Site, Stage};
+use llama_trace_core::trace::{Axis, Op, PassDims, Site, Stage};
 
 /// The largest sine of the angle between a stage and a file that may hold it.
 const ALIKE: f64 = 0.7;

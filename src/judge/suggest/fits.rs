@@ -21,7 +21,7 @@ use crate::capture::{Layout, Padding, in_pass, named, npy};
 use crate::diff::{self, Distance, Found as OfStage};
 use llama_trace_core::error::Result;
 use llama_trace_core::stop;
-use llama_trace_core::trace::{Axis, Frame, FrameData, PassDims, Site, Sizes, Stage};
+use llama_trace_core::trace::{Axis, Frame, FrameData, Op, PassDims, Site, Sizes, Stage};
 
 /// The number of passes that are compared.
 pub(super) const PASSES: usize = 2;
