@@ -34,7 +34,7 @@ const HANGS: Duration = Duration::from_secs(60);
 type Weight = fn(usize) -> Option<f32>;
 
 /// What the weights are: all of them, or some of the first layer's queries.
-const KINDS: [(&str, Weight); 10] = [
+const KINDS: [(&str, Weight); 12] = [
     ("NaN", |_| Some(f32::NAN)),
     ("a NaN in wq", |i| (i == WQ + 3).then_some(f32::NAN)),
     ("infinite", |_| Some(f32::INFINITY)),
@@ -43,6 +43,8 @@ const KINDS: [(&str, Weight); 10] = [
     ("the largest", |_| Some(f32::MAX)),
     ("of two signs, whose products overflow", |i| Some(if i.is_multiple_of(3) { -1e30 } else { 1e30 })),
     ("an overflow in wq", |i| (WQ..WQ + 64).contains(&i).then_some(if i % 2 == 0 { 3e38 } else { -3e38 })),
+    ("an infinity in the head", |i| (i == 7 * 8 + 3).then_some(f32::INFINITY)),
+    ("an overflow in the norms", |i| (WQ - 2 * 8..WQ).contains(&i).then_some(1e30)),
     ("denormal", |_| Some(1e-42)),
     ("0", |_| Some(0.0)),
 ];
@@ -154,9 +156,11 @@ fn every_command_on_a_broken_model_ends() {
     for (number, (kind, weight)) in KINDS.into_iter().enumerate() {
         let model = broken(folder.path(), weight);
         let other = format!("model={sound}");
-        let commands: [(&[&str], &[i32]); 9] = [
+        let commands: [(&[&str], &[i32]); 10] = [
             (&["snapshot", "--ids", "1,260,261", "--at", "L0/softmax", "--out", &svg, "--force"], &[0]),
             (&["diff", "--ids", "1,260,261", "--a", "precision=f32", "--b", &other], &[0, 1]),
+            // A run is the same as itself, NaN by NaN.
+            (&["diff", "--ids", "1,260,261", "--a", "threads=1", "--b", "threads=2"], &[0]),
             (&["explain", "L0/softmax[h=1,t=2,k=1]", "--ids", "1,260,261"], &[0]),
             (&["explain", "logits[t=2,v=7]", "--ids", "1,260,261"], &[0]),
             (&["lens", "--ids", "1,260,261"], &[0]),

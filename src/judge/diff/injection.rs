@@ -406,7 +406,8 @@ impl<B: Backend> Judge for Injection<'_, B> {
                 *may = may.max(if kept[i].is_some() { CACHED } else { self.cached(i, site) });
             }
         }
-        let is_bad = |off: &[Apart; 2]| (off[0].error() > may[0], !off[1].error().le(&may[1]));
+        // An error that is NaN exceeds any tolerance.
+        let is_bad = |off: &[Apart; 2]| (!off[0].error().le(&may[0]), !off[1].error().le(&may[1]));
         if is_bad(&off) == (false, false) {
             let others = self.standing_out(pair, &rows, may[1]);
             if let Some([a, b]) = if others.is_empty() { None } else { self.folded(site, &others)? } {

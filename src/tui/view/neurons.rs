@@ -333,7 +333,7 @@ impl Neurons {
                 put(buf, area, end, y, &text::cut(&text_of(app, one.id), texts), theme.token());
                 let share = if high > 0.0 { one.added.abs() / high } else { 0.0 };
                 let bar = if one.added < 0.0 {
-                    "░".repeat((share * bars as f64).round() as usize)
+                    "░".repeat((share.min(1.0) * bars as f64).round() as usize)
                 } else {
                     bar(share, bars)
                 };
