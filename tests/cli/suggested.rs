@@ -387,7 +387,13 @@ fn of_a_right_run_what_is_not_sure_is_a_comment_and_no_file_is_taken_twice() {
         &b,
         &own,
         4,
-        &[("embedding", "h0"), ("ffn_residual", "h{m}"), ("attn_norm", "n{l}"), ("logits", "out")],
+        &[
+            ("embedding", "h0"),
+            ("attn_residual", "m{l}"),
+            ("ffn_residual", "h{m}"),
+            ("attn_norm", "n{l}"),
+            ("logits", "out"),
+        ],
     );
     // Files that are of no stage: a norm before its weight, one token's logits, what is like a stage and is none.
     for layer in 0..4 {
@@ -410,8 +416,7 @@ fn of_a_right_run_what_is_not_sure_is_a_comment_and_no_file_is_taken_twice() {
         map.lines().filter(|line| line.contains(" = { file")).filter(|line| !line.starts_with('#')).collect();
     assert!(live.iter().all(|line| line.contains("# sure")), "{map}");
     assert!(map.contains("\n# xq = { file = \"l{layer}.q.npy\" }  # not sure: "), "{map}");
-    let files: Vec<_> =
-        map.lines().filter_map(|line| line.split('"').nth(1).filter(|file| file.ends_with(".npy"))).collect();
+    let files: Vec<_> = map.split('"').filter(|text| text.ends_with(".npy")).collect();
     let all: std::collections::BTreeSet<_> = files.iter().collect();
     assert_eq!(all.len(), files.len(), "{map}");
     fs::write(own.join("capture.toml"), map.replace("\n# The reference has", "\n# It has")).unwrap();

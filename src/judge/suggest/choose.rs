@@ -235,7 +235,7 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
             (!is_hinted(way), !way.is_stream, ends_early(way), is_other_norm(way), way.is_odd(), rest)
         })?;
     }
-    let mut found = add_sums(choice)?;
+    let mut found = choice.found;
     silence(fits, &right, &mut found);
     left_out(fits, &ways, &mut found);
     let sure: BTreeSet<Stage> = (found.iter())
@@ -472,32 +472,6 @@ fn prior(stage: Stage) -> usize {
     ORDER.iter().position(|one| *one == stage).unwrap_or(ORDER.len())
 }
 
-/// Adds the stages without a file that are another file plus or minus the residual.
-fn add_sums<'f>(choice: Choice<'_, 'f>) -> Result<Vec<Chosen<'f>>> {
-    let Choice { fits, mut found, .. } = choice;
-    let (middle, down, end) = (Stage::AttnResidual, Stage::FfnDown, Stage::FfnResidual);
-    for (stage, from, is_sum) in [(end, down, true), (down, end, false)] {
-        stop::check()?;
-        let file = |stage: Stage| {
-            found.iter().find(|one| {
-                one.way.stage == stage && one.way.layout.is_plain() && one.way.layout.layers.is_none()
-            })
-        };
-        let (Some(own), Some(other)) = (file(from), file(middle)) else { continue };
-        if found.iter().any(|one| one.way.stage == stage) {
-            continue;
-        }
-        let other = other.way.layout.file.clone();
-        let [plus, minus] = if is_sum { [other, None] } else { [None, other] };
-        let layout = Layout { file: own.way.layout.file.clone(), plus, minus, ..Layout::default() };
-        // A difference holds a mistake of the sum too: it must match everywhere.
-        let is_right = |way: &Way<'f>| if is_sum { way.matched() > 0 } else { way.is_full() };
-        let made = fits.made(&own.way, stage, layout).filter(is_right);
-        found.extend(made.map(|way| Chosen::new(way, How::Values)));
-    }
-    Ok(found)
-}
-
 /// The name in transformers of the states of which the last is after the final norm.
 const STATES: &str = "hidden_states";
 
@@ -528,6 +502,11 @@ fn left_out<'f>(fits: &Fits<'f>, ways: &[Way<'f>], found: &mut Vec<Chosen<'f>>) 
         {
             family.way.layout.layers = Some([0, last]);
             family.way.retain(|site| site.layer != Some(last));
+        }
+        // Values that match the last layer's output outweigh a guess.
+        (Some(guess), _) if guess.how == How::Guess && !guess.way.is_stream => {
+            let stage = guess.way.stage;
+            found.retain(|one| one.way.stage != stage);
         }
         _ => return,
     }

@@ -312,19 +312,6 @@ impl<'f> Fits<'f> {
         self.passes.first().map_or(0, |dims| dims.pass)
     }
 
-    /// The way of a stage that is computed from several files, in the first pass.
-    pub(super) fn made(&self, from: &Way<'f>, stage: Stage, layout: Layout) -> Option<Way<'f>> {
-        let sites = self
-            .frames
-            .keys()
-            .copied()
-            .filter(|site| site.stage == stage && site.pass == self.passes[0].pass);
-        let there: Vec<Site> =
-            sites.filter(|site| self.names.shape(&from.pattern.name, *site).is_some()).collect();
-        let way = self.way(from.pattern, stage, layout, &there, &mut BTreeMap::new())?;
-        (!way.places.is_empty()).then_some(way)
-    }
-
     /// The number of passes that these patterns have files of.
     pub(super) fn passes_of<'a>(&self, patterns: impl Iterator<Item = &'a str>) -> usize {
         let more = |pattern: &str| {

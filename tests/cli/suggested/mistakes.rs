@@ -333,6 +333,17 @@ fn a_final_norm_that_is_left_out_does_not_pass() {
         let is_unsure = report["notes"].to_string().contains("unsure between final_norm and ffn_residual");
         assert_eq!(is_unsure, name != "named", "{report}\n{map}");
     }
+    // Wrong logits follow it: the file is no embedding, whatever its name.
+    for name in ["last_hidden_state", "z"] {
+        let own = folder.path().join(format!("logits of {name}"));
+        renamed(&b, &own, 4, &[("logits", "logits")]);
+        skew(&own.join("logits.npy"));
+        fs::copy(b.join("pass_000/layer_03/ffn_residual.npy"), own.join(format!("{name}.npy"))).unwrap();
+        let map = propose(&a, &own);
+        fs::write(own.join("capture.toml"), &map).unwrap();
+        let (code, report) = diff(&[a.clone(), own], &["--model", fixture("builtin").to_str().unwrap()]);
+        assert_eq!((code, &*address(&report)), (1, "p0/final_norm"), "{report}\n{map}");
+    }
     // Of other names nothing says that the last state is normed: the map says what that would mean.
     let own = folder.path().join("others");
     renamed(&b, &own, 4, &[("embedding", "state_0"), ("ffn_residual", "state_{m}")]);
