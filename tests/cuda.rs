@@ -137,7 +137,7 @@ fn blesses() -> bool {
     std::env::var_os("LLAMA_TRACE_BLESS").is_some()
 }
 
-/// The list carries the digest of the sources: without a compiler too, whoever changes a kernel sees that it is out of date.
+/// The list has the digest of the sources: a changed kernel shows it to be out of date even without a compiler.
 #[test]
 fn every_kernel_compiles_for_every_architecture_and_takes_what_the_list_says() {
     let expected = std::fs::read_to_string(listed()).unwrap();

@@ -103,8 +103,7 @@ fn a_path_without_a_model() {
     }
 }
 
-/// A pipe has no end before somebody writes to it, and a device may have none: limits turn waiting for it
-/// into a failure.
+/// A pipe without a writer has no end, and a device may have none. Limits turn endless waiting into a failure.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_is_no_regular_file_is_never_read() {

@@ -176,7 +176,7 @@ fn compare_live(name: &str, model: impl Fn() -> Model<Cpu>, prompt: &[u32]) {
 }
 
 /// Rows long enough for bfloat16 multipliers, where the processor has them: their sums have another order than
-/// those of fewer rows, but one and the same whoever looks on.
+/// those of fewer rows, but the same recorded or not.
 #[test]
 fn wide_products_are_the_same_recorded_derived_and_live_on_every_kernel() {
     const WIDE: [Precision; 2] = [Precision::F32, Precision::Bf16];

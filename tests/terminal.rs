@@ -1,5 +1,5 @@
-//! The binary in a pseudo-terminal, as somebody at the keyboard has it: it starts, steps, follows the
-//! window's size, writes files, ends, and gives the terminal back, even where it is made to stop.
+//! The binary in a pseudo-terminal: it starts, steps, follows the window's size, writes files, ends, and restores the
+//! terminal, even if it is killed.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -170,15 +170,15 @@ pub fn renders_templates() -> bool {
     std::env::args_os().skip(1).eq([chat::ARGUMENT])
 }
 
-/// Renders a chat template that somebody else wrote, within limits that the process takes upon itself. What it is
-/// told comes from standard input, and what it says goes to standard output.
+/// Renders an untrusted chat template within limits of its own process. The request comes from standard input, the answer
+/// goes to standard output.
 pub fn render_template() -> ExitCode {
     chat::serve()
 }
 
 /// Writes a line to standard error; what is not ours in it cannot drive the terminal. Where that is gone too, as
 /// with a terminal that was closed, there is
-/// nobody left to tell.
+/// no way to report it.
 pub fn tell(line: impl Display) {
     drop(writeln!(io::stderr(), "{}", printable_text(&line.to_string())));
 }
@@ -189,7 +189,7 @@ pub fn refuse(error: &clap::Error) -> ! {
     if error.use_stderr() {
         let words: Vec<String> =
             std::env::args_os().map(|word| printable(&word.to_string_lossy()).into_owned()).collect();
-        // Where standard error is gone there is nobody left to tell.
+        // Without standard error the message is lost.
         drop(match Cli::try_parse_from(&words) {
             Err(harmless) => shortened(harmless).print(),
             Ok(_) => error.print(),
@@ -199,7 +199,7 @@ pub fn refuse(error: &clap::Error) -> ! {
         }
         process::exit(error.exit_code())
     }
-    // Help that nobody could read was not given.
+    // Help that could not be printed is a failure.
     let printed = error.print().and_then(|()| io::stdout().flush());
     if let Err(error) = output::end(printed.map_err(output::Failure::from)) {
         tell(format_args!("error: {error}"));
@@ -219,7 +219,7 @@ fn shortened(mut error: clap::Error) -> clap::Error {
             Some(ContextValue::String(_)) => {
                 error.insert(kind, ContextValue::String(format!("{start}… ({} bytes)", text.len())))
             }
-            // A proposal that nobody would read.
+            // A proposal of no use.
             _ => error.remove(kind),
         };
     }

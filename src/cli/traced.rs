@@ -179,7 +179,7 @@ fn beside<D: Device>(
     }
 }
 
-/// Whether somebody says how the model is to be, beside which it is.
+/// Whether options change the model that is given beside the trace.
 fn is_otherwise(args: &ModelArgs, cpu: &CpuArgs) -> bool {
     args.precision.is_some()
         || args.rope_factor.is_some()
@@ -200,7 +200,7 @@ fn model<D: Device>(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArg
         CacheDtype::F16 => CacheDtypeName::F16,
         CacheDtype::Bf16 => CacheDtypeName::Bf16,
     });
-    // Switched off is what the run had switched off, unless somebody says otherwise.
+    // The run's own switched-off parts, unless --without names others.
     let without = match &args.without[..] {
         [] => {
             let parts = kept.card().without.iter().map(|part| part.parse());

@@ -164,7 +164,7 @@ fn main() {
         app.sync(&mut *source);
         terminal.draw(|frame| frame.render_widget(&app, frame.area())).unwrap();
         answered.push((start.elapsed(), event, app.place().path(), app.view().name()));
-        // Until all that the screen asks for is there, as for somebody who looks before the next key.
+        // Waits until everything on the screen has arrived, as a user does before the next key.
         while source.status() != Status::Idle || app.waits() {
             if start.elapsed() > Duration::from_secs(20) {
                 panic!("{} is not there", app.place().path());

@@ -425,7 +425,7 @@ fn what_is_odd_in_a_captured_folder_is_part_of_the_verdict_and_never_a_crash() {
     drop(folder);
 }
 
-/// The folder under other names, as somebody's project may write it: what is at `own` of it.
+/// Writes the folder's stages to `own` under other names and layouts, as another project may.
 fn renamed(b: &str, own: &str) {
     let write = |file: &str, values: &ArrayD<f32>| write(own, file, values);
     for layer in 0..3 {

@@ -18,8 +18,8 @@ fn names(report: &Value) -> Vec<String> {
     report["checks"].as_array().unwrap().iter().map(|check| check["name"].as_str().unwrap().into()).collect()
 }
 
-/// Ids that nobody split need not come back, their text must: a tokenizer may put a blank before it, which is taken away
-/// again.
+/// Ids that come from no text need not survive a round trip; their text must. A blank that a tokenizer puts before it is
+/// removed.
 #[test]
 fn given_ids_hold_where_the_tokenizer_begins_texts_with_a_blank() {
     let special = |id: usize, name: &str| {

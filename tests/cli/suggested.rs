@@ -149,7 +149,7 @@ fn a_proposed_map_says_where_a_stage_is_not_written_and_has_all_passes_that_are(
     assert_eq!(code(&map), 3);
 }
 
-/// Copies stages of every pass and layer of a folder to another under names of somebody's own.
+/// Copies stages of every pass and layer of a folder to another, under the names of another project.
 fn by_steps(from: &Path, to: &Path, passes: usize, stages: &[(&str, &str)]) {
     fs::create_dir_all(to).unwrap();
     for (pass, layer) in (0..passes).flat_map(|pass| (0..4).map(move |layer| (pass, layer))) {
@@ -258,7 +258,7 @@ fn a_map_of_a_port_with_a_mistake_fits_one_without() {
     }
 }
 
-/// Names of somebody's own: {l} is the layer's number, {m} one more, {n} the number of layers.
+/// File names of another project: {l} is the layer's number, {m} one more, {n} the number of layers.
 type Scheme = &'static [(&'static str, &'static str)];
 
 const OUTPUTS: Scheme = &[("ffn_residual", "h{l}")];

@@ -94,7 +94,7 @@ fn a_file_that_no_manifest_of_ours_names_is_never_replaced() {
     ok(&export(&out, &["--stages", "xq"]));
     fs::write(out.join("pass_000/layer_00/xk.npy"), "mine").unwrap();
     assert_refused(&out, &["--stages", "xk,xv"], "no manifest");
-    // It is in nobody's way here.
+    // Here it is no obstacle.
     ok(&export(&out, &["--stages", "xv", "--force"]));
     assert_eq!(fs::read(out.join("pass_000/layer_00/xk.npy")).unwrap(), b"mine");
     assert!(!out.join("pass_000/layer_00/xq.npy").exists());

@@ -80,7 +80,7 @@ fn with_processes(program: &Path, limit: u32, args: &[&str]) -> (bool, std::proc
     // The shells do not agree on the letter.
     let limited = format!("ulimit -u {limit} 2>/dev/null || ulimit -p {limit}; exec \"$0\" \"$@\"");
     child.args(["-c", &limited]).arg(program).args(args).current_dir("/");
-    // Where nobody answers, and nothing is kept.
+    // No server answers, and there is no cache.
     child.env("HF_ENDPOINT", "http://127.0.0.1:1").env("HF_HOME", "/proc/none").env_remove("HTTPS_PROXY");
     child.stdin(std::process::Stdio::null());
     if is_root {

@@ -132,7 +132,7 @@ fn a_log_goes_on_after_a_stage_that_is_damaged_and_says_so_in_its_place() {
     assert!(differ[0].contains("-> ffn_gate ") && differ[0].ends_with("  [damaged]"), "{differ:?}");
     assert!(differ.iter().all(|line| line.starts_with("[p2] layer 1 ")), "{differ:?}");
     assert!(differ[1].ends_with("  [follows from what is damaged]"), "{differ:?}");
-    // Where nobody looks at its values nothing is wrong.
+    // Damaged values that are not read raise no error.
     ok(&log(&["--layer", "0"]));
     let output =
         llama_trace(["export", "--trace", path, "--out", folder.path().join("none").to_str().unwrap()]);
@@ -284,7 +284,7 @@ fn a_file_that_is_there_stays_unless_it_is_to_be_replaced() {
     assert!(fs::read(&path).unwrap() == first);
 }
 
-/// As after a run that was killed: its folder is there, and nobody holds its lock.
+/// The state after a killed run: its folder exists, and its lock is free.
 #[test]
 fn what_a_killed_run_left_is_removed_by_the_next_one() {
     let folder = tempfile::tempdir().unwrap();

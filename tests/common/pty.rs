@@ -1,4 +1,4 @@
-//! A program in a pseudo-terminal: what it shows, as somebody at the keyboard sees it.
+//! A program in a pseudo-terminal, and the screen that a user would see.
 
 use std::io::{Read, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -209,7 +209,7 @@ impl Terminal {
     pub(crate) fn end(mut self) -> End {
         let code = self.code();
         assert!(self.has_its_settings(), "echo and line editing are as before");
-        // Once nobody has the other side any more, the reader gets to the end of what was written.
+        // After the other side is closed everywhere, the reader reaches the end of the output.
         self.slave = None;
         self.reader.take().unwrap().join().unwrap();
         let raw = self.raw();

@@ -290,12 +290,12 @@ fn a_device_without_room_for_the_model_is_refused_before_it_is_loaded() {
     let header = 8 + u64::from_le_bytes(file[..8].try_into().unwrap());
     let weights = file.len() - header as usize;
     assert!(refused + weights < ran, "{refused} bytes, and {ran} with {weights} of weights");
-    // Nobody asked for this device, so another is taken.
+    // The device was not asked for, so another one is used.
     let output = run(&[&PROMPT[..], &["-n", "3", "--device", "auto"]].concat(), &environment);
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
-/// Nobody chose the device: the second of two models that do not fit side by side is run on the processor.
+/// With `--device auto`, the second of two models that do not fit together runs on the processor.
 #[test]
 fn of_two_models_that_do_not_fit_side_by_side_the_processor_runs_the_second() {
     if driver().is_none() {

@@ -1,4 +1,4 @@
-//! Servers that never come to an end, and a cache that somebody else has prepared.
+//! Servers whose answers never end, and a cache prepared by an attacker.
 
 use std::fs;
 use std::path::Path;

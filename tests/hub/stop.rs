@@ -56,7 +56,7 @@ fn ctrl_c_after_a_download_ends_the_run() {
     let hub = Hub::new(tiny());
     let args = ["log", "--model", "org/tiny", "--prompt", "x", "-n", "400", "--values", "--temperature", "1"];
     let mut child = hub.command(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    // Output that nobody reads keeps it from ending by itself.
+    // Unread output keeps it from ending by itself.
     let mut byte = [0];
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut byte).unwrap();
     let pid = child.id().to_string();

@@ -15,7 +15,7 @@ use super::{RUN, expected, ok, refused, tiny};
 use crate::common::stderr;
 use crate::repo::Hub;
 
-/// An authority that nobody knows.
+/// An unknown certificate authority.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     folder: TempDir,

@@ -1,5 +1,5 @@
-//! Texts that grow side by side: each has the values of every stage, and the draws, that it has alone, whoever else is
-//! in the batch and whoever has left it.
+//! Texts that grow together: each has the same values of every stage, and the same draws, as alone, whatever other texts
+//! are in the batch or have left it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};

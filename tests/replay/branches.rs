@@ -191,7 +191,7 @@ fn what_would_be_drawn_is_what_a_branch_draws() {
     assert_eq!(look(&mut *branch, 0, None), look(&mut live, 0, None));
 }
 
-/// An explanation is told in the run that is looked at, so that whoever goes to an operand stays in it.
+/// An explanation names the run that is shown, so going to an operand stays in that run.
 #[test]
 fn explanations_of_a_branch_stay_in_it() {
     let mut live = start(model("gqa"), &PROMPT, 3, Vec::new());

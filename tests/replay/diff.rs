@@ -214,7 +214,7 @@ fn of_several_matrices_on_the_way_to_a_stage_one_alone_may_be_read_otherwise() {
     assert_eq!(names, BTreeSet::from(["weight_layout"]), "{:?}", report.diagnosis);
 }
 
-/// In a pass of one token, whose row of the mask somebody takes for the first.
+/// In a pass of one token whose row of the mask is taken for the first one.
 #[test]
 fn a_mask_that_forgets_what_is_cached_is_named() {
     let model = model("gqa");
@@ -362,7 +362,7 @@ fn odd_stages_are_part_of_the_verdict() {
     let report = judged(&model, &a, &b);
     let missing: Vec<_> = report.missing.iter().map(|missing| missing.site.to_string()).collect();
     assert_eq!(missing, ["p0/L0/qk", "p0/L1/qk", "p0/L1/ffn_up", "p0/L2/qk"]);
-    // Nothing differs; but of what is empty nobody knows whether it is the same.
+    // Nothing differs, but an empty stage cannot be judged.
     let damaged: Vec<_> = report.damaged().map(|missing| missing.site).collect();
     assert_eq!((report.first.is_none(), damaged, report.same()), (true, vec![site], false));
     let mut nothing = a.clone();
@@ -578,7 +578,7 @@ fn what_was_drawn_is_judged_by_the_runs_own_logits_where_those_are_not_the_same_
         for report in [judged(&model, &a, b), by_table] {
             assert_eq!(verdict(&report).1, found);
         }
-        // Where it has no logits of its own nobody can tell, and it is said.
+        // Without logits of its own it cannot be judged, which the report says.
         let mut blind = b.clone();
         blind.frames.remove(&logits);
         let report = judged(&model, &a, &blind);

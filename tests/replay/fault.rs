@@ -31,7 +31,7 @@ pub(crate) enum Fault {
     OtherPosition,
     /// What is cached is not in the order in which it was given.
     OtherCache,
-    /// Another last bit where somebody looks at attention.
+    /// Another last bit if attention is recorded.
     Watched,
     /// Another last bit on one thread alone.
     OneThread,

@@ -1,5 +1,5 @@
-//! A port of Llama as somebody writes one: plain loops in float32, read from the paper and not from this program, with
-//! room for one mistake.
+//! An independent port of Llama: plain loops in float32, written from the paper and not from this program, with a place
+//! for one mistake.
 
 use std::collections::HashMap;
 use std::sync::Arc;

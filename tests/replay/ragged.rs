@@ -1,5 +1,4 @@
-//! Several sequences in a pass: every stage and every logit of each has the bits that it has alone, whoever else is
-//! in the batch.
+//! Several sequences in a pass: every stage and logit of each has the same bits as alone, whatever else is in the batch.
 
 use std::collections::HashMap;
 use std::ops::Range;

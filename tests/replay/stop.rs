@@ -1,4 +1,4 @@
-//! A pass that is asked to stop: nobody sees what it did not finish, and it can be run again.
+//! A stopped pass: its unfinished results are not visible, and it can be run again.
 
 use std::cell::Cell;
 use std::collections::HashMap;

@@ -18,7 +18,7 @@ fn model(folder: &Path, name: &str) -> PathBuf {
     file
 }
 
-/// Takes a model's values away from under whoever has mapped them.
+/// Truncates a model's file while a process has it mapped.
 fn shorten(model: &Path) {
     fs::OpenOptions::new().write(true).open(model).unwrap().set_len(0).unwrap();
 }

@@ -57,7 +57,7 @@ fn a_port_stands_beside_the_reference_with_the_texts_of_the_model() {
         Terminal::start((120, 40), command(&["diff", &reference, &port, "--model", &model, "--tui"]));
     viewer.shows(&["A · tensor", "B · A − B = ", "p0/L0/xq_rope["]);
     viewer.until("ids have texts", |screen| !screen.contents().contains("#391"));
-    // Nobody is told to give the model that was given: the port did not write what it turned.
+    // The message must not ask for --model, which was given: the port wrote no rotated queries.
     viewer.send("\r");
     let said = ["r1:p0/L0/xq_rope[", "r1:p0/L0/xq is not there", "let B write it too"];
     let screen = viewer.shows(&[&["where from there"][..], &said].concat());

@@ -22,7 +22,7 @@ fn say(chat: &mut Terminal, line: &str) {
     chat.until("the editor", vt100::Screen::bracketed_paste);
     let before = ends(&chat.raw());
     chat.send(&format!("{line}\r"));
-    // It may be back before anybody looks at the screen.
+    // It may be back before the screen is read.
     chat.writes("the editor's end", |raw| ends(raw) > before);
 }
 
@@ -96,7 +96,7 @@ fn ctrl_c_ends_a_program_that_waits_for_a_pipe() {
     let pipe = folder.path().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let pipe = pipe.to_str().unwrap();
-    // Nobody opens it; and somebody does, and writes nothing.
+    // A pipe that is not open for writing, and one that is open and empty.
     for held in [false, true] {
         let writer = held.then(|| fs::File::options().read(true).write(true).open(pipe).unwrap());
         let mut waits = Terminal::start(WINDOW, command(&["--prompt-file", pipe, "-n", "1"]));

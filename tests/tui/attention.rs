@@ -62,7 +62,7 @@ fn a_key_that_is_hidden_from_the_query_is_not_landed_on_where_none_was_named() {
         stage.keys(&format!("/{at}")).key(KeyCode::Enter);
         assert_eq!(stage.app.index()[2], key, "{at}");
     }
-    // Back at a hidden cell is where somebody was.
+    // Going back returns to a hidden cell.
     stage.keys("/ffn_up").key(KeyCode::Enter);
     stage.event(Event::Key(KeyEvent::new(KeyCode::Left, KeyModifiers::ALT)));
     assert_eq!(stage.app.index()[1..], [3, 7]);

@@ -347,7 +347,7 @@ fn a_weight_that_the_screen_names_is_gone_to_by_its_address_and_a_step_by_its_nu
     // The program opens there too.
     let mut desk = Desk::at("L1/wq[o=5,i=17]", (120, 40));
     desk.shows("L1/wq[o=5,i=17] · learned");
-    // What led to it is over as soon as somebody steps on.
+    // The trail ends at the next step.
     desk.go("p0/L1/qk[h=2,t=3,k=1]");
     desk.key(KeyCode::Enter).key(KeyCode::Enter).shows(" › ");
     desk.keys("N");

@@ -120,7 +120,7 @@ fn the_outline_and_the_notes_fold_and_their_room_is_the_tensors() {
             // There they have no room anyway, and it is said how to see them.
             assert!(stage.message().contains("i shows them"), "{}", stage.message());
         }
-        // Whoever goes to a folded panel sees it.
+        // Moving to a folded panel unfolds it.
         stage.keys("i");
         assert!(Panels::new(&stage.app).notes.is_some());
         stage.keys("ifF").key(KeyCode::Esc);

@@ -16,7 +16,7 @@ use crate::numbers;
 use crate::stage::Stage;
 use crate::synthetic::{Synthetic, wide};
 
-/// Steps of a walk where nobody asks for another number of them.
+/// Default number of steps of a walk.
 const STEPS: usize = 5000;
 
 /// Steps on one model, before the next one.

@@ -74,7 +74,7 @@ impl Two for Both<'_> {
         let decoded = a.pooled(|| a.decoded(args.tokens.unwrap_or(1).max(1)))?;
         let bar = Bar::default();
         let (report, about_a, about_b) = thread::scope(|scope| {
-            // Where one ends early, the other's thread finds nobody to send to, and ends too.
+            // If one ends early, the other's channel closes, and it ends too.
             let two = a.setting.own_model || b.setting.own_model;
             let (mut a_runs, mut b_runs) =
                 (a.start(scope, a.passes(&decoded), two)?, b.start(scope, b.passes(&decoded), two)?);
@@ -209,7 +209,7 @@ impl<D: Device> Ready<D> {
         for pass in passes {
             let ids: Vec<u32> = pass.tokens.iter().map(|token| token.id).collect();
             let mut gone = false;
-            // Where nobody listens any more there is nothing to send, and the pass is the last.
+            // If the receiver is gone, this pass is the last.
             let sink = |frame: Frame| gone |= send.send(Ok(frame)).is_err();
             session.run(&ids, &mut Recorder::new(self.model.sizes(), pass.dims, &select, sink))?;
             if gone {

@@ -7,8 +7,8 @@
 //! | compare a folder | [`Folder`], a [`Traced`](crate::diff::Traced) |
 //! | view, log or export a folder | [`RecordedFolder`], a [`Kept`](llama_trace_runs::record::Kept) |
 //!
-//! Anybody can write such a folder. A file that cannot be right is an error that says why, and memory is bounded by the
-//! sizes of the files.
+//! Such a folder is untrusted. A file that cannot be right is an error that says why, and memory is bounded by the sizes
+//! of the files.
 
 mod files;
 mod folder;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A change of a model's tensors: a mistake of whoever reads them.
+/// A change of a model's tensors: a mistake in reading them.
 type Mistake = (&'static str, fn(&mut crate::models::Tensors));
 
 /// Mistakes in the golden GQA model, of those that show in one stage first.

@@ -330,7 +330,7 @@ fn nobody_waits_for_the_stages_of_a_decode_pass_before_it_is_over() {
             // A copy for each layer, and one for what comes after them.
             let copies = work.iter().filter(|asked| matches!(asked, Asked::Bring(_))).count();
             assert_eq!(copies, model.config.layers + 1, "pass {number}: {asked:?}");
-            // Whoever sees how a token is drawn has the processor draw it.
+            // A probe of the draw makes the processor draw.
             assert_eq!(logits, 96 * 4);
         }
     }

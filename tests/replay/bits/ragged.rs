@@ -1,5 +1,5 @@
-//! Where a unit has an order of its own for many tokens: a row is summed in the order of its own span, whoever else is
-//! in the pass.
+//! A unit that sums many tokens in another order: a row's order depends on its own span, not on the other sequences of
+//! the pass.
 
 use std::ops::Range;
 

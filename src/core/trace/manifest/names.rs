@@ -11,7 +11,7 @@ impl Manifest {
     /// As [`Manifest::read`].
     pub fn file_names(text: &[u8]) -> Result<BTreeSet<String>, String> {
         let names = Self::read(text)?.files.into_iter().map(|file| file.file);
-        // Anybody can write a manifest: a name of another form is not an export's.
+        // A manifest is untrusted: a name of another form is not an export's.
         Ok(names.filter(|name| is_export(name)).collect())
     }
 }
