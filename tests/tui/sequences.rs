@@ -4,9 +4,8 @@ use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::config::Precision;
 use llama_trace::error::Error;
 use llama_trace::trace::{Run, Source, TokenLabel};
-use llama_trace::tui::advancing::advance;
-use llama_trace::tui::events::{action_of, begin_other, open_run};
-use llama_trace::tui::parting;
+use llama_trace::tui::effects;
+use llama_trace::tui::events::action_of;
 use llama_trace::tui::runs::{Other, Runs};
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::{Effect, update};
@@ -68,11 +67,11 @@ impl Program {
             let action = action_of(&self.stage.app, event).unwrap();
             let (app, runs) = (&mut self.stage.app, &mut self.runs);
             match update(app, action) {
-                Effect::Open(run, address) => open_run(app, runs, run, &address),
-                Effect::Branch(fork) => parting::begin(app, runs, fork),
-                Effect::Branches => parting::list(app, runs),
-                Effect::Advance => advance(app, runs.source()),
-                Effect::Begin(other) => begin_other(app, runs, other),
+                Effect::Open(run, address) => effects::open_run(app, runs, run, &address),
+                Effect::Branch(fork) => effects::branch(app, runs, fork),
+                Effect::Branches => effects::list_branches(app, runs),
+                Effect::Advance => effects::advance(app, runs.source()),
+                Effect::Begin(other) => effects::begin_other(app, runs, other),
                 _ => {}
             }
             self.runs.poll().unwrap();
@@ -385,11 +384,11 @@ fn in_little_room_the_sampler_still_says_what_is_set_and_every_cut() {
         }
         // The likeliest tokens that have so much together, and of few.
         program.keys("→→]←←←←]←←");
-        let setting = program.stage.app.trying().setting.unwrap();
+        let setting = program.stage.app.sampler_trial().setting().unwrap();
         let (k, p) = (setting.top_k, setting.top_p);
         assert!(k > 0 && p < 1.0, "{setting:?}");
         let at = program.stage.app.draw_at(Some(setting));
-        let draw = program.stage.app.answers().told(&at).unwrap().unwrap();
+        let draw = program.stage.app.answers().get(&at).unwrap().unwrap();
         let screen = program.stage.screen();
         assert!(screen.contains(&format!("‹{p}›")), "{size:?}\n{screen}");
         let said = |name: &str, count: usize| {
@@ -413,9 +412,9 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
     program.keys("]]]");
     let run = program.stage.app.outline().passes[0].sampled.clone().unwrap();
     let drawn = |program: &Program| {
-        let setting = program.stage.app.trying().setting;
+        let setting = program.stage.app.sampler_trial().setting();
         let at = program.stage.app.draw_at(setting);
-        program.stage.app.answers().told(&at).unwrap().unwrap().drawn
+        program.stage.app.answers().get(&at).unwrap().unwrap().drawn
     };
     program.keys("→");
     for _ in 0..50 {
@@ -423,12 +422,12 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
             program.keys("→");
         }
     }
-    let (tried, setting) = (drawn(&program), program.stage.app.trying().setting);
+    let (tried, setting) = (drawn(&program), program.stage.app.sampler_trial().setting());
     assert!(tried != run.id && setting.is_some());
     program.keys("b");
     let fork = program.stage.app.outline().fork.unwrap();
     assert_eq!((fork.of, fork.pass, fork.token, fork.setting), (Run(0), 0, tried, setting));
-    assert_eq!(program.stage.app.trying().setting, None, "it is the branch's own now");
+    assert_eq!(program.stage.app.sampler_trial().setting(), None, "it is the branch's own now");
     // The title has how this one is drawn.
     let own = setting.unwrap();
     let title = program.stage.screen().lines().next().unwrap().to_owned();

@@ -2,9 +2,11 @@
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use llama_trace::trace::{End, Site, Stage as Name, Step};
-use llama_trace::tui::app::{Focus, Mode, Shown};
-use llama_trace::tui::events::draw_into;
+use llama_trace::tui::app::Shown;
+use llama_trace::tui::effects::draw_into;
+use llama_trace::tui::input::Mode;
 use llama_trace::tui::open::open;
+use llama_trace::tui::panel_state::Focus;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::Effect;
 use llama_trace::tui::{OpenAt, Other};
