@@ -143,6 +143,11 @@ impl App {
         &self.input.mode
     }
 
+    /// Columns and rows of the screen.
+    pub(super) fn size(&self) -> (u16, u16) {
+        (self.panels.size.width, self.panels.size.height)
+    }
+
     /// The panel with the arrow keys.
     pub fn focus(&self) -> Focus {
         self.panels.focus

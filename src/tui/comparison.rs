@@ -4,7 +4,7 @@ use llama_trace_core::trace::{Axis, Step};
 
 use super::verdict::Verdict;
 
-/// What is shown is compared with this.
+/// The second tensor of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ComparedWith {
     /// The sequence or the run that was shown before.
@@ -43,7 +43,7 @@ pub(super) struct Comparison {
     pub(super) subtracts: bool,
     /// In the second viewer: whether it has no value at the index of the first one.
     pub(super) out_of_range: bool,
-    /// In the second viewer: the pass of the first one, where it has no pass of that number.
+    /// In the second viewer: the pass of the first one, if it has no pass of that number.
     pub(super) missing_pass: Option<usize>,
     /// The common colour span of both, as `App::span_of_both` returns it.
     pub(super) shared_span: Option<(bool, f64)>,

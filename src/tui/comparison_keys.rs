@@ -79,7 +79,7 @@ fn shown_before(app: &App) -> Option<Pinned> {
 /// Compares with the tensor at an address; the parts that it leaves out follow the cursor.
 ///
 /// # Errors
-/// What is wrong with the address, for the message line.
+/// An error message for the message line.
 pub(super) fn with(app: &mut App, text: &str) -> Result<(), String> {
     if text.is_empty() {
         return Err("type what to compare with: h=2, t=3, L0, p0, L0/xq[h=1]".to_owned());

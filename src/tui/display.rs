@@ -1,6 +1,6 @@
 //! The chosen display of the tensors: view, layout of the axes, and colour scale.
 
-/// What the colours span.
+/// Colour scale: the values that the colours span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// The usual values of the slice on the screen: one head.

@@ -13,7 +13,7 @@ use super::branch_list::BranchList;
 use super::export::{self, Saving};
 use super::goto;
 use super::report::Report;
-use super::runs::{Other, Runs};
+use super::runs::{NewRun, Runs};
 use super::update::update;
 
 /// Hands a report to `app`.
@@ -122,13 +122,13 @@ pub fn open_run(app: &mut App, runs: &mut Runs, run: Run, address: &Address) {
 }
 
 /// Begins another run beside the present ones, and shows its first pass.
-pub fn begin_other(app: &mut App, runs: &mut Runs, other: Other) {
+pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
     let before = app.outline().run;
-    let what = match &other {
-        Other::Prompt(_) => "runs this prompt".to_owned(),
-        Other::Without { parts, .. } => format!("runs this prompt without {}", printable(parts)),
+    let what = match &new {
+        NewRun::Prompt(_) => "runs this prompt".to_owned(),
+        NewRun::Without { parts, .. } => format!("runs this prompt without {}", printable(parts)),
     };
-    match runs.other(other) {
+    match runs.begin(new) {
         Ok(run) => {
             open_run(app, runs, run, &Address { pass: Some(0), ..Address::default() });
             say(app, format!("{run} {what}; Esc stops it, /{before}: goes back"));

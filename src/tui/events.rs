@@ -132,7 +132,7 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
                 Effect::Advance => effects::advance(app, source),
                 Effect::Branch(fork) => effects::branch(app, runs, fork),
                 Effect::Branches => effects::list_branches(app, runs),
-                Effect::Begin(other) => effects::begin_other(app, runs, other),
+                Effect::Begin(new) => effects::begin_run(app, runs, new),
                 Effect::Open(run, address) => effects::open_run(app, runs, run, &address),
                 Effect::Export => saving = effects::save(app, source, Path::new(".")),
                 Effect::Copy(text) => copy(app, &text).map_err(|error| failed(&error))?,
@@ -183,7 +183,7 @@ fn draw(
     terminal: &mut Terminal<CrosstermBackend<Screen>>,
 ) -> std::io::Result<()> {
     let size = terminal.size()?;
-    if (size.width, size.height) != (app.panels.size.width, app.panels.size.height) {
+    if (size.width, size.height) != app.size() {
         update(app, Action::Resize(size.width, size.height));
         app.sync(source);
     }

@@ -6,7 +6,7 @@ use llama_trace_core::trace::{Address, Axis, ModelCard, Outline, PassDims, Run, 
 use super::app::App;
 use super::input::GotoLine;
 use super::place::{Place, Walk};
-use super::runs::Other;
+use super::runs::NewRun;
 use super::search_keys;
 
 /// The target of the go-to line.
@@ -17,7 +17,7 @@ pub(super) enum Target {
     /// An address in another sequence or another run, which need not exist.
     Other(Run, Address),
     /// A new run: of another prompt, or of this one with a part of the model switched off.
-    Begin(Other),
+    Begin(NewRun),
     /// A row of a weight, at the stage that reads it.
     Weight(Place, Address),
 }
@@ -167,7 +167,7 @@ fn spoken(text: &str) -> Option<String> {
 /// Omitted parts are those of the current place.
 ///
 /// # Errors
-/// What is wrong with it, for the message line.
+/// An error message for the message line.
 pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     if text.trim().is_empty() {
         return Err(
@@ -177,16 +177,16 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     if let Some(prompt) = prompt_of(text) {
         return match prompt.trim() {
             // The empty text, quoted as in a shell.
-            "\"\"" => Ok(Target::Begin(Other::Prompt(String::new()))),
+            "\"\"" => Ok(Target::Begin(NewRun::Prompt(String::new()))),
             "" => Err("type the text after it: prompt Once upon a time".into()),
-            _ => Ok(Target::Begin(Other::Prompt(prompt.to_owned()))),
+            _ => Ok(Target::Begin(NewRun::Prompt(prompt.to_owned()))),
         };
     }
     if let Some(parts) = without_in(text) {
         let first = app.outline.passes.first().map_or(&[][..], |pass| &pass.tokens);
         return match parts {
             "" => Err("name what is switched off: without L0/h2, L0/attn or L0/ffn".into()),
-            _ => Ok(Target::Begin(Other::Without {
+            _ => Ok(Target::Begin(NewRun::Without {
                 parts: parts.to_owned(),
                 ids: first.iter().map(|token| token.id).collect(),
             })),

@@ -85,7 +85,7 @@ use palette::Palette;
 use theme::Theme;
 
 pub use place::OpenAt;
-pub use runs::{Other, Runs};
+pub use runs::{NewRun, Runs};
 pub use verdict::Verdict;
 
 /// The settings of the viewer beside the run.
@@ -122,7 +122,7 @@ pub fn run(runs: Runs, open: &OpenAt, setting: Setting) -> Result<()> {
 /// Like [`run`] with one source, for a program that continues afterwards. Leaving before the first pass is no error.
 ///
 /// # Errors
-/// As [`run`].
+/// Like [`run`].
 pub fn visit(source: Box<dyn Source>, open: &OpenAt, setting: Setting) -> Result<()> {
     show(Runs::new(source), open, setting).map(drop)
 }

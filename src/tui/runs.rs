@@ -9,7 +9,7 @@ pub type Opener = Box<dyn FnMut(usize) -> Result<Box<dyn Source>>>;
 
 /// A new run beside the open ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Other {
+pub enum NewRun {
     /// A run of another prompt.
     Prompt(String),
     /// A run of the tokens `ids` with parts of the model switched off: `L0/h2,L1/ffn`.
@@ -22,7 +22,7 @@ pub enum Other {
 }
 
 /// Function that begins another run, given its number.
-pub type Beginner = Box<dyn FnMut(Run, Other) -> Result<Box<dyn Source>>>;
+pub type RunStarter = Box<dyn FnMut(Run, NewRun) -> Result<Box<dyn Source>>>;
 
 /// The open runs and sequences, each with its own source.
 pub struct Runs {
@@ -31,30 +31,30 @@ pub struct Runs {
     /// Index of the source that was shown before.
     before: Option<usize>,
     opener: Option<Opener>,
-    beginner: Option<Beginner>,
+    starter: Option<RunStarter>,
 }
 
 impl Runs {
     /// A single run, which is shown.
     pub fn new(source: Box<dyn Source>) -> Self {
-        Self { sources: vec![source], shown: 0, before: None, opener: None, beginner: None }
+        Self { sources: vec![source], shown: 0, before: None, opener: None, starter: None }
     }
 
     /// A run of several sequences, of which `source` is shown. `opener` begins the others on demand.
     pub fn of_sequences(source: Box<dyn Source>, opener: Opener) -> Self {
-        Self { sources: vec![source], shown: 0, before: None, opener: Some(opener), beginner: None }
+        Self { sources: vec![source], shown: 0, before: None, opener: Some(opener), starter: None }
     }
 
     /// The same runs, with a function that begins others.
     #[must_use]
-    pub fn with_others(mut self, beginner: Beginner) -> Self {
-        self.beginner = Some(beginner);
+    pub fn with_starter(mut self, starter: RunStarter) -> Self {
+        self.starter = Some(starter);
         self
     }
 
     /// Two runs. The first is shown, and the second counts as shown before, so that they can be compared.
     pub fn side_by_side(a: Box<dyn Source>, b: Box<dyn Source>) -> Self {
-        Self { sources: vec![a, b], shown: 0, before: Some(1), opener: None, beginner: None }
+        Self { sources: vec![a, b], shown: 0, before: Some(1), opener: None, starter: None }
     }
 
     /// Adds a run. Its number is in its outline.
@@ -77,20 +77,20 @@ impl Runs {
     ///
     /// # Errors
     /// [`Error::Usage`] if no other run can be begun here, or the error of the function that begins it.
-    pub(super) fn other(&mut self, other: Other) -> Result<Run> {
+    pub(super) fn begin(&mut self, new: NewRun) -> Result<Run> {
         let run = self.next()?;
-        let Some(beginner) = &mut self.beginner else {
-            return Err(Error::usage(match other {
-                Other::Prompt(_) => {
+        let Some(starter) = &mut self.starter else {
+            return Err(Error::usage(match new {
+                NewRun::Prompt(_) => {
                     "no other prompt can be run here: beside a recorded run or a chat there is none"
                 }
-                Other::Without { .. } => {
+                NewRun::Without { .. } => {
                     "nothing can be switched off here: beside a recorded run or a chat no other is run"
                 }
             })
             .next("start the tracer with --prompt and the model"));
         };
-        let source = beginner(run, other)?;
+        let source = starter(run, new)?;
         self.add(source);
         Ok(run)
     }

@@ -64,7 +64,7 @@ pub(super) struct Scan {
     pub(super) goal: Goal,
 }
 
-/// What a scan looks for.
+/// Goal of a scan.
 #[derive(Debug)]
 pub(super) enum Goal {
     /// The largest value so far and its index.

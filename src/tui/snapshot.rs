@@ -33,7 +33,7 @@ pub struct Snapshot<'a> {
     pub chapters: Chapters,
     /// The colours.
     pub theme: Theme,
-    /// How the tokens are drawn, for the title.
+    /// The sampler's setting, for the title.
     pub drawing: Option<Drawing>,
     /// Columns and rows.
     pub size: (u16, u16),

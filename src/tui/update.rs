@@ -17,7 +17,7 @@ use super::mouse;
 use super::move_keys::{self, layer, move_cursor, pass, sequence, slice, step};
 use super::panel_state::Focus;
 use super::report::Report;
-use super::runs::Other;
+use super::runs::NewRun;
 use super::search_keys;
 use super::slice::Cut;
 use super::strip_values::StripValues;
@@ -29,7 +29,7 @@ use super::view::kind::View;
 use super::view::sampler::Sampler;
 use super::view::views;
 
-/// What the event loop does after an update.
+/// Work for the event loop after an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Draws the screen and nothing else.
@@ -41,7 +41,7 @@ pub enum Effect {
     /// Lists the branches.
     Branches,
     /// Begins another run, and shows it.
-    Begin(Other),
+    Begin(NewRun),
     /// Goes to an address in another sequence or another run.
     Open(Run, Address),
     /// Writes the current stage to a file.

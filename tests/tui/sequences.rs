@@ -6,7 +6,7 @@ use llama_trace::error::Error;
 use llama_trace::trace::{Run, Source, TokenLabel};
 use llama_trace::tui::effects;
 use llama_trace::tui::events::action_of;
-use llama_trace::tui::runs::{Other, Runs};
+use llama_trace::tui::runs::{NewRun, Runs};
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::{Effect, update};
 
@@ -71,7 +71,7 @@ impl Program {
                 Effect::Branch(fork) => effects::branch(app, runs, fork),
                 Effect::Branches => effects::list_branches(app, runs),
                 Effect::Advance => effects::advance(app, runs.source()),
-                Effect::Begin(other) => effects::begin_other(app, runs, other),
+                Effect::Begin(new) => effects::begin_run(app, runs, new),
                 _ => {}
             }
             self.runs.poll().unwrap();
@@ -499,17 +499,17 @@ fn a_branch_of_what_was_recorded_is_refused_at_once() {
 
 #[test]
 fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
-    let beginner = |run, other: Other| match other {
-        Other::Prompt(text) if text.is_empty() => Err(Error::prompt("a text of no characters")),
-        Other::Prompt(text) if text == "nothing" => Err(Error::prompt("the prompt is empty")),
-        Other::Without { parts, .. } if parts == "L9/h9" => Err(Error::usage("the model has no L9/h9")),
-        Other::Without { parts, ids } => {
+    let beginner = |run, other: NewRun| match other {
+        NewRun::Prompt(text) if text.is_empty() => Err(Error::prompt("a text of no characters")),
+        NewRun::Prompt(text) if text == "nothing" => Err(Error::prompt("the prompt is empty")),
+        NewRun::Without { parts, .. } if parts == "L9/h9" => Err(Error::usage("the model has no L9/h9")),
+        NewRun::Without { parts, ids } => {
             let mut source = Synthetic::new();
             assert_eq!(ids, source.outline.passes[0].tokens.iter().map(|token| token.id).collect::<Vec<_>>());
             (source.outline.run, source.outline.card.without) = (run, vec![parts]);
             Ok(Box::new(source) as Box<dyn Source>)
         }
-        Other::Prompt(text) => {
+        NewRun::Prompt(text) => {
             let tokens = text.split(' ').zip(40..).map(|(word, id)| TokenLabel { id, text: word.to_owned() });
             let mut source = Synthetic::with(synthetic::config(), Precision::F32, tokens.collect());
             source.outline.run = run;
@@ -520,7 +520,7 @@ fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
     let mut program = Program::alone((120, 40));
     program.keys("/prompt Hello\r");
     assert!(program.stage.message().starts_with("no other prompt can be run here"));
-    program.runs = Runs::new(Box::new(Synthetic::new())).with_others(Box::new(beginner));
+    program.runs = Runs::new(Box::new(Synthetic::new())).with_starter(Box::new(beginner));
     program.keys("/L1/xq[h=1]\r/prompt\r");
     assert!(program.stage.message().starts_with("type the text after it"), "{}", program.stage.message());
     program.keys("\u{1b}/prompt \"\"\r");

@@ -9,7 +9,7 @@ use llama_trace::tui::open::open;
 use llama_trace::tui::panel_state::Focus;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::Effect;
-use llama_trace::tui::{OpenAt, Other};
+use llama_trace::tui::{NewRun, OpenAt};
 
 use crate::stage::Stage;
 use crate::synthetic::Synthetic;
@@ -267,7 +267,7 @@ fn a_pasted_prompt_is_taken_as_it_is_or_not_at_all() {
     assert_eq!(same, text);
     let message = message.unwrap();
     assert!(message.contains("of at most 65536") && message.contains("--prompt-file"), "{message}");
-    assert_eq!(stage.key(KeyCode::Enter), Effect::Begin(Other::Prompt(long)));
+    assert_eq!(stage.key(KeyCode::Enter), Effect::Begin(NewRun::Prompt(long)));
 
     // An address has one line.
     stage.keys("/");
