@@ -350,6 +350,19 @@ fn every_module_is_in_the_table() {
     }
 }
 
+/// Input changes the viewer in `update` alone: the event loop and the effects name none of its fields, and report messages.
+#[test]
+fn effects_change_the_viewer_by_reports() {
+    for file in ["tui/events.rs", "tui/effects.rs"] {
+        let text = std::fs::read_to_string(src().join(file)).unwrap();
+        for use_of_app in text.split("app.").skip(1) {
+            let name: String = use_of_app.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            let is_method = use_of_app[name.len()..].starts_with('(');
+            assert!(is_method && name != "say", "{file} uses app.{name}");
+        }
+    }
+}
+
 /// Modules of which not even the files below them may need anything.
 const STRICT: &[&str] = &["backend/cpu/kernel/mod.rs"];
 

@@ -99,8 +99,8 @@ fn chat<D: Device>(args: &ChatArgs) -> Result<()> {
     output::end(converse(&mut talk, &mut lines))
 }
 
-/// Finds out whether the template works at all, by the shortest of conversations: one that is broken is said before
-/// anybody has typed anything. It may refuse this conversation, and others not.
+/// Renders the shortest conversation, so that a broken template is reported before the first prompt. The template may
+/// refuse this conversation and accept others.
 fn check(format: &Format, mut conversation: Conversation) -> Result<()> {
     conversation.push(Role::User, "Hello");
     match format.template.render(conversation.messages(), stop::process()) {

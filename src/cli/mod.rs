@@ -176,9 +176,8 @@ pub fn render_template() -> ExitCode {
     chat::serve()
 }
 
-/// Writes a line to standard error; what is not ours in it cannot drive the terminal. Where that is gone too, as
-/// with a terminal that was closed, there is
-/// no way to report it.
+/// Writes a line to standard error, with control characters escaped. If standard error is gone too, as after a closed
+/// terminal, the line is lost.
 pub fn tell(line: impl Display) {
     drop(writeln!(io::stderr(), "{}", printable_text(&line.to_string())));
 }

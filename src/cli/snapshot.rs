@@ -17,7 +17,7 @@ use llama_trace_core::trace::manifest::Drawing;
 use llama_trace_ending::scratch::Scratch;
 use llama_trace_picture as picture;
 use llama_trace_picture::Format;
-use llama_trace_tui::still::Still;
+use llama_trace_tui::snapshot::Snapshot;
 use llama_trace_tui::theme::{Depth, Theme};
 use llama_trace_tui::{OpenAt, Runs};
 
@@ -49,7 +49,7 @@ impl Command for &SnapshotArgs {
         // Text has no colours: shades replace them, as in a terminal without colours.
         let depth = if format == Format::Txt { Depth::None } else { Depth::True };
         let theme = Theme::new(depth).with(palette, paper);
-        let still = Still {
+        let snapshot = Snapshot {
             open: &open,
             view: self.view.as_deref(),
             chapters: CHAPTERS,
@@ -57,7 +57,7 @@ impl Command for &SnapshotArgs {
             drawing,
             size: self.size.0,
         };
-        let screen = still.draw(&mut runs, stop::check)?;
+        let screen = snapshot.draw(&mut runs, stop::check)?;
         write(&self.out, self.force, &picture::encode(&screen, paper, format)?)
     }
 }

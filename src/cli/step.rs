@@ -18,7 +18,7 @@ use llama_trace_engine::generate::sequence;
 use llama_trace_engine::model::kv_cache;
 use llama_trace_runs::replay::{Sequences, Start};
 use llama_trace_tui as tui;
-use llama_trace_tui::Other;
+use llama_trace_tui::NewRun;
 use llama_trace_tui::marks::Marks;
 
 /// The command.
@@ -118,7 +118,7 @@ pub(super) fn begin<D: Device>(
     let (model_args, cpu) = (args.model.clone(), args.cpu.clone());
     let beginner = move |run, other| {
         let live = match other {
-            Other::Prompt(text) => {
+            NewRun::Prompt(text) => {
                 let ids = prompt::encode(
                     &text,
                     tokenizer.as_deref().ok_or_else(prompt::no_tokenizer),
@@ -126,7 +126,7 @@ pub(super) fn begin<D: Device>(
                 )?;
                 others.another(run, ids, None)
             }
-            Other::Without { parts, ids } => {
+            NewRun::Without { parts, ids } => {
                 let without = parts.split(',').map(str::parse).collect::<std::result::Result<_, String>>();
                 let without = without.map_err(|expected| {
                     Error::usage(format!("there is no part {parts} of a model")).expected(expected)
@@ -138,5 +138,5 @@ pub(super) fn begin<D: Device>(
         Ok(Box::new(live?) as Box<dyn Source>)
     };
     let runs = tui::Runs::of_sequences(Box::new(live), Box::new(opener));
-    Ok((runs.with_others(Box::new(beginner)), open))
+    Ok((runs.with_starter(Box::new(beginner)), open))
 }

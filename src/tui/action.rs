@@ -1,120 +1,121 @@
-//! What a user can ask for, and the one table of keys: input is read by it, and the footer and the help
-//! screen are drawn from it.
+//! Actions, and the key table: keys are read by it, and the footer and the help screen are drawn from it.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// Everything that can happen to the application.
-#[derive(Clone, Debug, PartialEq, Eq)]
+use super::report::Report;
+
+/// An input of the viewer. Most are keys of the user.
+#[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// To the next step, views included.
+    /// Goes to the next step, views included.
     NextStep,
-    /// To the step before.
+    /// Goes to the previous step.
     PreviousStep,
-    /// To the same step of the next layer.
+    /// Goes to the same step of the next layer.
     NextLayer,
-    /// To the same step of the layer before.
+    /// Goes to the same step of the previous layer.
     PreviousLayer,
-    /// To the next head, or the next index of whichever axis is held.
+    /// Goes to the next head, or the next index of the held axis.
     NextSlice,
-    /// To the head before.
+    /// Goes to the previous head.
     PreviousSlice,
-    /// To the first step of the pass.
+    /// Goes to the first step of the pass.
     FirstStep,
-    /// To the last step of the pass.
+    /// Goes to the last step of the pass.
     LastStep,
-    /// To the same step of the next pass.
+    /// Goes to the same step of the next pass.
     NextPass,
-    /// To the same step of the pass before.
+    /// Goes to the same step of the previous pass.
     PreviousPass,
-    /// To the same place of the next sequence.
+    /// Goes to the same place of the next sequence.
     NextSequence,
-    /// To the same place of the sequence before.
+    /// Goes to the same place of the previous sequence.
     PreviousSequence,
-    /// Runs a decode pass with the token drawn last.
+    /// Runs a decode pass with the token that was drawn last.
     NextToken,
-    /// Goes on from here with another token, in a branch.
+    /// Begins a branch with another token.
     Branch,
     /// Lists the branches.
     Branches,
-    /// A row up, a line up, a step back: by focus.
+    /// Moves up by a row, a line or a step, depending on the focus.
     Up,
-    /// A row down.
+    /// Moves down.
     Down,
-    /// A column to the left.
+    /// Moves left.
     Left,
-    /// A column to the right.
+    /// Moves right.
     Right,
-    /// A screen up.
+    /// Pages up.
     PageUp,
-    /// A screen down.
+    /// Pages down.
     PageDown,
-    /// A screen to the left.
+    /// Pages left.
     PageLeft,
-    /// A screen to the right.
+    /// Pages right.
     PageRight,
-    /// To the first column, or the top.
+    /// Goes to the first column, or the top.
     Home,
-    /// To the last column, or the bottom.
+    /// Goes to the last column, or the bottom.
     End,
-    /// The arrow keys to the next panel.
+    /// Moves the focus to the next panel.
     NextFocus,
-    /// The arrow keys to the panel before.
+    /// Moves the focus to the previous panel.
     PreviousFocus,
-    /// The arrow keys to the notes, or back to the tensor.
+    /// Moves the focus to the notes, or back to the tensor.
     Notes,
-    /// Takes the number under the cursor apart, or goes to the operand that is chosen.
+    /// Opens the derivation of the number under the cursor, or goes to the chosen operand.
     Explain,
-    /// Back along the way that led to this number, or a step back.
+    /// Goes back along the trail of derivations, or to the previous step.
     Back,
-    /// Heatmap, numbers, and for a vocabulary the list of the largest.
-    CycleShow,
-    /// The view of this step with this number, from 1.
-    ChooseShow(u8),
-    /// Another axis held, or rows and columns exchanged.
+    /// Chooses the next view of this step.
+    CycleView,
+    /// Chooses the view of this step with this number, counted from 1.
+    ChooseView(u8),
+    /// Holds another axis, or transposes rows and columns.
     CycleAxes,
-    /// What the colours span: this slice, the whole tensor, three standard deviations, everything.
+    /// Chooses the next colour scale: this slice, the whole tensor, three standard deviations, everything.
     CycleScale,
-    /// What the strip of tokens carries: nothing, surprise, attention.
+    /// Chooses the next values of the token strip: none, surprise, attention.
     CycleStrip,
-    /// Shows what was shown before beside what is shown.
+    /// Compares with what was shown before.
     Compare,
-    /// Shows the difference of two that are compared in place of the second.
+    /// Shows the difference of two compared tensors in place of the second.
     Subtract,
-    /// To the next stage that differs.
+    /// Goes to the next stage that differs.
     NextDifference,
-    /// To the place before this one.
+    /// Goes back in the history.
     Earlier,
-    /// To the place that was left by going back.
+    /// Goes forward in the history.
     Later,
-    /// To the largest value of the row.
+    /// Goes to the largest value of the row.
     LargestInRow,
-    /// To the largest value of the tensor.
+    /// Goes to the largest value of the tensor.
     LargestOfAll,
-    /// Gives this place a letter.
+    /// Marks this place with a letter.
     Mark,
-    /// To the place with a letter.
+    /// Returns to the place with a letter.
     Return,
-    /// The panel with the arrow keys on the whole screen, and back.
+    /// Shows the panel with the focus on the whole screen, or all panels again.
     Zoom,
-    /// Folds the outline away, and back.
+    /// Folds or unfolds the outline.
     FoldOutline,
-    /// Folds the notes away, and back.
+    /// Folds or unfolds the notes.
     FoldNotes,
-    /// Looks for cells like the one under the cursor, or shows all again.
+    /// Filters cells like the one under the cursor, or shows all again.
     Filter,
-    /// To the next cell like it; where something plays, faster.
+    /// Goes to the next cell of the filter. A playback gets faster.
     NextLike,
-    /// To the cell before; where something plays, slower.
+    /// Goes to the previous cell of the filter. A playback gets slower.
     PreviousLike,
-    /// Goes on by itself with the walk that was pressed last.
+    /// Starts or stops the playback of the last walk.
     Play,
-    /// Shows the answers of exercises, or folds them.
+    /// Shows or folds the answers of exercises.
     Answers,
     /// Opens the list of chapters.
     Chapters,
-    /// Hands the address and the value to the clipboard.
+    /// Copies the address and the value to the clipboard.
     Copy,
-    /// Opens the line that asks where to go.
+    /// Opens the go-to line.
     Goto,
     /// Opens the help screen.
     Help,
@@ -122,19 +123,19 @@ pub enum Action {
     Export,
     /// Draws the screen into a file.
     Draw,
-    /// Stops the process, as the shell's Ctrl-Z does.
+    /// Suspends the process, as the shell's Ctrl-Z does.
     Suspend,
-    /// Draws everything again.
+    /// Redraws the whole screen.
     Redraw,
-    /// Closes what is open, or stops the work under way.
+    /// Closes the open popup or panel, or stops the work under way.
     Close,
-    /// Computes what was stopped.
+    /// Computes again what was stopped or failed.
     Again,
-    /// Closes the list that is open, and else ends the program.
+    /// Closes the open list, or ends the program.
     Quit,
-    /// Ends the program, whatever is open.
+    /// Ends the program, with any popup open.
     Leave,
-    /// A key that means nothing where it was pressed, by its name.
+    /// The name of a key without a binding.
     Unbound(String),
     /// A character typed into the go-to line.
     Type(char),
@@ -142,17 +143,17 @@ pub enum Action {
     Paste(String),
     /// Deletes the character before the cursor of the go-to line.
     Erase,
-    /// Takes the completion.
+    /// Inserts the completion.
     Complete,
-    /// Goes where the line says.
+    /// Goes to the place in the go-to line.
     Submit,
-    /// The terminal has this many columns and rows now.
+    /// The new size of the terminal, in columns and rows.
     Resize(u16, u16),
     /// A click at a column and a row.
     Click(u16, u16),
     /// The pointer was dragged to a column and a row.
     Drag(u16, u16),
-    /// The wheel turned at a column and a row: lines down, or columns to the right.
+    /// The wheel was turned at a column and a row.
     Scroll {
         /// Column.
         x: u16,
@@ -163,16 +164,20 @@ pub enum Action {
         /// Columns to the right.
         right: i8,
     },
+    /// The next step of the playback is due.
+    PlayOn,
+    /// The result of an effect.
+    Report(Report),
 }
 
-/// A part of the help screen.
+/// A section of the help screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// From step to step.
+    /// Keys that walk through the pass.
     Walk,
-    /// Inside the tensor.
+    /// Keys for a tensor.
     Tensor,
-    /// Everything else.
+    /// All other keys.
     Program,
 }
 
@@ -201,17 +206,17 @@ pub struct Key {
 /// One row of the key table.
 #[derive(Debug)]
 pub struct Binding {
-    /// The keys, the one to show first.
+    /// The keys; the first one is shown in the footer.
     pub keys: &'static [Key],
-    /// What they ask for.
+    /// Their action.
     pub action: Action,
-    /// Where the help screen lists it.
+    /// The section of the help screen.
     pub group: Group,
-    /// Its word in the footer; neighbours with the same word are shown together.
+    /// The word in the footer; neighbours with the same word share one entry.
     pub word: &'static str,
-    /// How soon it is shown in the footer: 1 first, 0 never.
+    /// Priority in the footer: 1 is the highest, 0 is not shown.
     pub rank: u8,
-    /// What the help screen says.
+    /// The text in the help screen.
     pub help: &'static str,
 }
 
@@ -284,8 +289,8 @@ bindings! {
     Tensor Filter [c('=')] 0 "" "look for cells like this one: as far from 0 on its side, or further; the others are dimmed (again: all)";
     Tensor NextLike [c('+')] 0 "" "the next such cell of the tensor";
     Tensor PreviousLike [c('-')] 0 "" "the one before";
-    Tensor CycleShow [c('v')] 7 "view" "the next view of this step";
-    Tensor ChooseShow(1) [c('1'), c('2'), c('3'), c('4'), c('5'), c('6'), c('7'), c('8'), c('9')] 0 "" "1 to 9: the first, second, … of this step's views, in the order of v";
+    Tensor CycleView [c('v')] 7 "view" "the next view of this step";
+    Tensor ChooseView(1) [c('1'), c('2'), c('3'), c('4'), c('5'), c('6'), c('7'), c('8'), c('9')] 0 "" "1 to 9: the first, second, … of this step's views, in the order of v";
     Tensor CycleAxes [c('a')] 9 "axes" "hold another axis (head, token, …), or exchange rows and columns";
     Tensor CycleScale [c('s')] 10 "scale" "colours span what is usual in this slice or the whole tensor, ±3 standard deviations, or all values";
     Tensor CycleStrip [c('T')] 0 "" "what the token strip carries: how much each token surprised the model (−log p), the attention of the head in view, or nothing";
@@ -316,7 +321,7 @@ impl Key {
         self.code == event.code && self.ctrl == ctrl && self.alt == alt
     }
 
-    /// How it is written for people.
+    /// The key's name on the screen.
     pub fn label(self) -> String {
         let name = match self.code {
             KeyCode::Char(' ') => "Space".to_owned(),
@@ -343,7 +348,7 @@ impl Key {
 impl Binding {
     /// All its keys: "n, Space".
     pub fn labels(&self) -> String {
-        if matches!(self.action, Action::ChooseShow(_)) {
+        if matches!(self.action, Action::ChooseView(_)) {
             return "1 … 9".to_owned();
         }
         let labels: Vec<_> = self.keys.iter().map(|key| key.label()).collect();
@@ -351,19 +356,19 @@ impl Binding {
     }
 }
 
-/// What a key asks for outside the go-to line.
+/// The action of a key outside the go-to line.
 pub fn of_key(event: KeyEvent) -> Option<Action> {
     let binding = BINDINGS.iter().find(|binding| binding.keys.iter().any(|key| key.matches(event)));
     let Some(binding) = binding else { return unbound(event) };
     match (binding.action.clone(), event.code) {
-        (Action::ChooseShow(_), KeyCode::Char(digit)) => {
-            Some(Action::ChooseShow(u8::try_from(digit.to_digit(10)?).ok()?))
+        (Action::ChooseView(_), KeyCode::Char(digit)) => {
+            Some(Action::ChooseView(u8::try_from(digit.to_digit(10)?).ok()?))
         }
         (action, _) => Some(action),
     }
 }
 
-/// A key that stands nowhere in the table: whoever pressed it is told so. A modifier alone is no key.
+/// The action of a key that is not in the table, which shows a message; none for a modifier alone.
 fn unbound(event: KeyEvent) -> Option<Action> {
     let ctrl = event.modifiers.contains(KeyModifiers::CONTROL);
     let alt = event.modifiers.contains(KeyModifiers::ALT);
@@ -373,7 +378,7 @@ fn unbound(event: KeyEvent) -> Option<Action> {
     }
 }
 
-/// What a key asks for in the help screen, where letters are typed to find.
+/// The action of a key in the help screen, where letters are typed to filter it.
 pub fn of_found_key(event: KeyEvent) -> Option<Action> {
     let plain = !event.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT);
     match event.code {
@@ -383,7 +388,7 @@ pub fn of_found_key(event: KeyEvent) -> Option<Action> {
     }
 }
 
-/// What a key asks for in the go-to line.
+/// The action of a key in the go-to line.
 pub fn of_typed_key(event: KeyEvent) -> Option<Action> {
     let plain = !event.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT);
     match event.code {

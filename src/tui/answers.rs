@@ -1,4 +1,4 @@
-//! What the viewer has asked its source, and what it was told: by question, so that a view may ask many.
+//! Answers of the source by question, so that a view can ask many, and the texts of tokens.
 
 use std::collections::HashMap;
 use std::task::Poll;
@@ -6,12 +6,14 @@ use std::task::Poll;
 use llama_trace_core::error::Error;
 use llama_trace_core::trace::{Answer, Block, Order, Part, Query, Question, Region, Site, Source, Spread};
 
-/// How far a question has come.
+use super::bins::BinCache;
+
+/// State of a question.
 #[derive(Clone, Debug)]
 enum Known {
     Pending,
-    There(Answer),
-    /// Why there is no answer.
+    Answered(Answer),
+    /// The reason why there is no answer.
     Failed(String),
 }
 
@@ -19,18 +21,21 @@ enum Known {
 #[derive(Debug, Default)]
 pub struct Answers {
     known: HashMap<Query, Known>,
-    /// The spread of a part is the same for good, and small.
+    /// Spreads, which never change and are small, so that they are kept for good.
     spreads: HashMap<Part, Spread>,
+    /// Texts of the tokens of the vocabulary that were seen.
+    texts: HashMap<u32, String>,
+    pub(super) bins: BinCache,
 }
 
 impl Answers {
-    /// Asks `source` what of `wanted` is not known, in this order, and forgets what nobody wants any more; true where
-    /// that is news.
+    /// Asks `source` the unanswered questions of `wanted`, in this order, and drops the answers to others; true if that
+    /// is news.
     pub(super) fn ask(&mut self, source: &mut dyn Source, wanted: &[Query]) -> bool {
         let mut news = false;
         for query in wanted {
             if self.is_settled(query) {
-                // The answer to another question may have what this one waits for.
+                // The answer to another question may cover this one.
                 if matches!(self.known.get(query), Some(Known::Pending)) {
                     self.known.remove(query);
                     source.cancel(query);
@@ -39,13 +44,13 @@ impl Answers {
             }
             let known = match source.ask(query) {
                 Poll::Pending => Known::Pending,
-                Poll::Ready(Ok(answer)) => Known::There(answer),
+                Poll::Ready(Ok(answer)) => Known::Answered(answer),
                 Poll::Ready(Err(Error::Interrupted(_))) => {
                     Known::Failed("It was stopped. r computes it.".to_owned())
                 }
                 Poll::Ready(Err(error)) => Known::Failed(error.to_string()),
             };
-            if let (Query::Spread(part), Known::There(Answer::Spread(spread))) = (query, &known) {
+            if let (Query::Spread(part), Known::Answered(Answer::Spread(spread))) = (query, &known) {
                 self.spreads.insert(*part, *spread);
             }
             let waits = matches!(known, Known::Pending);
@@ -56,10 +61,10 @@ impl Answers {
         news
     }
 
-    /// Whether there is nothing to ask: the answer is there, or that there is none.
+    /// Whether the question need not be asked: it is answered or has failed.
     fn is_settled(&self, query: &Query) -> bool {
         match (query, self.known.get(query)) {
-            (_, Some(Known::There(_) | Known::Failed(_))) => true,
+            (_, Some(Known::Answered(_) | Known::Failed(_))) => true,
             (Query::Block(site, region), _) => {
                 self.covering(*site, region).is_some() || self.failure(*site).is_some()
             }
@@ -68,7 +73,7 @@ impl Answers {
         }
     }
 
-    /// Lets go of what is not wanted. Of a stage whose block is on its way another one stays: it is drawn meanwhile.
+    /// Drops the answers that are not wanted. While a block of a stage is pending, its other blocks stay and are drawn.
     fn forget(&mut self, source: &mut dyn Source, wanted: &[Query]) {
         let waiting: Vec<Site> = wanted
             .iter()
@@ -88,7 +93,7 @@ impl Answers {
             _ => wanted.contains(query),
         };
         self.known.retain(|query, known| match known {
-            Known::There(answer) => needed(query, answer),
+            Known::Answered(answer) => needed(query, answer),
             Known::Failed(_) => wanted.iter().any(|other| is_alike(query, other)),
             Known::Pending => {
                 let stays = wanted.contains(query);
@@ -100,7 +105,7 @@ impl Answers {
         });
     }
 
-    /// What is on its way from `source` is not waited for any more.
+    /// Cancels all pending questions to `source`.
     pub(super) fn leave(&mut self, source: &mut dyn Source) {
         self.known.retain(|query, known| {
             let waits = matches!(known, Known::Pending);
@@ -111,37 +116,38 @@ impl Answers {
         });
     }
 
-    /// Whether something is on its way.
+    /// Whether a question is pending.
     pub(super) fn waits(&self) -> bool {
         self.known.values().any(|known| matches!(known, Known::Pending))
     }
 
-    /// What failed or was stopped is asked for again.
-    pub(super) fn try_again(&mut self) -> bool {
+    /// Forgets failures, so that their questions are asked again; false if there were none.
+    pub(super) fn retry(&mut self) -> bool {
         let before = self.known.len();
         self.known.retain(|_, known| !matches!(known, Known::Failed(_)));
         self.known.len() < before
     }
 
     fn blocks(&self, site: Site) -> impl Iterator<Item = &Block> {
-        // Its frame may be that of a run that this one parts from, and says so.
+        // By the site of the question: the frame of a branch may be its parent's, and has that site.
         self.known.iter().filter_map(move |known| match known {
-            (Query::Block(other, _), Known::There(Answer::Block(block))) if *other == site => Some(block),
+            (Query::Block(other, _), Known::Answered(Answer::Block(block))) if *other == site => Some(block),
             _ => None,
         })
     }
 
-    /// A block of `site` that has what is in `region`.
+    /// A block of `site` that covers `region`.
     pub fn covering(&self, site: Site, region: &Region) -> Option<&Block> {
         self.blocks(site).find(|block| block.region.covers(region))
     }
 
-    /// A block of `site` that has what is in `region`, or any until that comes.
+    /// A block of `site` that covers `region`, or any other until that has come.
     pub fn block(&self, site: Site, region: &Region) -> Option<&Block> {
         self.covering(site, region).or_else(|| self.blocks(site).next())
     }
 
-    /// Why there is no block of `site`. One that failed or was stopped is not asked for again by moving about in it.
+    /// The reason why `site` failed. Its other blocks are not asked for either, so that moving about does not repeat
+    /// the failure.
     pub fn failure(&self, site: Site) -> Option<&str> {
         self.known.iter().find_map(|(query, known)| match (query, known) {
             (Query::Block(other, _), Known::Failed(reason)) if *other == site => Some(&**reason),
@@ -149,30 +155,44 @@ impl Answers {
         })
     }
 
-    /// What was answered, or why there is no answer; none as long as nobody knows.
-    pub fn told<Q: Question>(&self, question: &Q) -> Option<Result<&Q::Told, &str>> {
+    /// The answer to `question`, or the reason of its failure; none while it is pending.
+    pub fn get<Q: Question>(&self, question: &Q) -> Option<Result<&Q::Told, &str>> {
         match self.known.get(&question.clone().into())? {
-            Known::There(answer) => Q::told(answer).map(Ok),
+            Known::Answered(answer) => Q::told(answer).map(Ok),
             Known::Failed(reason) => Some(Err(reason)),
             Known::Pending => None,
         }
     }
 
-    /// How far the values of `part` spread, once that is known.
+    /// The spread of the values of `part`, once it is known.
     pub fn spread(&self, part: Part) -> Option<Spread> {
         self.spreads.get(&part).copied()
     }
 
-    /// The indices of `part`'s values, the largest first, once they are known.
+    /// The indices of `part`'s values in descending order, once they are known.
     pub fn order(&self, part: Part) -> Option<&Order> {
         match self.known.get(&Query::Order(part)) {
-            Some(Known::There(Answer::Order(order))) => Some(order),
+            Some(Known::Answered(Answer::Order(order))) => Some(order),
             _ => None,
         }
     }
+
+    /// The text of a token of the vocabulary, once it was fetched.
+    pub(super) fn text(&self, id: u32) -> Option<&str> {
+        self.texts.get(&id).map(|text| &**text)
+    }
+
+    /// Fetches the missing texts of `ids`; true if any was missing.
+    pub(super) fn fetch_texts(&mut self, source: &dyn Source, ids: &[u32]) -> bool {
+        let before = self.texts.len();
+        for &id in ids {
+            self.texts.entry(id).or_insert_with(|| source.token_text(id));
+        }
+        self.texts.len() > before
+    }
 }
 
-/// Whether a failure of one question is that of the other: blocks of a stage fail together.
+/// Whether two questions fail together: blocks of one stage do.
 fn is_alike(one: &Query, other: &Query) -> bool {
     match (one, other) {
         (Query::Block(site, _), Query::Block(other, _)) => site == other,

@@ -1,4 +1,4 @@
-//! Values counted by size, as a histogram shows them.
+//! Cache of the histogram's bins.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -6,21 +6,24 @@ use std::rc::Rc;
 
 use llama_trace_core::trace::{Part, Step};
 
-/// A bin that is not empty: its number, how many values it has, and where the first of them is.
+/// A bin that is not empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bin {
     pub(super) number: usize,
+    /// Number of values.
     pub(super) count: usize,
+    /// Row and column of the first one.
     pub(super) first: (usize, usize),
 }
 
-/// What was counted last: one screen asks for it many times, and there are more values than can be counted as often.
+/// The bins that were counted last. One drawing of the screen asks for them many times, and counting a large tensor
+/// each time would take too long.
 #[derive(Debug, Default)]
-pub struct Counted(pub(super) RefCell<Option<(Asked, Rc<[Bin]>)>>);
+pub(super) struct BinCache(pub(super) RefCell<Option<(BinKey, Rc<[Bin]>)>>);
 
-/// What bins follow from: the values of a part never change.
+/// Key of the cache: all that bins depend on, as the values of a part never change.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Asked {
+pub(super) struct BinKey {
     pub(super) step: Step,
     pub(super) part: Part,
     pub(super) rows: Range<usize>,

@@ -1,8 +1,7 @@
-//! The loop: read everything that waits, ask the source, draw once.
+//! The event loop: takes in all events that wait, asks the source, draws once.
 
 use std::mem::ManuallyDrop;
 use std::path::Path;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -14,45 +13,44 @@ use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::layout::Rect;
 
-use llama_trace_core::error::{Error, Result, printable};
-use llama_trace_core::trace::{Address, Query, Run, Source, Status, source};
+use llama_trace_core::error::{Error, Result};
+use llama_trace_core::trace::{Query, Run, Source, Status};
 use llama_trace_ending as ending;
 
 use super::action::{self, Action};
-use super::advancing::advance;
-use super::app::{App, Mode, Shown};
-use super::export::{self, Saving};
-use super::goto;
+use super::app::App;
+use super::effects;
+use super::export::Saving;
+use super::input::Mode;
 use super::keys::Keys;
-use super::parting;
-use super::runs::{Other, Runs};
+use super::runs::Runs;
 use super::terminal::{Guard, Screen, failed};
 use super::update::{Effect, update};
 
-/// How the viewer was left.
+/// The way in which the viewer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// The user had seen enough.
+    /// The user quit.
     Left,
-    /// The user did not wait for the first pass.
+    /// The user quit before the first pass was done.
     Abandoned,
 }
 
-/// How long a drawing waits for what is there almost at once.
+/// Time that a drawing waits for values that come almost at once.
 const AT_ONCE: Duration = Duration::from_millis(10);
-/// How soon news of the source are looked for while it works, and how soon a signal is seen otherwise.
+/// Interval of polling the source while it works, and of checking for signals while it is idle.
 const WORKING: Duration = Duration::from_millis(15);
 const IDLE: Duration = Duration::from_millis(100);
 
 /// Runs until the user quits.
 ///
 /// # Errors
-/// [`Error::Terminal`] where the terminal fails, [`Error::Interrupted`] where a signal asked to stop, and why there
-/// is nothing to look at.
+/// [`Error::Terminal`] if the terminal fails, [`Error::Interrupted`] if a signal asked to stop, and the source's error
+/// if there is nothing to show.
 pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended> {
     let backend = CrosstermBackend::new(Screen(std::io::stdout()));
-    // Not dropped: that says on the error output what fails, and panics where this is gone with the terminal. The
-    // guard shows the cursor.
+    // Never dropped: its drop prints failures to stderr, and panics if stderr is gone with the terminal. The guard
+    // shows the cursor.
     let mut terminal = ManuallyDrop::new(Terminal::new(backend).map_err(|error| failed(&error))?);
     let keys = Keys::start()?;
     let (mut dirty, mut saving) = (true, None);
@@ -76,7 +74,7 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
         }
         let before = saving.as_ref().map(Saving::written);
         if let Some(site) = saving.as_ref().map(Saving::site) {
-            saving = go_on(app, runs.of(site.run, site.sequence), saving);
+            saving = effects::continue_saving(app, runs.of(site.run, site.sequence), saving);
         }
         let source = runs.source();
         let went_on = saving.as_ref().map(Saving::written) != before;
@@ -84,7 +82,7 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
         if std::mem::take(&mut dirty) {
             draw(app, source, &mut terminal).map_err(|error| failed(&error))?;
         }
-        let working = source.status() != Status::Idle || app.waits() || app.seek.is_some();
+        let working = source.status() != Status::Idle || app.waits() || app.is_searching();
         let mut wait = match (went_on, working || saving.is_some()) {
             (true, _) => Duration::ZERO,
             (false, true) => WORKING,
@@ -93,19 +91,19 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
         let idle = source.status() == Status::Idle && saving.is_none();
         if let Some(left) = app.plays_in(idle, Instant::now()) {
             if left.is_zero() {
-                app.play_on();
+                update(app, Action::PlayOn);
                 dirty = true;
                 continue;
             }
             wait = wait.min(left);
         }
-        // Keys that wait are all taken before the next drawing, so that a held key never lags behind.
+        // All waiting keys are handled before the next drawing, so that a held key does not lag.
         while let Some(event) = keys.next(wait).map_err(|error| failed(&error))? {
             wait = Duration::ZERO;
             let Some(action) = action_of(app, event) else { continue };
             dirty = true;
-            // Between two of its blocks an export is under way though the source is idle.
-            let stops = saving.is_some() && action == Action::Close && app.mode == Mode::Walk;
+            // Between two blocks of an export the source is idle.
+            let stops = saving.is_some() && action == Action::Close && *app.mode() == Mode::Walk;
             let source = runs.source();
             match if stops { Effect::Stop } else { update(app, action) } {
                 Effect::None => {}
@@ -116,10 +114,10 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
                         (Run::ITSELF, sequence) => format!("sequence {sequence}"),
                         (run, _) => format!("run {run}"),
                     };
-                    if !back(app, runs) {
+                    if !effects::back(app, runs) {
                         return Ok(Ended::Abandoned);
                     }
-                    app.say(format!("{stopped} was stopped before its first pass was done"), false);
+                    effects::say(app, format!("{stopped} was stopped before its first pass was done"));
                 }
                 Effect::Stop => {
                     source.stop();
@@ -128,22 +126,18 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
                         let source = runs.of(site.run, site.sequence);
                         source.stop();
                         source.cancel(&Query::Block(saving.site(), saving.next()));
-                        app.say("the export was stopped, and its file removed; e begins again", false);
+                        effects::say(app, "the export was stopped, and its file removed; e begins again");
                     }
                 }
-                Effect::Advance => advance(app, source),
-                Effect::Branch(fork) => parting::begin(app, runs, fork),
-                Effect::Branches => parting::list(app, runs),
-                Effect::Begin(other) => begin_other(app, runs, other),
-                Effect::Open(run, address) => open_run(app, runs, run, &address),
-                Effect::Export => saving = save(app, source, Path::new(".")),
+                Effect::Advance => effects::advance(app, source),
+                Effect::Branch(fork) => effects::branch(app, runs, fork),
+                Effect::Branches => effects::list_branches(app, runs),
+                Effect::Begin(new) => effects::begin_run(app, runs, new),
+                Effect::Open(run, address) => effects::open_run(app, runs, run, &address),
+                Effect::Export => saving = effects::save(app, source, Path::new(".")),
                 Effect::Copy(text) => copy(app, &text).map_err(|error| failed(&error))?,
-                Effect::Marked => {
-                    if let Err(error) = app.marks.save() {
-                        app.say(error.to_string(), true);
-                    }
-                }
-                Effect::Draw => draw_into(app, source, Path::new(".")),
+                Effect::SaveMarks => effects::save_marks(app),
+                Effect::Draw => effects::draw_into(app, source, Path::new(".")),
                 Effect::Redraw => clear(&mut terminal).map_err(|error| failed(&error))?,
                 Effect::Suspend => {
                     guard.suspend()?;
@@ -154,11 +148,11 @@ pub(super) fn run(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended
     }
 }
 
-/// Takes in what was computed, and asks for what the screen needs; true where it may look different now.
+/// Takes in the source's news, and asks for what the screen needs; true if the screen may change.
 fn take_in(app: &mut App, runs: &mut Runs) -> Result<bool> {
     let mut news = match runs.poll() {
-        Err(error) if back(app, runs) => {
-            app.say(error.to_string(), true);
+        Err(error) if effects::back(app, runs) => {
+            effects::fail(app, error.to_string());
             true
         }
         news => news?,
@@ -169,7 +163,7 @@ fn take_in(app: &mut App, runs: &mut Runs) -> Result<bool> {
     Ok(news)
 }
 
-/// Waits for what is there almost at once, so that it is drawn with what asked for it.
+/// Waits shortly for values, so that they are drawn together with the step that asked for them.
 fn wait_shortly(app: &mut App, runs: &mut Runs) -> Result<()> {
     let began = Instant::now();
     while app.waits() && runs.source().status() != Status::Idle {
@@ -189,7 +183,7 @@ fn draw(
     terminal: &mut Terminal<CrosstermBackend<Screen>>,
 ) -> std::io::Result<()> {
     let size = terminal.size()?;
-    if (size.width, size.height) != (app.size.width, app.size.height) {
+    if (size.width, size.height) != app.size() {
         update(app, Action::Resize(size.width, size.height));
         app.sync(source);
     }
@@ -198,80 +192,18 @@ fn draw(
     execute!(terminal.backend_mut(), EndSynchronizedUpdate)
 }
 
-/// Empties the screen, so that the next drawing is a whole one. `Terminal::clear` would first ask the
-/// terminal where its cursor is, and fail where no answer comes.
+/// Clears the screen, so that the next drawing is complete. `Terminal::clear` would first query the cursor's position,
+/// and fail on terminals that do not answer.
 fn clear(terminal: &mut Terminal<CrosstermBackend<Screen>>) -> std::io::Result<()> {
     let size = terminal.size()?;
     terminal.resize(Rect::new(0, 0, size.width, size.height))
 }
 
-/// Looks again at what was shown before; false where there is nothing.
-fn back(app: &mut App, runs: &mut Runs) -> bool {
-    app.leave(runs.source());
-    let back = runs.back();
-    if back {
-        app.look_at(runs.source().outline().clone(), runs.before().is_some());
-        app.settle();
-    }
-    back
-}
-
-/// Goes to an address in another sequence or another run.
-pub fn open_run(app: &mut App, runs: &mut Runs, run: Run, address: &Address) {
-    if let Some(count) = runs.sequences(run) {
-        // Another run may have fewer of them, and a branch has one alone.
-        let here = match runs.only_sequence(run) {
-            Some(only) => only,
-            None => app.outline().sequence.min(count.max(1) - 1),
-        };
-        let sequence = address.sequence.unwrap_or(here);
-        app.leave(runs.source());
-        app.leave_compared(runs.beside(app));
-        match runs.show(run, sequence) {
-            Ok(true) => {
-                app.look_at(runs.source().outline().clone(), runs.before().is_some());
-                goto::go_to(app, address);
-            }
-            Ok(false) => {
-                let wrong = match runs.only_sequence(run) {
-                    Some(only) if count > 1 => format!("{run} is a branch of sequence {only} alone"),
-                    _ => goto::no_sequence(runs.of(run, 0).outline(), sequence),
-                };
-                app.say(wrong, true);
-            }
-            Err(error) => app.say(error.to_string(), true),
-        }
-    } else {
-        let there: Vec<_> = runs.all().map(|run| run.to_string()).collect();
-        let there = match &there[..] {
-            [one] => format!("{one} is the only one"),
-            many => format!("there are {}", many.join(", ")),
-        };
-        app.say(format!("there is no run {run}: {there}"), true);
-    }
-}
-
-/// Begins another run beside those that there are, and shows its first pass.
-pub fn begin_other(app: &mut App, runs: &mut Runs, other: Other) {
-    let before = app.outline().run;
-    let what = match &other {
-        Other::Prompt(_) => "runs this prompt".to_owned(),
-        Other::Without { parts, .. } => format!("runs this prompt without {}", printable(parts)),
-    };
-    match runs.other(other) {
-        Ok(run) => {
-            open_run(app, runs, run, &Address { pass: Some(0), ..Address::default() });
-            app.say(format!("{run} {what}; Esc stops it, /{before}: goes back"), false);
-        }
-        Err(error) => app.say(error.to_string(), true),
-    }
-}
-
-/// What an event asks for.
+/// The action of an event; none if it has none.
 pub fn action_of(app: &App, event: Event) -> Option<Action> {
-    let typing = matches!(app.mode, Mode::Goto(_) | Mode::Mark | Mode::Return);
-    // In the help screen letters find; what else is typed there scrolls it.
-    let finds = matches!(app.mode, Mode::Help(..));
+    let typing = matches!(app.mode(), Mode::Goto(_) | Mode::Mark | Mode::Return);
+    // In the help screen letters filter, and other keys scroll.
+    let finds = matches!(app.mode(), Mode::Help(..));
     match event {
         Event::Key(key) if key.kind == KeyEventKind::Release => None,
         Event::Key(key) if typing => action::of_typed_key(key),
@@ -296,58 +228,10 @@ pub fn action_of(app: &App, event: Event) -> Option<Action> {
     }
 }
 
-/// Writes the current stage into `folder`, and says where or why not. A stage that comes in blocks is written one
-/// after the other: [`go_on`] with what is returned.
-pub fn save(app: &mut App, source: &mut dyn Source, folder: &Path) -> Option<Saving> {
-    // Steps taken since the last drawing have not been asked for yet.
-    app.sync(source);
-    let Some(tensor) = app.tensor() else {
-        let (text, failure) = match app.shown() {
-            Shown::Failed(reason) => (reason, true),
-            _ => ("there is nothing to export yet: it is being computed".to_owned(), false),
-        };
-        app.say(text, failure);
-        return None;
-    };
-    let saving = Saving::begin(app.place().site(), tensor.block(), folder)
-        .map_err(|error| app.say(error.to_string(), true));
-    go_on(app, source, saving.ok())
-}
-
-/// Hands `text` to the terminal's clipboard (OSC 52), which may refuse it without a word.
+/// Sends `text` to the terminal's clipboard (OSC 52). The terminal may ignore it silently.
 fn copy(app: &mut App, text: &str) -> std::io::Result<()> {
     let coded = base64::engine::general_purpose::STANDARD.encode(text);
     execute!(std::io::stdout(), Print(format!("\x1b]52;c;{coded}\x07")))?;
-    app.say(format!("handed to the terminal's clipboard: {text}"), false);
+    effects::say(app, format!("handed to the terminal's clipboard: {text}"));
     Ok(())
-}
-
-/// Draws the screen into a file in `folder`, and says where or why not.
-pub fn draw_into(app: &mut App, source: &mut dyn Source, folder: &Path) {
-    // Steps taken since the last drawing have not been asked for yet.
-    app.sync(source);
-    match export::draw(app, folder) {
-        Ok(path) => app.say(format!("drew {}", printable(&path.display().to_string())), false),
-        Err(error) => app.say(error.to_string(), true),
-    }
-}
-
-/// Writes what has come of the stage that is being exported; none when all of it is written, or nothing more will
-/// be.
-pub fn go_on(app: &mut App, source: &mut dyn Source, saving: Option<Saving>) -> Option<Saving> {
-    let mut saving = saving?;
-    let block = match source::block(source, saving.site(), &saving.next()) {
-        Poll::Pending => return Some(saving),
-        Poll::Ready(block) => block,
-    };
-    match block.and_then(|block| saving.write(&block)) {
-        Ok(Some(path)) => app.say(format!("wrote {}", printable(&path.display().to_string())), false),
-        Ok(None) => {
-            app.say(format!("writing {}: {} %; Esc stops", saving.site(), saving.percent()), false);
-            return Some(saving);
-        }
-        Err(Error::Interrupted(_)) => app.say("the export was stopped; e begins again", false),
-        Err(error) => app.say(error.to_string(), true),
-    }
-    None
 }

@@ -1,4 +1,4 @@
-//! One stage into a file of its own that was not there before, block by block; and the screen into one.
+//! Export of a stage, block by block, and of the screen, each into a new file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -15,10 +15,10 @@ use llama_trace_picture::Format;
 
 use super::app::App;
 
-/// How many names are tried.
+/// File names that are tried.
 const TRIES: usize = 1000;
 
-/// A file that is being written. Half a file is worse than none: where it is dropped before its end, it is removed.
+/// An export under way. Dropped before its end it removes the file, as half a file is worse than none.
 #[derive(Debug)]
 pub struct Saving {
     site: Site,
@@ -36,8 +36,8 @@ fn failed(path: &Path, error: std::io::Error) -> Error {
         .next("start in a folder of yours")
 }
 
-/// A new file in `folder`, named after an address: `p0_L1_softmax.npy`, or `p0_L1_softmax-2.npy` and so on where that
-/// is taken.
+/// Creates a file in `folder` that is named after an address: `p0_L1_softmax.npy`, or `p0_L1_softmax-2.npy` and so on
+/// if that exists.
 fn free_file(folder: &Path, address: &str, suffix: &str) -> Result<(PathBuf, File)> {
     let stem = address.replace(['/', ':'], "_");
     let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
@@ -56,13 +56,13 @@ fn free_file(folder: &Path, address: &str, suffix: &str) -> Result<(PathBuf, Fil
         .next("move some of them away"))
 }
 
-/// Draws the screen into a new file in `folder`, named after the place; answers where.
+/// Draws the screen into a new SVG file in `folder` that is named after the place, and returns its path.
 ///
 /// # Errors
-/// [`Error::Output`] where nothing can be written there.
+/// [`Error::Output`] if the file cannot be written.
 pub fn draw(app: &App, folder: &Path) -> Result<PathBuf> {
-    let mut screen = Buffer::empty(app.size);
-    app.render(app.size, &mut screen);
+    let mut screen = Buffer::empty(app.panels.size);
+    app.render(app.panels.size, &mut screen);
     let bytes = picture::encode(&screen, app.theme.paper(), Format::Svg)?;
     let (path, mut file) = free_file(folder, &app.place().path(), "svg")?;
     file.write_all(&bytes).map_err(|error| {
@@ -73,11 +73,11 @@ pub fn draw(app: &App, folder: &Path) -> Result<PathBuf> {
 }
 
 impl Saving {
-    /// Begins a file in `folder` for all of `site`, of whose values `block` has some: `p0_L1_softmax.npy`, or
-    /// `p0_L1_softmax-2.npy` and so on where that is taken.
+    /// Creates the file in `folder` for the whole stage at `site`, whose shape is that of `block`: `p0_L1_softmax.npy`,
+    /// or `p0_L1_softmax-2.npy` and so on if that exists.
     ///
     /// # Errors
-    /// [`Error::Output`] where nothing can be written there.
+    /// [`Error::Output`] if the file cannot be created.
     pub fn begin(site: Site, block: &Block, folder: &Path) -> Result<Self> {
         let (path, file) = free_file(folder, &site.to_string(), "npy")?;
         let shape = block.shape.clone();
@@ -90,17 +90,17 @@ impl Saving {
         }
     }
 
-    /// What is written.
+    /// The exported site.
     pub fn site(&self) -> Site {
         self.site
     }
 
-    /// How many values are written.
+    /// Number of values written so far.
     pub fn written(&self) -> usize {
         self.written
     }
 
-    /// How much of it is written.
+    /// The written part in percent.
     pub fn percent(&self) -> usize {
         self.written * 100 / self.count().max(1)
     }
@@ -109,7 +109,7 @@ impl Saving {
         self.shape.iter().product()
     }
 
-    /// Where the next value is; it is to be in the next block.
+    /// The region of the next value, which the next block must contain.
     pub fn next(&self) -> Region {
         let mut rest = self.written;
         let mut at = Vec::new();
@@ -121,10 +121,10 @@ impl Saving {
         Region(at).within(&self.shape)
     }
 
-    /// Writes what comes next and is in `block`. When that was the last value, answers where the file is.
+    /// Writes the next values as far as `block` has them. Returns the path of the file after the last value.
     ///
     /// # Errors
-    /// [`Error::Output`] where it cannot be written.
+    /// [`Error::Output`] if the file cannot be written.
     pub fn write(&mut self, block: &Block) -> Result<Option<PathBuf>> {
         while self.written < self.count()
             && let Some(run) = block.run(self.written)
@@ -140,7 +140,7 @@ impl Saving {
 impl Drop for Saving {
     fn drop(&mut self) {
         if self.written < self.count() {
-            // Where even that fails there is nothing left to do.
+            // A failure here cannot be handled.
             drop(fs::remove_file(&self.path));
         }
     }

@@ -1,16 +1,16 @@
-//! Cells like the one under the cursor: as far from 0 on its side, or further.
+//! Filter for cells like the one under the cursor: as far from 0 on its side, or further.
 
 use llama_trace_core::trace::Step;
 use llama_trace_core::trace::frame::Number;
 
 use super::text;
 
-/// What is looked for in the values of a step.
+/// A filter on the values of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Filter {
     /// The step.
     pub step: Step,
-    /// The value that was chosen.
+    /// The value under the cursor when the filter was set.
     pub like: Number,
 }
 
@@ -23,7 +23,7 @@ fn real(number: Number) -> f64 {
 }
 
 impl Filter {
-    /// Whether `value` is like the one that was chosen.
+    /// Whether the filter accepts `value`.
     pub fn takes(self, value: f64) -> bool {
         match real(self.like) {
             own if own.is_nan() => value.is_nan(),
@@ -33,7 +33,7 @@ impl Filter {
         }
     }
 
-    /// What it takes, in words: "0.42 or more".
+    /// The accepted values in words: "0.42 or more".
     pub fn words(self) -> String {
         let number = text::full(self.like);
         match real(self.like) {

@@ -1,6 +1,6 @@
-//! Lines that fit. A line is made of pieces that know what they are; where there is no room the least needed
-//! give way first, each in its own manner: words end in `…`, a value has fewer digits and keeps its exponent,
-//! the rest is said shorter or left out. So no number on the screen is the beginning of another one.
+//! Fitting of lines to a width. A line is made of pieces with a rank. If there is not enough room, the pieces of the
+//! highest rank shrink first, each in its own way: words end in `…`, a value loses digits but keeps its exponent,
+//! others have a shorter form or none. So no number on the screen is the beginning of another one.
 
 use ratatui::style::Style;
 
@@ -9,13 +9,13 @@ use llama_trace_core::trace::frame::Number;
 
 #[derive(Clone, Debug, PartialEq)]
 enum What {
-    /// Cut at the end.
+    /// A text that is cut at its end.
     Words(String),
-    /// Ways to say it, the longest first.
+    /// Forms of a text, the longest first.
     Forms(Vec<String>),
-    /// A value with every digit, or as many as have room.
+    /// A value with all digits, or as many as fit.
     Value(Number),
-    /// A figure of a summary; whether it is a whole number.
+    /// A figure of a summary, and whether it is an integer.
     Figure(f64, bool),
 }
 
@@ -27,7 +27,7 @@ pub struct Piece {
     rank: u8,
 }
 
-/// A value keeps this many columns as long as something else can give way.
+/// Columns that a value keeps as long as another piece can shrink.
 const LEGIBLE: usize = 6;
 
 impl Piece {
@@ -35,32 +35,32 @@ impl Piece {
         Self { what, style, rank: 0 }
     }
 
-    /// Words, which may be cut at their end.
+    /// A text that may be cut at its end.
     pub fn words(words: impl Into<String>, style: Style) -> Self {
         Self::new(What::Words(words.into()), style)
     }
 
-    /// Text that is there whole or not at all.
+    /// A text that is shown whole or not at all.
     pub fn whole(content: impl Into<String>, style: Style) -> Self {
         Self::forms([content.into(), String::new()], style)
     }
 
-    /// Ways to say one thing, the longest first; the last may be nothing.
+    /// Forms of one text, the longest first; the last may be empty.
     pub fn forms(forms: impl IntoIterator<Item = String>, style: Style) -> Self {
         Self::new(What::Forms(forms.into_iter().collect()), style)
     }
 
-    /// A value with every digit that tells it from its neighbours.
+    /// A value with all digits that distinguish it from its neighbours.
     pub fn value(value: Number, style: Style) -> Self {
         Self::new(What::Value(value), style)
     }
 
-    /// A figure of a summary, as [`text::figure`] has it.
+    /// A figure of a summary, as [`text::figure`] formats it.
     pub fn figure(value: f64, whole: bool, style: Style) -> Self {
         Self::new(What::Figure(value, whole), style)
     }
 
-    /// How soon it gives way: pieces of the highest rank first, those of rank 0 last.
+    /// Sets the rank: pieces of the highest rank shrink first, those of rank 0 last.
     pub fn rank(self, rank: u8) -> Self {
         Self { rank, ..self }
     }
@@ -74,7 +74,7 @@ impl Piece {
         }
     }
 
-    /// What is said of it in at most `columns`; the shortest there is where even that is longer.
+    /// The piece in at most `columns`; its shortest form if even that is longer.
     fn within(&self, columns: usize) -> String {
         let fits = |form: &&String| text::width(form) <= columns;
         match &self.what {
@@ -90,14 +90,14 @@ impl Piece {
     }
 }
 
-/// The pieces as they are written into a line of `columns`.
+/// The texts of the pieces in a line of `columns`.
 pub fn fit(pieces: &[Piece], columns: usize) -> Vec<(String, Style)> {
     let mut texts: Vec<String> = pieces.iter().map(Piece::full).collect();
     let mut ranks: Vec<u8> = pieces.iter().map(|piece| piece.rank).collect();
     ranks.sort_unstable();
     ranks.dedup();
     for rank in ranks.into_iter().rev() {
-        // Every value of a rank loses some digits before one of them loses all.
+        // All values of a rank lose some digits before one of them loses all.
         for least in [LEGIBLE, 0] {
             for (i, piece) in pieces.iter().enumerate().rev().filter(|(_, piece)| piece.rank == rank) {
                 let over = texts.iter().map(|text| text::width(text)).sum::<usize>().saturating_sub(columns);

@@ -1,38 +1,40 @@
-//! The go-to line: what may be typed there, and where it leads. What it completes to is in `completing`.
+//! The go-to line: the places that can be typed there. Its completions are in `completions`.
 
 use llama_trace_core::trace::select::past_the_last;
 use llama_trace_core::trace::{Address, Axis, ModelCard, Outline, PassDims, Run, Step, Subject, Weight};
 
-use super::app::{App, GotoLine};
+use super::app::App;
+use super::input::GotoLine;
 use super::place::{Place, Walk};
-use super::runs::Other;
-use super::seeking;
+use super::runs::NewRun;
+use super::search_keys;
 
-/// Where an address leads.
+/// The target of the go-to line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// To a place of this run.
+    /// A place of this run and sequence.
     Here(Spot),
-    /// Into another sequence, or another run, if the program has one of this number.
+    /// An address in another sequence or another run, which need not exist.
     Other(Run, Address),
-    /// To a run of another prompt, or of this one with a part of the model switched off.
-    Begin(Other),
-    /// To a row of a weight, at the stage that reads it.
+    /// A new run: of another prompt, or of this one with a part of the model switched off.
+    Begin(NewRun),
+    /// A row of a weight, at the stage that reads it.
     Weight(Place, Address),
 }
 
-/// A place to go to, and an index to select there.
+/// A place and the indices to select there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Spot {
     pub(super) place: Place,
     pub(super) index: Vec<(Axis, usize)>,
 }
 
-/// Characters of the longest address, and more than one needs; and of the longest text of another prompt.
+/// Characters of the longest line with an address, and with the text of another prompt.
 const LONGEST: usize = 200;
 const LONGEST_PROMPT: usize = 1 << 16;
 
 impl GotoLine {
+    /// Appends a character.
     pub(super) fn push(&mut self, c: char) {
         if !c.is_control() && self.text.chars().count() < longest(&self.text) {
             self.text.push(c);
@@ -40,10 +42,10 @@ impl GotoLine {
         self.chosen = None;
     }
 
-    /// Puts a text in: of a prompt with its lines and tabs, but for the end of the last line; elsewhere these are blanks.
+    /// Appends a pasted text. Newlines and tabs are kept in a prompt, except at its end, and are spaces in other lines.
     ///
     /// # Errors
-    /// For the message line, where it is too long: nothing of it is put in.
+    /// A text for the message line if the line would be too long; nothing is appended then.
     pub(super) fn paste(&mut self, pasted: &str) -> Result<(), String> {
         let lines = pasted.replace("\r\n", "\n").replace('\r', "\n");
         let lines = lines.trim_end_matches('\n');
@@ -63,11 +65,13 @@ impl GotoLine {
         Ok(())
     }
 
+    /// Deletes the last character.
     pub(super) fn pop(&mut self) {
         self.text.pop();
         self.chosen = None;
     }
 
+    /// Chooses the next completion (`by` 1) or the previous one (-1).
     pub(super) fn choose(&mut self, app: &App, by: isize) {
         let count = self.completions(app).len();
         if count > 0 {
@@ -80,6 +84,7 @@ impl GotoLine {
         }
     }
 
+    /// Replaces the text by the chosen completion, or by the first one.
     pub(super) fn complete(&mut self, app: &App) {
         if let Some(completion) = self.completions(app).get(self.chosen.unwrap_or(0)) {
             self.text.clone_from(&completion.text);
@@ -87,7 +92,7 @@ impl GotoLine {
         }
     }
 
-    /// What Enter goes to: the chosen line, the text where it is a place, or else the first completion.
+    /// The text that Enter goes to: the chosen completion, the line itself if it is a place, or the first completion.
     pub(super) fn answer(&self, app: &App) -> String {
         let completions = self.completions(app);
         match self.chosen.and_then(|chosen| completions.get(chosen)) {
@@ -98,12 +103,12 @@ impl GotoLine {
     }
 }
 
-/// The most characters of a line that begins so.
+/// Maximum length of a line that begins with `text`, in characters.
 fn longest(text: &str) -> usize {
     if prompt_of(text).is_some() { LONGEST_PROMPT } else { LONGEST }
 }
 
-/// The text of another prompt.
+/// The text of another prompt, if the line is `prompt TEXT`.
 pub(super) fn prompt_of(text: &str) -> Option<&str> {
     match text.trim_start().strip_prefix("prompt")? {
         "" => Some(""),
@@ -111,27 +116,27 @@ pub(super) fn prompt_of(text: &str) -> Option<&str> {
     }
 }
 
-/// What is to be switched off, where a line asks for that: `without L0/h2`.
+/// The parts to switch off, if the line is `without PARTS`, such as `without L0/h2`.
 pub(super) fn without_in(line: &str) -> Option<&str> {
     let rest = line.trim().strip_prefix("without")?;
     (rest.is_empty() || rest.starts_with(' ')).then(|| rest.trim())
 }
 
-/// What is to be compared with, where a line of the go-to box asks for that: `compare L0`, `compare h=2`.
+/// The address to compare with, if the line is `compare ADDRESS`, such as `compare L0` or `compare h=2`.
 pub(super) fn comparison_in(line: &str) -> Option<&str> {
     let rest = line.trim().strip_prefix("compare")?;
     (rest.is_empty() || rest.starts_with([' ', '['])).then(|| rest.trim())
 }
 
-/// The number of a step, where a text names one: `step 24`.
+/// The number of a step, if the line is `step NUMBER`, such as `step 24`.
 pub(super) fn step_in(text: &str) -> Option<&str> {
     let number = text.trim().trim_start_matches('/').strip_prefix("step ")?.trim();
     let number = number.split_once(" of ").map_or(number, |(number, _)| number);
     (!number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())).then_some(number)
 }
 
-/// The address of a place that is named as the title and the outline name it: `layer 2`, `pass 1 (decode) · layer 3 of 0-3`,
-/// a stage behind it.
+/// The address of a place in the words of the title and the outline: `layer 2`, `pass 1 (decode) · layer 3 of 0-3`,
+/// with or without a stage at the end.
 fn spoken(text: &str) -> Option<String> {
     let mut words = text.split_whitespace().peekable();
     let mut parts = Vec::new();
@@ -145,7 +150,7 @@ fn spoken(text: &str) -> Option<String> {
                 words.next()?;
                 continue;
             }
-            // A stage, and nothing behind it.
+            // A stage can only be the last word.
             stage if !parts.is_empty() && words.peek().is_none() => {
                 parts.push(stage.to_owned());
                 break;
@@ -158,11 +163,11 @@ fn spoken(text: &str) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("/"))
 }
 
-/// Where `text` leads: `softmax`, `L3`, `3/softmax`, `p1`, `p1/L3/xq`, an address with an index or with a
-/// part of one. What is left out is as it is here.
+/// The target of `text`: `softmax`, `L3`, `3/softmax`, `p1`, `p1/L3/xq`, an address with all or some of its indices.
+/// Omitted parts are those of the current place.
 ///
 /// # Errors
-/// What is wrong with it, for the message line.
+/// An error message for the message line.
 pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     if text.trim().is_empty() {
         return Err(
@@ -171,17 +176,17 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     }
     if let Some(prompt) = prompt_of(text) {
         return match prompt.trim() {
-            // As a shell has it: the text without a token of its own.
-            "\"\"" => Ok(Target::Begin(Other::Prompt(String::new()))),
+            // The empty text, quoted as in a shell.
+            "\"\"" => Ok(Target::Begin(NewRun::Prompt(String::new()))),
             "" => Err("type the text after it: prompt Once upon a time".into()),
-            _ => Ok(Target::Begin(Other::Prompt(prompt.to_owned()))),
+            _ => Ok(Target::Begin(NewRun::Prompt(prompt.to_owned()))),
         };
     }
     if let Some(parts) = without_in(text) {
         let first = app.outline.passes.first().map_or(&[][..], |pass| &pass.tokens);
         return match parts {
             "" => Err("name what is switched off: without L0/h2, L0/attn or L0/ffn".into()),
-            _ => Ok(Target::Begin(Other::Without {
+            _ => Ok(Target::Begin(NewRun::Without {
                 parts: parts.to_owned(),
                 ids: first.iter().map(|token| token.id).collect(),
             })),
@@ -197,7 +202,7 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     }
     let spoken = spoken(text);
     let text = spoken.as_deref().unwrap_or(text);
-    // A run alone is where one goes on in it.
+    // A run alone keeps the rest of the place.
     let run = text
         .trim()
         .strip_prefix('r')
@@ -224,15 +229,15 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
         return Ok(Target::Weight(place, row));
     }
     let number = text.trim();
-    let alone = number.bytes().all(|b| b.is_ascii_digit());
-    let told = |wrong| match alone {
+    let is_number = number.bytes().all(|b| b.is_ascii_digit());
+    let told = |wrong| match is_number {
         true => format!("{wrong}; a number alone is a layer, and step {number} a step"),
         false => wrong,
     };
     find(app, &address).map(Target::Here).map_err(told)
 }
 
-/// To a step of this pass by its number, counted from 1 as the title counts them.
+/// The step of this pass with this number, counted from 1 as in the title.
 fn step_of(app: &App, number: &str) -> Result<Target, String> {
     let walk = app.walk();
     let at = number.parse().ok().and_then(|number: usize| number.checked_sub(1));
@@ -242,7 +247,8 @@ fn step_of(app: &App, number: &str) -> Result<Target, String> {
     }
 }
 
-/// The row of a weight that `address` names, and the place that reads it. A part that it leaves out is as it is here, or 0.
+/// The place that reads a weight, and the address of the row that `address` names. An omitted layer is the current one,
+/// an omitted index 0.
 pub(super) fn row_of(app: &App, address: &Address, weight: Weight) -> Result<(Place, Address), String> {
     let (card, dims) = (&app.outline.card, app.dims());
     if !weight.present(card) {
@@ -272,7 +278,7 @@ pub(super) fn row_of(app: &App, address: &Address, weight: Weight) -> Result<(Pl
     Ok((place, Address { layer, subject: Some(subject), index, ..Address::default() }))
 }
 
-/// Where `address` leads in this run; parts that it leaves out are as they are here.
+/// The spot at `address` in this run. Omitted parts are those of the current place.
 pub(super) fn find(app: &App, address: &Address) -> Result<Spot, String> {
     let pass = address.pass.unwrap_or(app.place.pass);
     let count = app.outline.passes.len();
@@ -282,10 +288,10 @@ pub(super) fn find(app: &App, address: &Address) -> Result<Spot, String> {
     resolve(&app.outline, address, outline.dims, app.place)
 }
 
-/// Where `address` leads in a pass of `dims`. Parts that it leaves out are those of `here`.
+/// The spot at `address` in a pass of `dims`. Omitted parts are those of `here`.
 ///
 /// # Errors
-/// Which part is wrong, and what there is instead.
+/// The wrong part, and what exists instead.
 pub(super) fn resolve(
     outline: &Outline,
     address: &Address,
@@ -333,7 +339,7 @@ pub(super) fn resolve(
     Ok(Spot { place, index })
 }
 
-/// Why a head alone leads nowhere.
+/// The error for a head without a stage.
 fn no_head(app: &App, head: usize) -> String {
     let (step, sizes) = (app.place.step, app.outline.card.sizes());
     match step.axes().iter().find(|axis| matches!(axis, Axis::Head | Axis::KvHead)) {
@@ -344,7 +350,7 @@ fn no_head(app: &App, head: usize) -> String {
     }
 }
 
-/// Whether the outline is of the run and the sequence that the address names.
+/// Checks that the address names the run and the sequence of the outline, or none.
 fn check_run(outline: &Outline, address: &Address) -> Result<(), String> {
     if address.run_number(outline.run) != Some(outline.run) {
         let name = address.run.as_deref().unwrap_or_default();
@@ -356,7 +362,7 @@ fn check_run(outline: &Outline, address: &Address) -> Result<(), String> {
     }
 }
 
-/// That the run of this outline has no such sequence.
+/// The error for a sequence that the run of this outline does not have.
 pub(super) fn no_sequence(outline: &Outline, sequence: usize) -> String {
     match outline.sequences {
         0 | 1 => format!("there is no sequence {sequence}: {} is the only one", outline.sequence),
@@ -364,7 +370,7 @@ pub(super) fn no_sequence(outline: &Outline, sequence: usize) -> String {
     }
 }
 
-/// What to look at instead of a weight.
+/// The error for a weight, which has no screen of its own.
 fn no_screen(card: &ModelCard, weight: Weight) -> String {
     let by = weight.read_by();
     if weight.present(card) {
@@ -379,7 +385,7 @@ fn no_screen(card: &ModelCard, weight: Weight) -> String {
     }
 }
 
-/// Goes where `address` leads in the run that is shown, or says why not.
+/// Goes to `address` in the run that is shown, or shows the error.
 pub(super) fn go_to(app: &mut App, address: &Address) {
     match find(app, address) {
         Ok(spot) => go(app, &spot),
@@ -388,19 +394,19 @@ pub(super) fn go_to(app: &mut App, address: &Address) {
     app.settle();
 }
 
-/// Goes to a place.
+/// Goes to a spot.
 pub(super) fn go(app: &mut App, target: &Spot) {
     app.go(target.place);
     for &(axis, index) in &target.index {
-        app.selected.set(axis, index);
+        app.cursor.selected.set(axis, index);
     }
     let names_key = target.index.iter().any(|(axis, _)| *axis == Axis::Key);
-    app.opened |= names_key;
+    app.cursor.keeps_key |= names_key;
     if !names_key {
-        seeking::unhide(app);
+        search_keys::leave_hidden_key(app);
     }
     if target.index.iter().any(|(axis, _)| *axis == Axis::Vocab) {
-        // The list is in the order of size; an address names an id.
+        // The list that is sorted by size has no row for an id.
         app.choose_view(if target.place.step.axes().len() == 1 { "list" } else { "numbers" });
     }
 }

@@ -1,11 +1,11 @@
-//! The places where the user was.
+//! History of the visited places, for back, forward and the comparison.
 
 use super::action::Action;
 use super::place::Place;
 use super::slice::Selected;
 
-/// How many places are kept.
-pub(super) const MOST: usize = 500;
+/// Places that are kept at most.
+const MOST: usize = 500;
 
 /// A place and the cell under the cursor there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,13 +15,66 @@ pub(super) struct Spot {
     pub(super) rank: usize,
 }
 
-/// The places before this one, and those that were left by going back.
+/// The visited places before and after the current one.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    pub(super) before: Vec<Spot>,
-    pub(super) after: Vec<Spot>,
-    /// Where the user was last on the step that is shown: in another layer or pass, or at another head.
-    pub(super) alike: Option<Spot>,
-    /// The last walk, whose steps are one way.
-    pub(super) walk: Option<Action>,
+    before: Vec<Spot>,
+    after: Vec<Spot>,
+    /// The last other spot of the current step: in another layer or pass, or at another head.
+    same_step: Option<Spot>,
+    /// The walk whose repetitions count as one entry.
+    walk: Option<Action>,
+}
+
+impl History {
+    /// Records the move of `action` from `was` to `now`. Repetitions of one walk are a single entry. `slice_changed`
+    /// says whether another index of the held axis is shown.
+    pub(super) fn record(&mut self, was: Spot, now: Spot, slice_changed: bool, action: Action) {
+        if was.place.step != now.place.step {
+            self.same_step = None;
+        } else if was.place != now.place || slice_changed {
+            self.same_step = Some(was);
+        }
+        if matches!(action, Action::Earlier | Action::Later) || was.place == now.place {
+            return;
+        }
+        let walks = matches!(
+            action,
+            Action::NextStep | Action::PreviousStep | Action::NextLayer | Action::PreviousLayer
+        );
+        let walk = walks.then_some(action);
+        let continues = walk.is_some() && walk == self.walk && !self.before.is_empty();
+        self.walk = walk;
+        self.after.clear();
+        if !continues {
+            self.before.push(was);
+            let excess = self.before.len().saturating_sub(MOST);
+            self.before.drain(..excess);
+        }
+    }
+
+    /// Goes back from `here`; none at the first entry.
+    pub(super) fn back(&mut self, here: Spot) -> Option<Spot> {
+        let spot = self.before.pop()?;
+        self.after.push(here);
+        self.walk = None;
+        Some(spot)
+    }
+
+    /// Goes forward again from `here`; none at the last entry.
+    pub(super) fn forward(&mut self, here: Spot) -> Option<Spot> {
+        let spot = self.after.pop()?;
+        self.before.push(here);
+        self.walk = None;
+        Some(spot)
+    }
+
+    /// The last visited spot on the step of `here` that is another place or slice, in the same run and sequence.
+    pub(super) fn last_on_step(&self, here: Place) -> Option<Spot> {
+        let same = |spot: &&Spot| {
+            let there = spot.place;
+            (there.run, there.sequence, there.step) == (here.run, here.sequence, here.step) && there != here
+        };
+        self.same_step.or_else(|| self.before.iter().rev().find(same).copied())
+    }
 }

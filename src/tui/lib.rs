@@ -1,59 +1,73 @@
-//! The viewer: a recorded or running model's passes, step by step, in a terminal.
+//! The viewer: the passes of a recorded or running model, step by step, in a terminal.
 //!
-//! It knows a [`Source`] and nothing that computes. An event becomes an [`action::Action`],
-//! [`update::update`] changes the [`app::App`], [`view`] draws it; [`events`] is the loop around them.
+//! It knows a [`Source`] and nothing that computes.
+//!
+//! ```text
+//!  events ─ Action ─▶ update ─ Effect ─▶ effects ─▶ runs, files
+//!                       │ ▲                 │
+//!                       ▼ └───── Report ────┘
+//!  view ◀────────────  App  ◀─ sync ─ answers of the source
+//! ```
+//!
+//! An event becomes an [`action::Action`]. [`update::update`] changes the [`app::App`] and returns an effect, which
+//! [`events`], the loop, executes; [`effects`] reports the result back to `update`. [`view`] draws the app and changes
+//! nothing. State is in files named after it (`cursor`, `display`, `search`, …), and the handlers of keys that need the
+//! whole app in `…_keys`.
 
 pub mod action;
-pub mod advancing;
 pub mod answers;
 pub mod app;
-mod beside;
-pub mod bins;
-mod branching;
-pub mod carries;
-mod comparing;
-pub mod completing;
-pub mod courses;
+mod bins;
+mod branch_keys;
+pub mod branch_list;
+mod chapter_keys;
+mod comparison;
+mod comparison_keys;
+pub mod completions;
+mod cursor;
 pub mod derivation;
+mod derivation_keys;
+pub mod derivation_queries;
+pub mod display;
+pub mod effects;
 pub mod events;
-pub mod explained;
-mod explaining;
 pub mod export;
 pub mod filter;
-mod filtering;
 pub mod fit;
 pub mod goto;
 mod history;
-mod judging;
+pub mod input;
 mod keys;
-mod knobs;
 pub mod marks;
+mod mirror;
 mod mouse;
-mod moving;
+mod move_keys;
+mod notes_state;
 pub mod open;
 pub mod palette;
-pub mod parting;
+pub mod panel_state;
 pub mod place;
 pub mod plane;
-pub mod play;
-mod playing;
+mod playback;
+mod progress;
+pub mod report;
 pub mod runs;
+pub mod sampler_trial;
 mod screen;
-mod seek;
-mod seeking;
+mod search;
+mod search_keys;
 pub mod slice;
-pub mod still;
-mod strip;
+pub mod snapshot;
+pub mod strip_values;
 mod sync;
-mod teaching;
 pub mod tensor;
 pub mod terminal;
 pub mod text;
 pub mod theme;
-mod travel;
-pub mod trying;
+mod token_strip;
 pub mod update;
 mod verdict;
+mod verdict_keys;
 pub mod view;
 
 use std::io::{IsTerminal, stdin, stdout};
@@ -64,39 +78,40 @@ use llama_trace_core::trace::Source;
 use llama_trace_core::trace::manifest::Drawing;
 use llama_trace_picture::Paper;
 
+use app::{App, Origin};
 use events::Ended;
 use marks::Marks;
 use palette::Palette;
 use theme::Theme;
 
 pub use place::OpenAt;
-pub use runs::{Other, Runs};
+pub use runs::{NewRun, Runs};
 pub use verdict::Verdict;
 
-/// How the viewer looks and what it has beside the run.
+/// The settings of the viewer beside the run.
 #[derive(Debug, Default)]
 pub struct Setting {
-    /// The notes beside it.
+    /// The chapters for the notes.
     pub chapters: Chapters,
-    /// The scales of the values.
+    /// The colour scales of the values.
     pub palette: Palette,
-    /// The ground of the terminal.
+    /// The background of the terminal.
     pub paper: Paper,
-    /// The name of the trace that is open, for the title.
+    /// Name of the open trace, for the title.
     pub file: Option<String>,
-    /// How the tokens are drawn, for the title.
+    /// The sampler's setting, for the title.
     pub drawing: Option<Drawing>,
-    /// Places with a letter.
+    /// The marked places.
     pub marks: Marks,
-    /// What was found of two runs that stand side by side.
+    /// The verdict on two runs that are shown side by side.
     pub verdict: Option<Verdict>,
 }
 
 /// Shows `runs` in the terminal until the user quits.
 ///
 /// # Errors
-/// [`Error::Usage`] where `open` names something that is not there, [`Error::Terminal`] where there is no
-/// terminal or it fails, [`Error::Interrupted`] where a signal ended it. The terminal is as before in any case.
+/// [`Error::Usage`] if `open` names something that does not exist, [`Error::Terminal`] if there is no terminal or it
+/// fails, [`Error::Interrupted`] if a signal ended the viewer. The terminal is restored in any case.
 pub fn run(runs: Runs, open: &OpenAt, setting: Setting) -> Result<()> {
     match show(runs, open, setting)? {
         Ended::Left => Ok(()),
@@ -104,10 +119,10 @@ pub fn run(runs: Runs, open: &OpenAt, setting: Setting) -> Result<()> {
     }
 }
 
-/// As [`run`] of one source, for a program that goes on afterwards: not to wait for the first pass is no error here.
+/// Like [`run`] with one source, for a program that continues afterwards. Leaving before the first pass is no error.
 ///
 /// # Errors
-/// As [`run`].
+/// Like [`run`].
 pub fn visit(source: Box<dyn Source>, open: &OpenAt, setting: Setting) -> Result<()> {
     show(Runs::new(source), open, setting).map(drop)
 }
@@ -116,9 +131,10 @@ fn show(mut runs: Runs, open: &OpenAt, setting: Setting) -> Result<Ended> {
     require_terminal()?;
     let depth = theme::Depth::detect(|name| std::env::var(name).ok());
     let theme = Theme::new(depth).with(setting.palette, setting.paper);
-    let mut app =
-        app::App::new(runs.source().outline().clone(), theme, (80, 24)).with_chapters(setting.chapters);
-    (app.file, app.drawing, app.marks) = (setting.file, setting.drawing, setting.marks);
+    let mut app = App::new(runs.source().outline().clone(), theme, (80, 24))
+        .with_chapters(setting.chapters)
+        .with_origin(Origin { file: setting.file, drawing: setting.drawing })
+        .with_marks(setting.marks);
     open::open(&mut app, open)?;
     if let Some(verdict) = setting.verdict {
         app.judge(verdict);
@@ -127,10 +143,10 @@ fn show(mut runs: Runs, open: &OpenAt, setting: Setting) -> Result<Ended> {
     events::run(&mut app, &mut runs, &guard)
 }
 
-/// Fails where there is no terminal to draw in and to read keys from.
+/// Checks that there is a terminal to draw on and to read keys from.
 ///
 /// # Errors
-/// [`Error::Terminal`], which names what works without one.
+/// [`Error::Terminal`], which names the commands that work without one.
 pub fn require_terminal() -> Result<()> {
     for (name, is_terminal) in [("output", stdout().is_terminal()), ("input", stdin().is_terminal())] {
         if !is_terminal {

@@ -1,5 +1,5 @@
-//! Places with a letter, kept in a file where the user names one: a line each, `a p0/L1/softmax[h=2,t=5,k=1]`, and
-//! after that what somebody says of it.
+//! Marks: places with a letter. They are kept in a file if the user names one, a line each: a letter, an address
+//! (`a p0/L1/softmax[h=2,t=5,k=1]`) and an optional note.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use llama_trace_core::error::{Error, Result, printable};
 use llama_trace_core::trace::Address;
 
-/// The largest file of marks that is read.
+/// Maximum size of a file of marks, in bytes.
 const MOST: u64 = 1 << 20;
-/// As many links one after another as Linux follows.
+/// Maximum number of symbolic links in a row, as in Linux.
 const MOST_LINKS: usize = 40;
 
-/// A place, and what is said of it.
+/// A marked place and its note.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) address: String,
@@ -31,23 +31,23 @@ impl Mark {
 }
 
 /// The marks by their letter.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Marks {
     file: Option<PathBuf>,
-    /// The letters that were set here and are not in the file yet.
+    /// Letters that were set here and are not in the file yet.
     changed: BTreeSet<char>,
     pub(super) all: BTreeMap<char, Mark>,
 }
 
 impl Marks {
-    /// Those in the file at `path`; none where it is not there yet: the first mark makes it.
+    /// The marks in the file at `path`, which need not exist: the first mark creates it.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the line that is no mark, or why the file cannot be read.
+    /// [`Error::Usage`] with the line that is no mark, or with the reason why the file cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
         let mut marks = Self { file: Some(path.to_owned()), ..Self::default() };
         for (number, line) in (1..).zip(text_of(path)?.unwrap_or_default().lines()) {
-            if is_for_people(line) {
+            if is_comment(line) {
                 continue;
             }
             let (letter, mark) = read(line).map_err(|wrong| {
@@ -67,17 +67,17 @@ impl Marks {
         self.changed.insert(letter);
     }
 
-    /// Writes the file, where there is one: whole, or not at all. Others may have written it meanwhile: what was not
-    /// changed here stays as it is there, and their marks are known here from now on.
+    /// Writes the file, if there is one, atomically. Other programs may have written it meanwhile: only the marks that
+    /// were set here are changed, and those of the file are taken over.
     ///
     /// # Errors
-    /// [`Error::Output`] where it cannot be written, [`Error::Usage`] where it cannot be read.
+    /// [`Error::Output`] if the file cannot be written, [`Error::Usage`] if it cannot be read.
     pub fn save(&mut self) -> Result<()> {
         let Some(path) = &self.file else { return Ok(()) };
         let text = match text_of(path)? {
             Some(text) => text,
             None => {
-                // Somebody removed it: nothing of what is known here is lost.
+                // The file was removed: all marks are written again.
                 self.changed.extend(self.all.keys());
                 String::new()
             }
@@ -102,7 +102,7 @@ impl Marks {
         Ok(())
     }
 
-    /// All of them in a line.
+    /// All marks in a line.
     pub(super) fn list(&self) -> String {
         let all = self.all.iter().map(|(letter, mark)| {
             let words = match &*printable(&mark.words) {
@@ -115,13 +115,13 @@ impl Marks {
     }
 }
 
-/// Whether `c` can be a mark's name.
+/// Whether `c` can name a mark.
 pub(super) fn is_letter(c: char) -> bool {
     c.is_ascii_alphanumeric()
 }
 
-/// What the file at `path` holds; none where it is not there. Only a regular one is opened: a pipe would be waited for,
-/// and a device may have no end.
+/// The text of the file at `path`; none if it does not exist. Only a regular file is opened: a pipe would block, and a
+/// device may have no end.
 fn text_of(path: &Path) -> Result<Option<String>> {
     let failed = |what: &str| Error::usage(what.to_owned()).in_file(path);
     let unreadable = |error| {
@@ -143,7 +143,7 @@ fn text_of(path: &Path) -> Result<Option<String>> {
     }
     let mut text = String::new();
     if about.len() <= MOST {
-        // One byte more than allowed, so that a file which grows in the meantime is noticed.
+        // One byte more than allowed, so that a file that grows meanwhile is noticed.
         let file = File::open(path).map_err(unreadable)?;
         file.take(MOST + 1).read_to_string(&mut text).map_err(unreadable)?;
     }
@@ -154,14 +154,14 @@ fn text_of(path: &Path) -> Result<Option<String>> {
             .found(format!("{size} bytes"))
             .next("check that this is the right file"));
     }
-    // Some editors begin a text in UTF-8 with a mark of their own.
+    // Some editors write a byte order mark.
     if text.starts_with('\u{feff}') {
         text.remove(0);
     }
     Ok(Some(text))
 }
 
-/// The file that `path` leads to, by however many links; it need not be there.
+/// The target of `path` after all symbolic links. It need not exist.
 fn target_of(path: &Path) -> PathBuf {
     let mut target = path.to_owned();
     for _ in 0..MOST_LINKS {
@@ -171,11 +171,11 @@ fn target_of(path: &Path) -> PathBuf {
     target
 }
 
-/// `text` with the marks of `changed`, each in place of the line that had its letter, or at the end. All other lines
-/// stay as they are. A line whose words were of another place stays as a comment.
+/// `text` with the `changed` marks, each in the line that had its letter, or at the end. All other lines stay. The note
+/// of another place stays as a comment.
 fn merged(text: &str, mut changed: BTreeMap<char, &Mark>) -> String {
     let mut out = String::new();
-    // Where a letter has several lines, the last is the mark.
+    // The last line of a letter is its mark.
     let last: BTreeMap<char, usize> =
         text.lines().enumerate().filter_map(|(at, line)| Some((mark_in(line)?.0, at))).collect();
     for (at, whole) in text.split_inclusive('\n').enumerate() {
@@ -203,14 +203,14 @@ fn merged(text: &str, mut changed: BTreeMap<char, &Mark>) -> String {
     out
 }
 
-/// Whether a line is for people alone.
-fn is_for_people(line: &str) -> bool {
+/// Whether a line is blank or a comment.
+fn is_comment(line: &str) -> bool {
     line.trim().is_empty() || line.starts_with('#')
 }
 
-/// The mark that a line is; none where it is another line.
+/// The mark in a line; none if it is no mark.
 fn mark_in(line: &str) -> Option<(char, Mark)> {
-    if is_for_people(line) { None } else { read(line).ok() }
+    if is_comment(line) { None } else { read(line).ok() }
 }
 
 fn read(line: &str) -> std::result::Result<(char, Mark), String> {
@@ -247,7 +247,7 @@ mod tests {
         marks.save().unwrap();
         assert_eq!(Marks::open(&path).unwrap().all[&'b'].address, "p0/tokens");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-        // Some editors begin the file with a mark of their own.
+        // Some editors begin the file with a byte order mark.
         fs::write(&path, "\u{feff}c L1/xv\n").unwrap();
         assert_eq!(Marks::open(&path).unwrap().all[&'c'].address, "L1/xv");
     }
@@ -256,7 +256,7 @@ mod tests {
         marks.set(letter, Mark { address: address.to_owned(), words: String::new() });
     }
 
-    /// Two tracers with one file, as in a lesson.
+    /// Two viewers with one file, as in a lesson.
     #[test]
     fn what_others_marked_meanwhile_stays_and_is_known() {
         let folder = tempfile::tempdir().unwrap();
@@ -268,13 +268,13 @@ mod tests {
         other.save().unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "a p0/tokens\nb p0/L0/xq\n");
         assert_eq!(other.list(), "a p0/tokens · b p0/L0/xq");
-        // The one that marks last has the letter, and only where it marked it.
+        // The last one to set a letter wins, and only for that letter.
         set(&mut other, 'a', "p0/L1/xq");
         other.save().unwrap();
         set(&mut one, 'c', "p0/logits");
         one.save().unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "a p0/L1/xq\nb p0/L0/xq\nc p0/logits\n");
-        // What somebody spoiled by hand stays too, and nothing that is known here is lost with the file.
+        // A line that is no mark stays too, and no mark is lost with the file.
         fs::write(&path, "a p0/L1/xq\nno mark\nb p0/L0/xq").unwrap();
         set(&mut one, 'd', "p0/logits");
         one.save().unwrap();
@@ -297,7 +297,7 @@ mod tests {
         marks.save().unwrap();
         let now = "b p0/L1/xq\r\n# one\n\na p0/tokens  two  blanks\n\n# two\nc p0/logits\nz p0/tokens\n";
         assert_eq!(fs::read_to_string(&path).unwrap(), now);
-        // What was said of another place stays as a comment.
+        // The note of another place stays as a comment.
         set(&mut marks, 'a', "p0/L1/xq");
         marks.save().unwrap();
         let now = now.replace("a p0/tokens ", "# a p0/tokens ").replace("blanks\n", "blanks\na p0/L1/xq\n");

@@ -1,14 +1,15 @@
-//! Where the viewer opens: what the command line asked for, checked before the terminal is touched.
+//! The place where the viewer opens, checked before the terminal is touched.
 
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::select::{absent, ask_for_pass, stage_named};
 use llama_trace_core::trace::{Axis, Outline, PassDims, PassOutline, Step, Subject};
 
 use super::app::App;
-use super::explaining;
+use super::derivation_keys;
 use super::goto;
 use super::place::{OpenAt, Walk, present};
 
+/// `number`, if it is below `count`.
 fn below(what: &str, number: usize, count: usize, missing: &str) -> Result<usize> {
     if number < count {
         return Ok(number);
@@ -20,7 +21,7 @@ fn below(what: &str, number: usize, count: usize, missing: &str) -> Result<usize
     Err(Error::usage(format!("there is no {what} {number}")).expected(expected).found(number).next(missing))
 }
 
-/// The sizes of a pass that is there, or of one that will be: each reads the token that was drawn before.
+/// The sizes of a pass, also of a later one, which reads the single token that was drawn before it.
 fn dims_of(outline: &Outline, pass: usize) -> PassDims {
     let last = outline.passes.len().saturating_sub(1);
     let there = |pass: &PassOutline| pass.dims;
@@ -31,10 +32,10 @@ fn dims_of(outline: &Outline, pass: usize) -> PassDims {
     outline.passes.get(pass).map_or_else(to_be, there)
 }
 
-/// Goes to where `open` says; to a pass that is not there yet, as soon as it is.
+/// Goes to the place that `open` names; to one in a later pass once that pass is there.
 ///
 /// # Errors
-/// [`Error::Usage`] with what there is, where it names something that is not there.
+/// [`Error::Usage`], with the possible values, if it names something that does not exist.
 pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
     let sizes = app.outline.card.sizes();
     let there = app.outline.passes.len();
@@ -54,7 +55,7 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
         // Weights are the same in every pass.
         if let Some(Subject::Weight(weight)) = address.subject.filter(|_| !address.index.is_empty()) {
             let (place, row) = goto::row_of(app, address, weight).map_err(no_place)?;
-            explaining::row(app, place, row);
+            derivation_keys::open_weight_row(app, place, row);
             app.settle();
             return Ok(());
         }
@@ -62,7 +63,7 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
         if pass < there {
             goto::go(app, &target);
         } else {
-            app.opens_at = Some(open.clone());
+            app.progress.opens_at = Some(open.clone());
         }
         app.settle();
         return Ok(());
@@ -70,7 +71,7 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
     let layer = open.layer.map(|layer| below("layer", layer, sizes.layers, "choose among these"));
     let layer = layer.transpose()?;
     if let Some(head) = open.head {
-        app.selected.set(Axis::Head, below("head", head, sizes.heads, "choose among these")?);
+        app.cursor.selected.set(Axis::Head, below("head", head, sizes.heads, "choose among these")?);
     }
     let walk = Walk::of(&app.outline, dims_of(&app.outline, pass));
     let place = match (&open.stage, layer) {
@@ -98,7 +99,7 @@ pub fn open(app: &mut App, open: &OpenAt) -> Result<()> {
     if pass < there {
         app.go(place);
     } else {
-        app.opens_at = Some(open.clone());
+        app.progress.opens_at = Some(open.clone());
     }
     app.settle();
     Ok(())

@@ -1,5 +1,5 @@
-//! The colour scales, each with one around 0 and one from 0 upwards. All of them are told apart by eyes that see red and
-//! green alike; a sign or a shade in the cell says the same without colour.
+//! Colour scales: each palette has one around 0 and one from 0 upwards. Their ends are distinct for colour-blind eyes
+//! too, and a sign or a shade in the cell says the same without colour.
 
 use ratatui::style::Color;
 
@@ -8,7 +8,7 @@ use llama_trace_picture::Paper;
 /// Red, green, blue.
 pub type Rgb = (u8, u8, u8);
 
-/// Which scales the values are drawn in.
+/// A pair of colour scales.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Palette {
     /// Blue, white, red (ColorBrewer's RdBu); viridis, or on light paper white to blue.
@@ -40,7 +40,7 @@ const PURPLE_ORANGE: [Rgb; 7] = [
     (179, 88, 6),
 ];
 
-/// The signs in the cells tell the two ends apart.
+/// Both ends are alike: the signs in the cells tell them apart.
 const GREY_BOTH: [Rgb; 3] = [(60, 60, 60), (245, 245, 245), (60, 60, 60)];
 
 const VIRIDIS: [Rgb; 9] = [
@@ -83,7 +83,7 @@ impl Palette {
         between(stops, (share + 1.0) / 2.0)
     }
 
-    /// The colour of a value between 0 and 1: the larger it is, the further from the paper.
+    /// The colour of a value between 0 and 1: the larger, the more contrast to the background.
     pub fn sequential(self, share: f64, paper: Paper) -> Rgb {
         let stops: &[Rgb] = match (self, paper) {
             (Self::RedBlue, Paper::Dark) => &VIRIDIS,
@@ -96,7 +96,7 @@ impl Palette {
         between(stops, share)
     }
 
-    /// Of a terminal with 16 colours: those of values above 0 where none is below, of those below, and of those above.
+    /// Colours for a terminal with 16 of them: of a scale from 0 upwards, and of values below and above 0.
     pub fn named(self) -> [Color; 3] {
         match self {
             Self::RedBlue => [Color::Green, Color::Blue, Color::Red],
@@ -116,7 +116,7 @@ fn between(stops: &[Rgb], share: f64) -> Rgb {
     (mix(a.0, b.0), mix(a.1, b.1), mix(a.2, b.2))
 }
 
-/// The nearest of the 240 fixed colours of a 256-colour terminal: a cube of 6 levels, and 24 greys.
+/// The nearest of the 240 fixed colours of a 256-colour terminal: a cube with 6 levels per channel, and 24 greys.
 pub fn indexed((r, g, b): Rgb) -> Color {
     const LEVELS: [u8; 6] = [0, 95, 135, 175, 215, 255];
     let level = |value: u8| (0..6_u8).min_by_key(|&i| LEVELS[usize::from(i)].abs_diff(value)).unwrap_or(0);
@@ -135,7 +135,7 @@ pub fn indexed((r, g, b): Rgb) -> Color {
     }
 }
 
-/// Whether black text is easier to read on this colour than white.
+/// Whether black text is easier to read on this colour than white text.
 pub fn is_light((r, g, b): Rgb) -> bool {
     u32::from(r) * 299 + u32::from(g) * 587 + u32::from(b) * 114 > 140_000
 }
@@ -153,10 +153,10 @@ mod tests {
         assert_eq!((sequential(f64::NAN), sequential(9.0)), (VIRIDIS[0], VIRIDIS[8]));
     }
 
-    /// What eyes see that tell no red from green, nor either from yellow: the two ends of a scale still differ.
+    /// The two ends of a scale differ for eyes that do not distinguish red, green and yellow.
     #[test]
     fn the_ends_of_a_scale_differ_without_red_and_green() {
-        // Viénot, Brettel and Mollon: a dichromat without the cones for red sees this.
+        // Viénot, Brettel and Mollon: the colours that a dichromat without the cones for red sees.
         let seen = |(r, g, b): Rgb| {
             let [r, g, b] = [r, g, b].map(|part| (f64::from(part) / 255.0).powf(2.2));
             [0.112_38 * r + 0.887_62 * g, 0.112_38 * r + 0.887_62 * g, 0.004 * r - 0.004 * g + b]

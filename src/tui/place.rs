@@ -1,4 +1,4 @@
-//! Where the user stands: a step of a layer of a pass, and the way from one step to the next.
+//! Places: a step of a layer of a pass, and the order of the steps.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use llama_trace_core::trace::sizes::{PassDims, Sizes};
 use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::{Address, Outline, Run, Site, Stage, Step};
 
-/// One step of one pass. `layer` is set exactly where the step has one.
+/// One step of one pass. `layer` is set exactly if the step is in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The run.
@@ -39,7 +39,7 @@ impl Place {
     }
 }
 
-/// A place to begin at; whatever is none is the first there is.
+/// A place to open at. Parts that are none stand for the first one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenAt {
     /// Number of the pass.
@@ -50,14 +50,14 @@ pub struct OpenAt {
     pub stage: Option<String>,
     /// Number of the query head.
     pub head: Option<usize>,
-    /// An address instead of all these.
+    /// An address, which replaces all of these.
     pub at: Option<Address>,
-    /// How many passes there will be; those that are not there yet are waited for.
+    /// Number of passes that the run will have. A later pass is opened once it is there.
     pub passes: usize,
 }
 
 impl fmt::Display for OpenAt {
-    /// As it is typed after `/`.
+    /// The place as it is typed after `/`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(address) = &self.at {
             return write!(f, "{address}");
@@ -69,13 +69,13 @@ impl fmt::Display for OpenAt {
 }
 
 impl OpenAt {
-    /// Number of the pass that it names.
+    /// Number of the named pass.
     pub(super) fn pass(&self) -> Option<usize> {
         self.at.as_ref().map_or(self.pass, |address| address.pass)
     }
 }
 
-/// The steps of one pass in order: those before the layers, those of a layer, those after.
+/// The steps of one pass in their order: before the layers, in each layer, after the layers.
 #[derive(Clone, Debug)]
 pub struct Walk {
     /// The run.
@@ -88,9 +88,9 @@ pub struct Walk {
     pub start: Vec<Step>,
     /// Steps of each layer.
     pub layer: Vec<Step>,
-    /// How many layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Steps after the layers, the sampler's included.
+    /// Steps after the layers, including the sampler's.
     pub end: Vec<Step>,
 }
 
@@ -100,7 +100,7 @@ pub fn present(step: Step, sizes: &Sizes, dims: PassDims) -> bool {
 }
 
 impl Walk {
-    /// The steps of pass number `pass`; of a pass without tokens where the outline has no such pass.
+    /// The steps of pass number `pass`; of a pass without tokens if the outline has no such pass.
     pub fn new(outline: &Outline, pass: usize) -> Self {
         let none = PassDims { pass, start: 0, tokens: 0 };
         Self::of(outline, outline.passes.get(pass).map_or(none, |pass| pass.dims))
@@ -122,17 +122,17 @@ impl Walk {
         }
     }
 
-    /// How many steps the pass has.
+    /// Number of steps of the pass.
     pub fn len(&self) -> usize {
         self.start.len() + self.layers * self.layer.len() + self.end.len()
     }
 
-    /// Whether it has none; no pass is like that.
+    /// Whether there are no steps, which is never so.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The place with this number, counted from 0; the last one where there are fewer.
+    /// The place with this number, counted from 0; the last one if there are fewer.
     pub fn at(&self, number: usize) -> Place {
         let number = number.min(self.len().saturating_sub(1));
         if let Some(&step) = self.start.get(number) {
@@ -153,7 +153,7 @@ impl Walk {
         Place { run: self.run, sequence: self.sequence, pass: self.pass, layer, step }
     }
 
-    /// The number of `place`; that of the step that comes after it where this pass lacks it (a mask).
+    /// The number of `place`; of the step after it if this pass does not have it (a mask).
     pub fn number(&self, place: Place) -> usize {
         let later = |steps: &[Step]| {
             let order = |step: Step| (step.stage(), matches!(step, Step::View(_)));
@@ -168,7 +168,7 @@ impl Walk {
         }
     }
 
-    /// `place` in this pass, whichever pass it was in.
+    /// The place in this pass that corresponds to `place` of any pass.
     pub fn same(&self, place: Place) -> Place {
         self.at(self.number(place))
     }

@@ -1,4 +1,4 @@
-//! Two axes of a tensor, with steps worked out once: a view that reads a million values must not look each one up.
+//! Two-dimensional slices of a tensor with precomputed strides, for views that read a million values.
 
 use std::ops::Range;
 
@@ -6,20 +6,20 @@ use llama_trace_core::trace::Values;
 
 use super::tensor::Tensor;
 
-/// The values of some rows and columns, the other axes held.
+/// The values of a range of rows and columns, the other axes held.
 #[derive(Clone, Copy, Debug)]
 pub struct Plane<'a> {
     data: Values<'a>,
-    /// The first row and column, and where their value is.
+    /// The first row and column, and the offset of their value.
     origin: (usize, usize),
     first: usize,
-    /// From a row to the next, and from a column.
+    /// Strides of the rows and columns.
     steps: (usize, usize),
 }
 
 impl<'a> Plane<'a> {
-    /// The rows and columns on the axes `down` and `across` at `index`; none where the tensor's block lacks any of
-    /// them, or there are none.
+    /// The rows on the axis `down` and the columns on `across`, at `index` on other axes. None if a range is empty or
+    /// the tensor's block does not cover it.
     pub fn new(
         tensor: &'a Tensor,
         index: &[usize],
@@ -28,7 +28,7 @@ impl<'a> Plane<'a> {
         columns: &Range<usize>,
     ) -> Option<Self> {
         let block = tensor.block();
-        // Where a value is in the frame. All ways to lay a stage out are even steps through it.
+        // Offset of a value in the frame. It is linear in the row and the column in every arrangement of a stage.
         let place = |row: usize, column: usize| {
             let mut index = index.to_vec();
             index[down] = row;
@@ -48,12 +48,12 @@ impl<'a> Plane<'a> {
             step((row < last_row).then(|| place(row + 1, column)).flatten()),
             step((column < last_column).then(|| place(row, column + 1)).flatten()),
         );
-        // Told once: which numbers they are is not asked again for each of a million.
+        // The type of the numbers is matched once, not for each of a million values.
         let data = block.frame.values();
         Some(Self { data, origin: (row, column), first, steps })
     }
 
-    /// The value in a row and a column, which must be among those that it was made for.
+    /// The value in a row and a column of the ranges.
     pub fn get(&self, row: usize, column: usize) -> Option<f64> {
         let (down, across) = (row - self.origin.0, column - self.origin.1);
         let at = self.first + down * self.steps.0 + across * self.steps.1;
@@ -75,7 +75,7 @@ mod tests {
     use llama_trace_core::trace::frame::{FrameData, Number};
     use llama_trace_core::trace::{Block, Frame, Region, Site, Stage, Step, View};
 
-    /// Steps worked out once read what looking each value up reads, in every layout and in blocks.
+    /// Strides read the same values as single look-ups, in every arrangement and in blocks.
     #[test]
     fn even_steps_read_what_looking_up_reads() {
         let shape = [3, 4, 2];

@@ -1,19 +1,18 @@
-//! The runs that a program has open, and the sequences of the first. The viewer looks at one of them at a time, and asks
-//! for another by its address.
+//! The open runs of the program, and the sequences of the first one. The viewer shows one of them at a time.
 
 use super::app::App;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Fork, Outline, Run, Source, Status};
 
-/// What begins a sequence of the run itself, by its number.
+/// Function that begins a sequence of the first run, given its number.
 pub type Opener = Box<dyn FnMut(usize) -> Result<Box<dyn Source>>>;
 
-/// Another run beside those that there are.
+/// A new run beside the open ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Other {
-    /// Of another prompt.
+pub enum NewRun {
+    /// A run of another prompt.
     Prompt(String),
-    /// Of the tokens `ids`, with these parts of the model switched off: `L0/h2,L1/ffn`.
+    /// A run of the tokens `ids` with parts of the model switched off: `L0/h2,L1/ffn`.
     Without {
         /// The parts.
         parts: String,
@@ -22,51 +21,51 @@ pub enum Other {
     },
 }
 
-/// What begins another run, of this number.
-pub type Beginner = Box<dyn FnMut(Run, Other) -> Result<Box<dyn Source>>>;
+/// Function that begins another run, given its number.
+pub type RunStarter = Box<dyn FnMut(Run, NewRun) -> Result<Box<dyn Source>>>;
 
-/// The runs and the sequences that are open, each with its own source.
+/// The open runs and sequences, each with its own source.
 pub struct Runs {
     sources: Vec<Box<dyn Source>>,
     shown: usize,
-    /// What was shown before.
+    /// Index of the source that was shown before.
     before: Option<usize>,
     opener: Option<Opener>,
-    beginner: Option<Beginner>,
+    starter: Option<RunStarter>,
 }
 
 impl Runs {
-    /// One run, which is shown.
+    /// A single run, which is shown.
     pub fn new(source: Box<dyn Source>) -> Self {
-        Self { sources: vec![source], shown: 0, before: None, opener: None, beginner: None }
+        Self { sources: vec![source], shown: 0, before: None, opener: None, starter: None }
     }
 
-    /// One sequence of a run, which is shown; `opener` begins the others when somebody asks for them.
+    /// A run of several sequences, of which `source` is shown. `opener` begins the others on demand.
     pub fn of_sequences(source: Box<dyn Source>, opener: Opener) -> Self {
-        Self { sources: vec![source], shown: 0, before: None, opener: Some(opener), beginner: None }
+        Self { sources: vec![source], shown: 0, before: None, opener: Some(opener), starter: None }
     }
 
-    /// The same with what begins another run.
+    /// The same runs, with a function that begins others.
     #[must_use]
-    pub fn with_others(mut self, beginner: Beginner) -> Self {
-        self.beginner = Some(beginner);
+    pub fn with_starter(mut self, starter: RunStarter) -> Self {
+        self.starter = Some(starter);
         self
     }
 
-    /// Two runs, the first of which is shown, and the other one as if it had been shown before.
+    /// Two runs. The first is shown, and the second counts as shown before, so that they can be compared.
     pub fn side_by_side(a: Box<dyn Source>, b: Box<dyn Source>) -> Self {
-        Self { sources: vec![a, b], shown: 0, before: Some(1), opener: None, beginner: None }
+        Self { sources: vec![a, b], shown: 0, before: Some(1), opener: None, starter: None }
     }
 
-    /// Opens one more run beside the others; its outline says which number it has.
+    /// Adds a run. Its number is in its outline.
     pub fn add(&mut self, source: Box<dyn Source>) {
         self.sources.push(source);
     }
 
-    /// Begins a branch of what is shown; answers its number.
+    /// Begins a branch of the shown run and returns its number.
     ///
     /// # Errors
-    /// Why it cannot be begun.
+    /// The source's error.
     pub(super) fn branch(&mut self, fork: Fork) -> Result<Run> {
         let run = self.next()?;
         let branch = self.source().branch(run, fork)?;
@@ -74,64 +73,64 @@ impl Runs {
         Ok(run)
     }
 
-    /// Begins another run; answers its number.
+    /// Begins another run and returns its number.
     ///
     /// # Errors
-    /// Why it cannot be begun.
-    pub(super) fn other(&mut self, other: Other) -> Result<Run> {
+    /// [`Error::Usage`] if no other run can be begun here, or the error of the function that begins it.
+    pub(super) fn begin(&mut self, new: NewRun) -> Result<Run> {
         let run = self.next()?;
-        let Some(beginner) = &mut self.beginner else {
-            return Err(Error::usage(match other {
-                Other::Prompt(_) => {
+        let Some(starter) = &mut self.starter else {
+            return Err(Error::usage(match new {
+                NewRun::Prompt(_) => {
                     "no other prompt can be run here: beside a recorded run or a chat there is none"
                 }
-                Other::Without { .. } => {
+                NewRun::Without { .. } => {
                     "nothing can be switched off here: beside a recorded run or a chat no other is run"
                 }
             })
             .next("start the tracer with --prompt and the model"));
         };
-        let source = beginner(run, other)?;
+        let source = starter(run, new)?;
         self.add(source);
         Ok(run)
     }
 
-    /// A number that no run has.
+    /// The next free run number.
     fn next(&self) -> Result<Run> {
         let last = self.all().map(|run| run.0).max().unwrap_or(0);
         last.checked_add(1).map(Run).ok_or_else(|| Error::usage("there are too many runs"))
     }
 
-    /// The outlines of all runs and sequences that were looked at.
+    /// The outlines of all runs and sequences that were opened.
     pub(super) fn outlines(&self) -> Vec<Outline> {
         self.sources.iter().map(|source| source.outline().clone()).collect()
     }
 
-    /// The sequence of `run`, where that is a branch: it has one alone.
+    /// The single sequence of `run`, if it is a branch.
     pub(super) fn only_sequence(&self, run: Run) -> Option<usize> {
         let mut outlines = self.sources.iter().map(|source| source.outline());
         let outline = outlines.find(|outline| outline.run == run)?;
         outline.fork.map(|_| outline.sequence)
     }
 
-    /// The source of the run and the sequence that are shown.
+    /// The source that is shown.
     pub fn source(&mut self) -> &mut dyn Source {
         &mut *self.sources[self.shown]
     }
 
-    /// The source of this sequence of this run; the one that is shown where there is none.
+    /// The source of a sequence of a run; the shown one if there is no such source.
     pub(super) fn of(&mut self, run: Run, sequence: usize) -> &mut dyn Source {
         let at = self.position(run, sequence).unwrap_or(self.shown);
         &mut *self.sources[at]
     }
 
-    /// The source of the sequence that was shown before.
+    /// The source that was shown before.
     pub fn before(&mut self) -> Option<&mut dyn Source> {
         let source = self.sources.get_mut(self.before?)?;
         Some(&mut **source)
     }
 
-    /// The source of what `app` shows beside the run and the sequence that are shown.
+    /// The source of the second tensor of a comparison in `app`.
     pub fn beside(&mut self, app: &App) -> Option<&mut dyn Source> {
         if app.compares_itself() { Some(self.source()) } else { self.before() }
     }
@@ -145,16 +144,16 @@ impl Runs {
             .map(|(_, run)| run)
     }
 
-    /// How many sequences `run` has; none where there is no such run.
+    /// Number of sequences of `run`; none if there is no such run.
     pub fn sequences(&self, run: Run) -> Option<usize> {
         let outlines = self.sources.iter().map(|source| source.outline());
         outlines.filter(|outline| outline.run == run).map(|outline| outline.sequences).next()
     }
 
-    /// Shows this sequence of `run`, and begins it where nobody has looked at it yet; false where there is none.
+    /// Shows a sequence of `run`, and begins it first if it is not open; false if there is none.
     ///
     /// # Errors
-    /// Why it cannot be begun.
+    /// The error of the function that begins it.
     pub fn show(&mut self, run: Run, sequence: usize) -> Result<bool> {
         let at = match self.position(run, sequence) {
             Some(at) => at,
@@ -174,17 +173,17 @@ impl Runs {
         Ok(true)
     }
 
-    /// Shows again what was shown before; false where there is nothing.
+    /// Shows again what was shown before; false if there is nothing.
     pub(super) fn back(&mut self) -> bool {
         let before = self.before.take();
         self.shown = before.unwrap_or(self.shown);
         before.is_some()
     }
 
-    /// Takes in what all of them have computed; true where that is news of the one that is shown, or was before.
+    /// Polls all sources; true if the shown one, or the one before it, has news.
     ///
     /// # Errors
-    /// Where there is nothing to look at in that one and never will be. Of another it is told when that is shown.
+    /// The shown source's error, if it has no pass to show and never will. Errors of others wait until they are shown.
     pub fn poll(&mut self) -> Result<bool> {
         let (mut news, mut beside) = (Ok(false), false);
         for (at, source) in self.sources.iter_mut().enumerate() {
@@ -196,7 +195,7 @@ impl Runs {
             }
         }
         let (news, source) = (news? || beside, self.source());
-        // A first pass that was stopped is run after all for who comes back.
+        // A first pass that was stopped is requested again when its run is shown again.
         if source.outline().is_opening() && source.status() == Status::Idle {
             source.advance()?;
         }
@@ -212,7 +211,7 @@ impl Runs {
 }
 
 impl Drop for Runs {
-    /// None waits for what another computes.
+    /// Stops all sources first, so that none waits for another.
     fn drop(&mut self) {
         for source in &mut self.sources {
             source.stop();

@@ -1,9 +1,12 @@
-//! What of the state is on the screen: the view that shows it, where its cells are, what they need to know.
+//! The tensor on the screen: its view, the layout of the cells, the questions of the view, and the colour span.
 
 use llama_trace_core::trace::{Axis, Order, Part, Query, Region, Stage, Step};
 
-use super::app::{App, Mode, Scale, Shown};
-use super::explaining;
+use super::app::{App, Shown};
+use super::derivation_keys;
+use super::display::Scale;
+use super::filter::Filter;
+use super::input::Mode;
 use super::slice::Cut;
 use super::tensor::Tensor;
 use super::theme::Span;
@@ -12,7 +15,7 @@ use super::view::grid;
 use super::view::heads::Heads;
 use super::view::heatmap::Heatmap;
 use super::view::kind::{self, View};
-use super::view::labels::came_next;
+use super::view::labels::next_token;
 use super::view::layout::Layout;
 use super::view::list::Largest;
 use super::view::neurons::Neurons;
@@ -22,7 +25,7 @@ use super::view::tensor::Regions;
 use super::view::views;
 
 impl App {
-    /// What there is to show.
+    /// The content of the tensor panel.
     pub fn shown(&self) -> Shown {
         let site = self.place.site();
         if let Some(reason) = self.answers.failure(site) {
@@ -45,69 +48,79 @@ impl App {
         Tensor::new(block.clone(), self.place.step).filter(|tensor| tensor.shape() == self.shape())
     }
 
-    /// Whether something is on its way, here or beside.
+    /// Whether a question of this viewer or of the compared one is pending.
     pub fn waits(&self) -> bool {
         self.answers.waits() || self.other.as_ref().is_some_and(|other| other.waits())
     }
 
-    /// How the values are drawn: the wish, as far as this step allows.
+    /// The view of the values: the chosen one, if it fits the step.
     pub fn view(&self) -> &'static dyn View {
         let step = self.place.step;
-        let wish = if step.over_vocabulary() { self.wish.vocabulary } else { self.wish.plain };
+        let wish =
+            if step.over_vocabulary() { self.display.views.vocabulary } else { self.display.views.plain };
         views::chosen(step, wish)
     }
 
-    /// The view that comes after this one.
+    /// The filter, if it is one of the current step.
+    pub fn filter(&self) -> Option<Filter> {
+        self.search.filter(self.place.step)
+    }
+
+    /// Whether a filter rejects `value`.
+    pub fn leaves_out(&self, value: f64) -> bool {
+        self.filter().is_some_and(|filter| !filter.takes(value))
+    }
+
+    /// The next view that fits the step.
     pub fn next_view(&self) -> &'static dyn View {
         let (step, now) = (self.place.step, self.view().name());
         let mut after = views::fitting(step).skip_while(|view| view.name() != now).skip(1);
         after.next().or_else(|| views::fitting(step).next()).unwrap_or_else(|| self.view())
     }
 
-    /// Whether the values are in the order of their size, and the cursor on a rank.
+    /// Whether the values are sorted by size and the cursor is on a rank.
     fn is_ranked(&self) -> bool {
         self.view().name() == Largest.name()
     }
 
-    /// Selects the pass's last token, whose successor the pass predicts, where logits or a view of units is entered from
-    /// the step and the view `before`: the token of another step would be taken for it.
+    /// Selects the pass's last token, whose successor the pass predicts, when logits or a view of units is entered from
+    /// another step or view. The token that was selected elsewhere would be mistaken for it.
     pub(super) fn open_on_last_token(&mut self, (step, view): (Step, &str)) {
         let (now, name) = (self.place.step, self.view().name());
         let logits = now != step && now.over_vocabulary() && now.axes().contains(&Axis::Token);
         if logits || (name == Neurons.name() && name != view) {
-            self.selected.set(Axis::Token, self.dims().tokens.saturating_sub(1));
+            self.cursor.selected.set(Axis::Token, self.dims().tokens.saturating_sub(1));
         }
     }
 
-    /// Where the view's cells are, if it has a place on the screen.
+    /// The layout of the view's cells; none if the tensor is not on the screen.
     pub fn layout(&self) -> Option<Layout> {
         let area = view::Panels::new(self).middle?;
         Some(self.view().layout(self, Regions::new(self, area).body))
     }
 
-    /// What the screen needs to know now, the values first.
+    /// The questions of the screen, those for the values first.
     pub(super) fn questions(&self) -> Vec<Query> {
         let mut questions =
             self.layout().map_or_else(Vec::new, |layout| self.view().questions(self, &layout));
         questions.extend(self.row().map(Query::Spread));
         questions.extend(self.derivation_questions());
         questions.extend(self.strip_questions());
-        questions.extend(self.sought());
+        questions.extend(self.search.question());
         questions
     }
 
-    /// The part that is the row under the cursor, in a view with rows and columns; none where a row is no vector of one
-    /// token.
+    /// The row under the cursor in a view with rows and columns; none unless a row is the vector of one token.
     pub(super) fn row(&self) -> Option<Part> {
         use Axis::{Dim, HeadsMerged, Hidden, KvHeadsMerged, Token};
         let is_vector = matches!(self.place.step.axes(), [Token, Dim | Hidden | HeadsMerged | KvHeadsMerged]);
-        let held = (0, self.selected.get(Token, self.dims().tokens));
+        let held = (0, self.cursor.selected.get(Token, self.dims().tokens));
         let whole = Part::whole(self.place.site());
         (is_vector && self.view().spans_grid()).then_some(Part { held: Some(held), ..whole })
     }
 
-    /// The indices, in the axes of the stage, of the values that the view needs; of the one under the cursor where it
-    /// is not on the screen.
+    /// The region of the values that the view needs, in the axes of the stage; of the value under the cursor if the
+    /// view is not on the screen.
     pub(super) fn needed(&self) -> Region {
         let site = self.place.site();
         let block = self.questions().into_iter().find_map(|query| match query {
@@ -118,7 +131,7 @@ impl App {
         block.unwrap_or_else(|| kind::in_stage(self, one()))
     }
 
-    /// The ids of the vocabulary whose texts stand beside the cells.
+    /// The ids of the vocabulary whose texts are on the screen, sorted.
     pub fn vocabulary_ids(&self) -> Vec<u32> {
         let mut ids = self.ids_beside_cells();
         ids.extend(self.layout().into_iter().flat_map(|layout| self.view().ids(self, &layout)));
@@ -140,16 +153,16 @@ impl App {
         ids.filter_map(|index| u32::try_from(index[axis]).ok()).collect()
     }
 
-    /// What goes down, across, and is held.
+    /// The axes that go down and across, and the held one.
     pub fn cut(&self) -> Cut {
         let axes = self.place.step.axes();
         if self.is_ranked() && axes.len() == 2 {
             return Cut { held: Some(0), rows: 1, columns: None };
         }
-        Cut::new(axes, self.turn)
+        Cut::new(axes, self.display.turn)
     }
 
-    /// The largest size on the screen, where rows of earlier passes are among them.
+    /// The largest absolute value on the screen, if rows of earlier passes are among it.
     pub(super) fn shows_earlier(&self) -> Option<f64> {
         match self.view().name() {
             name if name == Heads.name() => Heads::largest(self),
@@ -158,11 +171,11 @@ impl App {
         }
     }
 
-    /// What the colours span, once the statistics are known: of two that stand side by side what both need, so that what
-    /// is equal looks equal.
+    /// The colour span, once the statistics are known. Two compared tensors share one span, so that equal values have
+    /// equal colours.
     pub fn span(&self) -> Option<Span> {
         let (own, full) = self.own_span()?;
-        let Some((positive, high)) = self.shared else { return Some(own) };
+        let Some((positive, high)) = self.comparison.shared_span else { return Some(own) };
         let (clipped, at_most) = match high {
             _ if high <= own.high => (own.clipped, false),
             _ if high >= full => (0, false),
@@ -171,15 +184,15 @@ impl App {
         Some(Span { positive, high: high.max(own.high), clipped, at_most })
     }
 
-    /// What both of two need that stand side by side: whether it begins at 0, and the value of the last colour. None
-    /// where their numbers measure different things.
+    /// The common span of two compared tensors: whether it begins at 0, and the value of the last colour. None if their
+    /// units differ.
     pub(super) fn span_of_both(&self, other: &Self) -> Option<(bool, f64)> {
         let unit = |app: &Self| app.place.step.stage().info().unit;
         let ((one, _), (two, _)) = (self.own_span()?, other.own_span()?);
         (unit(self) == unit(other)).then(|| (one.positive && two.positive, one.high.max(two.high)))
     }
 
-    /// What the colours span by what is shown here alone, and the largest size of all of it.
+    /// The span of this tensor alone, and its largest absolute value.
     fn own_span(&self) -> Option<(Span, f64)> {
         let tensor = self.tensor()?;
         let spread = self.answers.spread(self.span_part())?;
@@ -191,7 +204,7 @@ impl App {
         let positive = tensor.is_positive();
         let full = if positive { stats.max } else { stats.min.abs().max(stats.max.abs()) };
         let (wanted, beyond) = match self.scale() {
-            // Shares of 1 have no outliers: a large one is the point.
+            // Probabilities have no outliers: the large ones are the point.
             Scale::Slice | Scale::Tensor if !tensor.is_probability() => (spread.usual, spread.beyond_usual),
             Scale::Deviations if !positive => (spread.deviations, spread.beyond_deviations),
             _ => (full, 0),
@@ -203,55 +216,55 @@ impl App {
         Some((Span { positive, high, clipped: 0, at_most: false }, high))
     }
 
-    /// What the bars of a list span, once the statistics are known.
+    /// The values at the two ends of a list's bars, once the statistics are known.
     pub fn bars(&self) -> Option<(f64, f64)> {
         let stats = self.answers.spread(self.part())?.stats;
         let positive = self.tensor().is_some_and(|tensor| tensor.is_positive());
         Some((if positive { 0.0 } else { stats.min }, stats.max))
     }
 
-    /// The tokens of a nucleus that stay, in the list of the largest; none of another step.
+    /// The tokens that the nucleus keeps, in the list of the largest; none on another step.
     pub fn kept(&self) -> Option<&Order> {
         let nucleus = self.place.step == Step::Stage(Stage::Nucleus) && self.is_ranked();
         nucleus.then(|| self.answers.order(self.part())).flatten()
     }
 
-    /// The token with which a run goes on though this nucleus leaves it out.
+    /// The next token of the run, if the nucleus cuts it: a branch can pick any token.
     pub(super) fn picked_though_cut(&self) -> Option<u32> {
         let kept = self.kept().filter(|kept| kept.positive > 0)?;
-        let (next, _) = came_next(self);
+        let (next, _) = next_token(self);
         next.filter(|id| !kept.ids.iter().take(kept.positive).any(|other| other == id))
     }
 
-    /// Brings the cursor, the scrolled position and the popups back into range, and the cursor into sight.
+    /// Brings cursor, scroll positions and popups back into range, and the cursor into sight.
     pub(super) fn settle(&mut self) {
         let panels = view::Panels::new(self);
         self.view().settle(self);
-        self.keeps_rank &= self.view().name() == Neurons.name();
+        self.cursor.keeps_rank &= self.view().name() == Neurons.name();
         if let Some(layout) = self.layout() {
             if self.is_ranked() {
-                self.rank = layout.cursor.0;
-                if let Some(id) = self.ranked(self.rank) {
-                    self.selected.set(Axis::Vocab, id as usize);
+                self.cursor.rank = layout.cursor.0;
+                if let Some(id) = self.ranked(self.cursor.rank) {
+                    self.cursor.selected.set(Axis::Vocab, id as usize);
                 }
             }
             if self.view().name() == Sampler.name() {
-                self.rank = layout.cursor.0;
+                self.cursor.rank = layout.cursor.0;
                 let last = self.dims().tokens.saturating_sub(1);
-                self.selected.set(Axis::Token, last);
+                self.cursor.selected.set(Axis::Token, last);
                 if let Some(id) = Sampler::token(self) {
-                    self.selected.set(Axis::Vocab, id as usize);
+                    self.cursor.selected.set(Axis::Vocab, id as usize);
                 }
             }
-            self.offset = layout.follow(self.offset);
+            self.cursor.offset = layout.follow(self.cursor.offset);
         }
-        explaining::settle(self);
-        if let Some(area) = panels.notes.filter(|_| self.notes_line > 0) {
+        derivation_keys::settle(self);
+        if let Some(area) = panels.notes.filter(|_| self.notes.line > 0) {
             let lines = view::notes::lines(self, area.width).len();
-            self.notes_line = self.notes_line.min(lines.saturating_sub(usize::from(area.height)));
+            self.notes.line = self.notes.line.min(lines.saturating_sub(usize::from(area.height)));
         }
-        if let Mode::Help(line, wanted) = &mut self.mode {
-            *line = (*line).min(view::help::last_line(self.size, self.theme, wanted));
+        if let Mode::Help(line, wanted) = &mut self.input.mode {
+            *line = (*line).min(view::help::last_line(self.panels.size, self.theme, wanted));
         }
     }
 }

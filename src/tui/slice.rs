@@ -1,23 +1,23 @@
-//! Which part of a tensor the screen shows: one axis down, one across, the third held at one index; and the
-//! index that is selected on each axis, kept from step to step.
+//! The slice of a tensor on the screen, with one axis down, one across and the third held at one index; and the
+//! selected index on each axis, which is kept from step to step.
 
 use llama_trace_core::trace::Axis;
 use llama_trace_core::trace::sizes::Sizes;
 
-/// Positions of a tensor's axes on the screen.
+/// Roles of a tensor's axes on the screen, by their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The axis held at one index, where there are three.
+    /// The axis that is held at one index, if there are three.
     pub held: Option<usize>,
     /// The axis that goes down.
     pub rows: usize,
-    /// The axis that goes across, where there are two.
+    /// The axis that goes across, if there are two.
     pub columns: Option<usize>,
 }
 
 impl Cut {
-    /// The cut of a tensor with `axes`; `turn` chooses among those possible, 0 being the natural one: a head
-    /// is held, so that each head is a matrix.
+    /// The cut of a tensor with `axes`. `turn` chooses among the possible ones; 0 holds a head, so that each head is a
+    /// matrix.
     pub fn new(axes: &[Axis], turn: usize) -> Self {
         match axes.len() {
             0 | 1 => Self { held: None, rows: 0, columns: None },
@@ -32,7 +32,7 @@ impl Cut {
         }
     }
 
-    /// How many cuts a tensor of `count` axes has.
+    /// Number of cuts of a tensor of `count` axes.
     pub fn choices(count: usize) -> usize {
         count.clamp(1, 3)
     }
@@ -40,8 +40,8 @@ impl Cut {
 
 const AXES: usize = Axis::One as usize + 1;
 
-/// The selected index of every kind of axis. A key/value head follows the query head, and a merged axis its
-/// head and component, so that the same number stays under the cursor from one step to the next.
+/// The selected index on every kind of axis. A key/value head follows from the query head, and the index on a merged
+/// axis from head and component, so that the same number stays under the cursor from step to step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selected {
     index: [usize; AXES],
@@ -50,13 +50,13 @@ pub struct Selected {
 }
 
 impl Selected {
-    /// Everything at 0.
+    /// Index 0 on every axis.
     pub fn new(sizes: &Sizes) -> Self {
         let group = (sizes.heads / sizes.kv_heads.max(1)).max(1);
         Self { index: [0; AXES], group, head_dim: sizes.head_dim.max(1) }
     }
 
-    /// How many query heads read one key/value head.
+    /// Number of query heads per key/value head.
     pub fn group(&self) -> usize {
         self.group
     }

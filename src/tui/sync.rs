@@ -1,69 +1,74 @@
-//! What the viewer asks its source for: the outline, the values that are shown, the texts of the tokens that
-//! are visible. Nothing else is asked for.
+//! Synchronisation with the source: the viewer asks for the outline, the values on the screen and the texts of visible
+//! tokens, and for nothing else.
 
 use llama_trace_core::trace::{Source, Status};
 
 use super::action::Action;
-use super::advancing::RUNNING;
 use super::app::App;
+use super::move_keys;
 use super::open;
 use super::place::Walk;
-use super::seeking;
-use super::travel;
+use super::search_keys;
 
-/// How often questions lead to further ones before the screen is drawn.
+/// Rounds of questions, which lead to further ones, before the screen is drawn.
 const ROUNDS: usize = 4;
 
+/// The message while the requested pass runs.
+pub(super) const RUNNING: &str = "running the next token …";
+
 impl App {
-    /// Asks `source` for what is to be shown; true where that changes the screen. Call it after updates and
-    /// whenever the source has news.
+    /// Asks `source` for what the screen shows; true if that changes the screen. Call it after updates and whenever the
+    /// source has news.
     pub fn sync(&mut self, source: &mut dyn Source) -> bool {
         let mut changed = false;
         if self.outline != *source.outline() {
             let more = source.outline().passes.len() > self.outline.passes.len();
             self.outline = source.outline().clone();
-            if more && std::mem::take(&mut self.expects_pass) {
-                let (last, was) = (self.outline.passes.len() - 1, travel::here(self));
+            if more && std::mem::take(&mut self.progress.awaits_pass) {
+                let (last, was) = (self.outline.passes.len() - 1, move_keys::here(self));
                 self.go(Walk::new(&self.outline, last).same(self.place));
-                travel::keep(self, was, Action::NextPass);
-                self.message.take_if(|message| message.text == RUNNING);
+                move_keys::record(self, was, Action::NextPass);
+                self.input.message.take_if(|message| message.text == RUNNING);
             }
             changed = true;
         }
         changed |= self.open_when_there();
-        seeking::open(self);
+        search_keys::open_on_largest_key(self);
         let status = source.status();
-        changed |= self.status != status;
-        self.status = status;
-        if self.expects_pass && self.status == Status::Idle {
-            self.expects_pass = false;
+        changed |= self.progress.status != status;
+        self.progress.status = status;
+        if self.progress.awaits_pass && self.progress.status == Status::Idle {
+            self.progress.awaits_pass = false;
             self.say("the next token did not come; t asks again, and is told why", true);
             changed = true;
         }
-        // What is there decides what else is needed: where values are, statistics; where an order is, its rows.
+        // Answers lead to further questions: values to statistics, an order to its rows.
         for _ in 0..ROUNDS {
             let questions = self.questions();
             let news = self.answers.ask(source, &questions);
             if news {
                 self.settle();
             }
-            // What was looked for may have been there before.
-            if !(self.go_on_seeking() || news) {
+            // A search may continue with blocks that were there before.
+            if !(self.continue_search() || news) {
                 break;
             }
             changed = true;
         }
-        // What was asked for just now is under way already: a key that stops it may be the next.
+        // The new questions are under way already; the next key may stop them.
         let status = source.status();
-        changed |= self.status != status;
-        self.status = status;
-        self.fetch_texts(source) || changed
+        changed |= self.progress.status != status;
+        self.progress.status = status;
+        let ids = self.vocabulary_ids();
+        self.answers.fetch_texts(source, &ids) || changed
     }
 
-    /// Goes to where the command line asked for, as soon as that pass is there.
+    /// Goes to the place that the command line asked for, once its pass is there.
     fn open_when_there(&mut self) -> bool {
-        let Some(at) =
-            self.opens_at.take_if(|at| at.pass().is_some_and(|pass| self.outline.passes.len() > pass))
+        let Some(at) = self
+            .progress
+            .opens_at
+            .take_if(|at| at.pass().is_some_and(|pass| self.outline.passes.len() > pass))
         else {
             return false;
         };
@@ -72,14 +77,5 @@ impl App {
             self.say(error.to_string(), true);
         }
         true
-    }
-
-    fn fetch_texts(&mut self, source: &dyn Source) -> bool {
-        let missing: Vec<u32> =
-            self.vocabulary_ids().into_iter().filter(|id| !self.texts.contains_key(id)).collect();
-        for &id in &missing {
-            self.texts.insert(id, source.token_text(id));
-        }
-        !missing.is_empty()
     }
 }

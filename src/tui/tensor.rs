@@ -1,4 +1,4 @@
-//! A frame, or a block of one, as a step shows it: a view's axes are a mapping of indices, so that no number is copied.
+//! Tensors: a frame, or a block of one, in the axes of a step. A view only maps indices; no value is copied.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use llama_trace_core::trace::frame::{Frame, FrameData, Number};
 use llama_trace_core::trace::step::Arranged;
 use llama_trace_core::trace::{Axis, Block, Region, Step};
 
-/// The values of one step. Every index it takes is in the step's own axes.
+/// The values of one step. All indices are in the step's axes.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     block: Block,
@@ -15,7 +15,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// `block` as `step` shows it; none where it has another number of axes than the step's stage.
+    /// `block` in the axes of `step`; none if it is of another stage or has another number of axes.
     pub fn new(block: Block, step: Step) -> Option<Self> {
         let from = &block.shape;
         if from.len() != step.stage().axes().len() || block.frame.site.stage != step.stage() {
@@ -34,7 +34,7 @@ impl Tensor {
         &self.block.frame
     }
 
-    /// The values, and where they are in the stage.
+    /// The values and their region of the stage.
     pub fn block(&self) -> &Block {
         &self.block
     }
@@ -49,22 +49,22 @@ impl Tensor {
         &self.shape
     }
 
-    /// The meaning of each axis.
+    /// The axes.
     pub fn axes(&self) -> &'static [Axis] {
         self.step.axes()
     }
 
-    /// How many values there are.
+    /// Number of values of the whole step.
     pub fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The value at `index`; none outside, and where the block ends before.
+    /// The value at `index`; none outside of the tensor or of the block.
     pub fn get(&self, index: &[usize]) -> Option<Number> {
         if index.len() != self.shape.len() || index.iter().zip(&self.shape).any(|(i, n)| i >= n) {
             return None;
@@ -72,23 +72,23 @@ impl Tensor {
         self.block.get(&self.step.index_in_stage(index, &self.block.shape))
     }
 
-    /// Whether the values are whole numbers.
+    /// Whether the values are integers.
     pub fn is_whole(&self) -> bool {
         !matches!(self.block.frame.data, FrameData::F32(_))
     }
 
-    /// Whether no value is below 0: shares of 1, and scales.
+    /// Whether no value is below 0: probabilities and scales.
     pub fn is_positive(&self) -> bool {
         self.step.stage().info().unit.is_positive()
     }
 
-    /// Whether the values are shares of 1.
+    /// Whether the values are probabilities.
     pub fn is_probability(&self) -> bool {
         self.step.stage().info().unit.is_share()
     }
 }
 
-/// `region` of a step, in the axes of its stage, whose whole shape is `shape`.
+/// `region` of a step in the axes of its stage, whose shape is `shape`.
 pub fn region_in_stage(step: Step, region: Region, shape: &[usize]) -> Region {
     let Region(axes) = region;
     Region(match step.arranged() {

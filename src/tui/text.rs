@@ -1,18 +1,18 @@
-//! Text that fits: token texts made visible, cut to a width in terminal columns, and numbers in few columns.
+//! Text in terminal columns: visible token texts, cutting and wrapping, and numbers in few columns.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use llama_trace_core::error::printable;
 use llama_trace_core::trace::frame::Number;
 
-/// How many columns `text` takes.
+/// The width of `text` in columns.
 pub fn width(text: &str) -> usize {
     text.width()
 }
 
-/// `text` with nothing invisible left in it: a space is `␣`, what [`printable`] writes out is so here too, and
-/// characters without a width of their own (combining marks, joiners) are escapes, so that every token has an honest
-/// width.
+/// `text` with all invisible characters replaced: a space is `␣`, [`printable`] escapes control characters, and
+/// characters without a width of their own (combining marks, joiners) are escaped too, so that the width of a token is
+/// true.
 pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in printable(text).chars() {
@@ -25,22 +25,22 @@ pub fn visible(text: &str) -> String {
     shown
 }
 
-/// Whether `c` may be a part of a number.
+/// Whether `c` can be a part of a number.
 fn in_number(c: char) -> bool {
     c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | '−' | 'e' | 'E')
 }
 
-/// Where the number that ends `text` begins, if one does: what follows may go on with it.
+/// The start of the number at the end of `text`, if there is one: the next characters may continue it.
 fn last_number(text: &str) -> Option<usize> {
     let start = text.trim_end_matches(in_number).len();
     let digit = text[start..].find(|c: char| c.is_ascii_digit())?;
-    // A letter before the first digit, or a point, is the end of a word; a sign belongs to the number.
+    // A letter or a point before the first digit belongs to a word, a sign to the number.
     let word = text[start..start + digit].trim_end_matches(['-', '+', '−']).len();
     Some(start + word)
 }
 
-/// `text` cut to `columns`; an ellipsis stands for what is cut. It never follows a digit, so that no number
-/// is taken for the beginning of another.
+/// `text` cut to `columns`, with an ellipsis at a cut. The ellipsis never follows a digit, so that no number is
+/// mistaken for the beginning of another.
 pub fn cut(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();
@@ -48,7 +48,7 @@ pub fn cut(text: &str, columns: usize) -> String {
     let mut shown = String::new();
     let mut used = 0;
     for c in text.chars() {
-        // A control character has no width of its own, and one in a text.
+        // A control character has no width of its own, but takes a column in a text.
         let next = c.width().unwrap_or(1);
         if used + next + 1 > columns {
             break;
@@ -65,21 +65,21 @@ pub fn cut(text: &str, columns: usize) -> String {
     shown
 }
 
-/// `text` cut or padded to exactly `columns`, at the left.
+/// `text` cut or padded to exactly `columns`, left-aligned.
 pub fn left(text: &str, columns: usize) -> String {
     let mut shown = cut(text, columns);
     shown.extend(std::iter::repeat_n(' ', columns.saturating_sub(width(&shown))));
     shown
 }
 
-/// `text` cut or padded to exactly `columns`, at the right.
+/// `text` cut or padded to exactly `columns`, right-aligned.
 pub fn right(text: &str, columns: usize) -> String {
     let shown = cut(text, columns);
     " ".repeat(columns.saturating_sub(width(&shown))) + &shown
 }
 
-/// `text` in lines of at most `columns`, broken at spaces where there are any, and within a number only where
-/// that is longer than a line.
+/// `text` in lines of at most `columns`, broken at spaces if possible, and within a number only if it is longer than a
+/// line.
 pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     let columns = columns.max(1);
     let mut lines = Vec::new();
@@ -105,14 +105,14 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// The columns of the longest number in `text`: a line that is narrower would break it.
+/// The width of the longest number in `text`: a narrower line would break it.
 pub fn widest_number(text: &str) -> usize {
     let runs = text.split(|c| !in_number(c));
     runs.filter(|run| run.contains(|c: char| c.is_ascii_digit())).map(width).max().unwrap_or(0)
 }
 
-/// A value with four digits after the point, or as many as its size allows, in at most nine columns. A whole number has
-/// no point: `1` is exactly that, and `1.0000` is rounded.
+/// A value with four digits after the point, or fewer if it is large, in at most nine columns. An integer has no point:
+/// `1` is exact, and `1.0000` is rounded.
 pub fn number(value: Number) -> String {
     match value {
         Number::I64(id) => id.to_string(),
@@ -120,12 +120,12 @@ pub fn number(value: Number) -> String {
     }
 }
 
-/// As [`real`], for the least and the largest of values that are whole numbers where `whole` says so.
+/// Like [`real`], for the minimum and maximum of values, which are integers if `whole`.
 pub fn figure(value: f64, whole: bool) -> String {
     if whole && value.is_finite() { format!("{value:.0}") } else { real(value) }
 }
 
-/// As [`number`], for summaries.
+/// Like [`number`], for summaries.
 pub fn real(value: f64) -> String {
     special(value).unwrap_or_else(|| {
         let size = value.abs();
@@ -143,18 +143,18 @@ pub fn real(value: f64) -> String {
     })
 }
 
-/// A value that is a whole number, without a point; none of others, and of larger ones, which have an exponent.
+/// An integer without a point; none of other values, and of large ones, which have an exponent.
 fn whole(value: f64) -> Option<String> {
     (value == value.trunc() && value.abs() < 1e5).then(|| format!("{:.0}", value + 0.0))
 }
 
-/// As [`figure`], in at most `columns`.
+/// Like [`figure`], in at most `columns`.
 pub fn figure_in(value: f64, whole: bool, columns: usize) -> String {
     let text = figure(value, whole);
     if width(&text) <= columns { text } else { fewer(value, if whole { 0 } else { 4 }, columns) }
 }
 
-/// A value in at most `columns`, with at most four digits; for cells that are coloured as well.
+/// A value in at most `columns`, with at most four digits, for coloured cells.
 pub fn short(value: Number, columns: usize) -> String {
     match value {
         Number::I64(id) => fewer_whole(id, columns),
@@ -162,7 +162,7 @@ pub fn short(value: Number, columns: usize) -> String {
     }
 }
 
-/// As [`full`], with fewer digits where `columns` are too few for all of them.
+/// Like [`full`], with fewer digits if not all of them fit into `columns`.
 pub fn full_in(value: Number, columns: usize) -> String {
     let text = full(value);
     match value {
@@ -172,13 +172,13 @@ pub fn full_in(value: Number, columns: usize) -> String {
     }
 }
 
-/// An id or an index has all its digits or none.
+/// An id or an index, with all its digits or none.
 fn fewer_whole(id: i64, columns: usize) -> String {
     cut(&id.to_string(), columns)
 }
 
-/// A value with as many of its first `digits` digits as `columns` have room for: with an exponent where that
-/// shows more of them, and `…` where not even one has room: only 0 is written as 0.
+/// A value with as many of its first `digits` digits as fit into `columns`, with an exponent if that shows more of
+/// them. `…` if not even one fits, as only 0 is written as 0.
 fn fewer(value: f64, digits: usize, columns: usize) -> String {
     if let Some(text) = special(value) {
         return cut(&text, columns);
@@ -187,7 +187,7 @@ fn fewer(value: f64, digits: usize, columns: usize) -> String {
         return cut(&whole, columns);
     }
     let size = value.abs().log10().floor();
-    // How many digits from the first that is not 0 a text with `points` digits after its point has.
+    // Number of significant digits of a text with `points` digits after the point.
     let plain = (0..=8_usize).map(|points| (points as f64 + size + 1.0, format!("{value:.points$}")));
     let power = (0..=8_usize).map(|points| (points as f64 + 1.0, format!("{value:.points$e}")));
     let most = (digits as f64).max(size + 1.0);
@@ -201,7 +201,7 @@ fn fewer(value: f64, digits: usize, columns: usize) -> String {
     best.map_or_else(|| cut(&format!("{value:e}"), columns), |(_, text)| text)
 }
 
-/// Every digit that tells this value from its neighbours.
+/// A value with all digits that distinguish it from its neighbours.
 pub fn full(value: Number) -> String {
     match value {
         Number::I64(id) => id.to_string(),
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(figure(f64::NAN, true), real(f64::NAN));
     }
 
-    /// What is exactly a whole number, and what is rounded to it.
+    /// Integers, and values that are rounded to one.
     #[test]
     fn only_a_whole_number_has_no_point() {
         let near = [1.0, 0.999_998_45, -3.0, -2.999_999, 0.0, 1e-9];

@@ -1,26 +1,26 @@
-//! The one theme: what each kind of text looks like, and how a value becomes a coloured cell, for terminals
-//! with 16 million colours, 256, 16 and none.
+//! The theme: styles of each kind of text, and the coloured cells of values, for terminals with 16 million colours,
+//! 256, 16 and none.
 
 use ratatui::style::{Color, Modifier, Style};
 
 use super::palette::{self, Palette, Rgb};
 use llama_trace_picture::Paper;
 
-/// How many colours the terminal has.
+/// Number of colours of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depth {
-    /// None, or none wanted (`NO_COLOR`).
+    /// No colours, or none wanted (`NO_COLOR`).
     None,
-    /// The 16 of every terminal.
+    /// 16 colours.
     Ansi,
-    /// 256.
+    /// 256 colours.
     Indexed,
-    /// 24 bits.
+    /// 24-bit colours.
     True,
 }
 
 impl Depth {
-    /// What the environment says; `get` looks a variable up.
+    /// The depth by the environment; `get` looks a variable up.
     pub fn detect(get: impl Fn(&str) -> Option<String>) -> Self {
         let is = |name: &str, words: &[&str]| {
             get(name).is_some_and(|value| words.iter().any(|word| value.to_ascii_lowercase().contains(word)))
@@ -38,49 +38,49 @@ impl Depth {
     }
 }
 
-/// Whether a terminal of this name has no colours: DEC's up to the VT420, and what its database calls monochrome.
+/// Whether a terminal of this name has no colours: DEC's up to the VT420, and those that terminfo calls monochrome.
 fn has_no_colour(term: &str) -> bool {
     let model = term.split('-').next().unwrap_or(term);
     let old = ["dumb", "vt52", "vt100", "vt102", "vt125", "vt131", "vt132", "vt220", "vt320", "vt420"];
     !term.contains("color") && (old.contains(&model) || term.ends_with("-m") || term.ends_with("-mono"))
 }
 
-/// What the colours of a heatmap span.
+/// Colour span of a heatmap.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
-    /// Whether it begins at 0 (probabilities) and not at −`high`.
+    /// Whether it begins at 0 (probabilities) rather than at −`high`.
     pub positive: bool,
     /// The value of the last colour.
     pub high: f64,
-    /// How many values are beyond it, shown in the last colour and marked.
+    /// Number of values beyond it, which have the last colour and a mark.
     pub clipped: usize,
-    /// Whether that is only known to be no more than so many, and one at the least.
+    /// Whether `clipped` is only an upper bound; at least one value is clipped.
     pub at_most: bool,
 }
 
 impl Span {
-    /// Where `value` is on the scale: 0 … 1, or −1 … 1.
+    /// Position of `value` on the scale: 0 … 1, or −1 … 1.
     pub fn share(self, value: f64) -> f64 {
         let low = if self.positive { 0.0 } else { -1.0 };
         if self.high > 0.0 { (value / self.high).clamp(low, 1.0) } else { 0.0 }
     }
 
-    /// The mark of a finite value that is beyond the last colour.
+    /// The mark of a finite value beyond the last colour.
     pub fn beyond(self, value: f64) -> Option<&'static str> {
         (value.is_finite() && value.abs() > self.high).then_some(if value > 0.0 { "▲" } else { "▼" })
     }
 }
 
-/// What one cell of a heatmap looks like.
+/// Look of one cell of a heatmap.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     /// Its style.
     pub style: Style,
-    /// Its characters where no number is written in it.
+    /// Its characters, unless a number is written into it.
     pub fill: &'static str,
 }
 
-/// Styles, by what the text is.
+/// Styles of all kinds of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Theme {
     depth: Depth,
@@ -88,37 +88,37 @@ pub struct Theme {
     paper: Paper,
 }
 
-/// Cells without a background colour: how large a value is. Exactly 0 is none of them.
+/// Cells without a background colour, by the size of the value. Exactly 0 has another.
 const SHADES: [&str; 5] = ["  ", "░░", "▒▒", "▓▓", "██"];
 const NEGATIVE: [&str; 5] = ["- ", "-░", "-▒", "-▓", "-█"];
 const POSITIVE: [&str; 5] = ["+ ", "+░", "+▒", "+▓", "+█"];
-/// Exactly 0, with any number of colours.
+/// The cell of exactly 0, with any number of colours.
 const ZERO: &str = " ·";
 
 impl Theme {
-    /// The theme of a terminal with this many colours.
+    /// The theme of a terminal with so many colours.
     pub fn new(depth: Depth) -> Self {
         Self { depth, palette: Palette::default(), paper: Paper::default() }
     }
 
-    /// The same with other scales, for a terminal of this ground.
+    /// The theme with other colour scales, for a background.
     #[must_use]
     pub fn with(self, palette: Palette, paper: Paper) -> Self {
         Self { palette, paper, ..self }
     }
 
-    /// What the terminal's ground is.
+    /// The terminal's background.
     pub fn paper(self) -> Paper {
         self.paper
     }
 
-    /// How many colours it uses.
+    /// The number of colours.
     pub fn depth(self) -> Depth {
         self.depth
     }
 
     fn coloured(self, color: Color, without: Modifier) -> Style {
-        // Bright ones cannot be read on white.
+        // Bright colours cannot be read on white.
         let color = match (color, self.paper) {
             (Color::Yellow | Color::Cyan, Paper::Light) => Color::Blue,
             (color, _) => color,
@@ -126,28 +126,28 @@ impl Theme {
         if self.depth == Depth::None { Style::new().add_modifier(without) } else { Style::new().fg(color) }
     }
 
-    /// What stands back: rules, shapes, what is off.
+    /// Secondary text: rules, shapes, disabled items.
     pub fn dim(self) -> Style {
         self.coloured(Color::DarkGray, Modifier::DIM)
     }
 
-    /// Names of stages, headings.
+    /// Names of stages and headings.
     pub fn strong(self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
     }
 
-    /// The heading of a panel: of the one that has the arrow keys, or of another.
+    /// The heading of a panel, with or without the focus.
     pub fn heading(self, focused: bool) -> Style {
         let style = self.coloured(Color::Cyan, Modifier::BOLD).add_modifier(Modifier::BOLD);
         if focused { style.add_modifier(Modifier::REVERSED) } else { style }
     }
 
-    /// Where the user stands.
+    /// The current item.
     pub fn current(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED | Modifier::BOLD)
     }
 
-    /// A view, in the outline.
+    /// A view in the outline.
     pub fn view(self) -> Style {
         self.dim().add_modifier(Modifier::ITALIC)
     }
@@ -172,7 +172,7 @@ impl Theme {
         self.dim()
     }
 
-    /// Something that went wrong.
+    /// A failure.
     pub fn error(self) -> Style {
         self.coloured(Color::Red, Modifier::BOLD).add_modifier(Modifier::BOLD)
     }
@@ -182,7 +182,7 @@ impl Theme {
         self.coloured(Color::Cyan, Modifier::empty())
     }
 
-    /// What is not finite: masked, or broken.
+    /// A value that is not finite: masked, or wrong.
     pub fn special(self) -> Style {
         self.coloured(Color::Magenta, Modifier::DIM)
     }
@@ -194,8 +194,8 @@ impl Theme {
         }
     }
 
-    /// The colour of `value` where it has a part of a character; a darker one where that is to stand out. None of exactly
-    /// 0, where the ground shows.
+    /// The colour of `value` in a part of a character; darker if `marked`. None for exactly 0, which shows the
+    /// background.
     pub fn half(self, value: f64, span: Span, marked: bool) -> Option<Color> {
         if value == 0.0 {
             return None;
@@ -238,7 +238,7 @@ impl Theme {
         let rgb = self.rgb(share, span);
         let on = |color: Color, (r, g, b): Rgb| {
             let text = if palette::is_light((r, g, b)) { Color::Black } else { Color::White };
-            // A colour says how large, and a sign which of the two ends it is.
+            // The colour shows the size, the sign which end of the scale it is.
             let fill = match fill {
                 ZERO => ZERO,
                 _ if !span.positive && value < 0.0 => "- ",
@@ -250,9 +250,9 @@ impl Theme {
             Depth::True => on(Color::Rgb(rgb.0, rgb.1, rgb.2), rgb),
             Depth::Indexed => on(palette::indexed(rgb), rgb),
             Depth::Ansi => {
-                let [alone, below, above] = self.palette.named();
+                let [from_zero, below, above] = self.palette.named();
                 let color = match (span.positive, share < 0.0) {
-                    (true, _) => alone,
+                    (true, _) => from_zero,
                     (false, true) => below,
                     (false, false) => above,
                 };
@@ -298,8 +298,8 @@ mod tests {
         assert_eq!(Theme::new(Depth::None).cell(1.0, span).style, Style::new());
     }
 
-    /// With any number of colours exactly 0, a small value and −inf are told apart, and so are the two signs, by what
-    /// stands in a cell and not by its colour alone.
+    /// The characters of a cell, not its colour alone, distinguish exactly 0, a small value and −inf, and the two
+    /// signs.
     #[test]
     fn every_colour_has_a_second_cue() {
         for depth in [Depth::None, Depth::Ansi, Depth::Indexed, Depth::True] {

@@ -1,54 +1,55 @@
-//! State and action in, state and effect out. No I/O: what must be done outside is the [`Effect`].
+//! [`update`]: state and action in, state and effect out. It does no I/O: the event loop executes the [`Effect`].
 
 use llama_trace_core::trace::{Address, Fork, Run, Status};
 
 use super::action::Action;
-use super::app::{App, Focus, GotoLine, Mode, Scale};
-use super::branching;
-use super::carries::Carries;
-use super::comparing;
-use super::explaining;
-use super::filtering;
+use super::app::App;
+use super::branch_keys;
+use super::chapter_keys;
+use super::comparison_keys;
+use super::derivation_keys;
+use super::display::Scale;
 use super::goto::{self, Target};
 use super::history::Spot;
-use super::judging;
+use super::input::{GotoLine, Mode};
 use super::marks::{self, Mark};
 use super::mouse;
-use super::moving::{layer, move_cursor, pass, sequence, slice, step};
-use super::play::Play;
-use super::playing;
-use super::runs::Other;
-use super::seeking;
+use super::move_keys::{self, layer, move_cursor, pass, sequence, slice, step};
+use super::panel_state::Focus;
+use super::report::Report;
+use super::runs::NewRun;
+use super::search_keys;
 use super::slice::Cut;
-use super::teaching;
+use super::strip_values::StripValues;
+use super::sync::RUNNING;
 use super::text;
-use super::travel;
+use super::verdict_keys;
 use super::view::Panels;
 use super::view::kind::View;
 use super::view::sampler::Sampler;
 use super::view::views;
 
-/// What the event loop does after an update.
+/// Work for the event loop after an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing but drawing.
+    /// Draws the screen and nothing else.
     None,
-    /// Asks the source for one more pass.
+    /// Requests one more pass of the source.
     Advance,
     /// Begins a branch, and shows it.
     Branch(Fork),
     /// Lists the branches.
     Branches,
     /// Begins another run, and shows it.
-    Begin(Other),
-    /// Goes to an address in another sequence, or in another run of the program.
+    Begin(NewRun),
+    /// Goes to an address in another sequence or another run.
     Open(Run, Address),
     /// Writes the current stage to a file.
     Export,
     /// Hands a text to the clipboard.
     Copy(String),
     /// Writes the marks to their file.
-    Marked,
+    SaveMarks,
     /// Draws the screen into a file.
     Draw,
     /// Clears the terminal before drawing.
@@ -57,32 +58,41 @@ pub enum Effect {
     Suspend,
     /// Stops what the source is doing.
     Stop,
-    /// Leaves.
+    /// Ends the viewer.
     Quit,
-    /// Leaves while the first pass is being computed: there was nothing to look at.
+    /// Ends the viewer, or goes back, while the first pass is being computed.
     Abandon,
 }
 
-/// Does what `action` asks for.
+/// Changes `app` by `action`, and returns what the event loop must do. Nothing else changes the state in response to
+/// input.
 pub fn update(app: &mut App, action: Action) -> Effect {
-    if let Action::Resize(columns, rows) = action {
-        app.size.width = columns;
-        app.size.height = rows;
-        app.settle();
+    match action {
+        Action::Resize(columns, rows) => {
+            (app.panels.size.width, app.panels.size.height) = (columns, rows);
+            app.settle();
+            return Effect::None;
+        }
+        Action::Report(report) => {
+            take_report(app, report);
+            return Effect::None;
+        }
+        Action::PlayOn => {
+            play_on(app);
+            return Effect::None;
+        }
+        Action::Leave => return Effect::Quit,
+        _ => {}
+    }
+    if ends_playback(app, &action) {
         return Effect::None;
     }
-    if action == Action::Leave {
-        return Effect::Quit;
-    }
-    if playing::ends(app, &action) {
-        return Effect::None;
-    }
-    let was = travel::here(app);
-    app.message = None;
-    // Whoever goes elsewhere does not wait for what was looked for.
-    app.seek = None;
+    let was = move_keys::here(app);
+    app.input.message = None;
+    // Another action cancels a search.
+    app.search.cancel();
     let done = action.clone();
-    let effect = match &app.mode {
+    let effect = match &app.input.mode {
         Mode::Walk => walk(app, &action),
         Mode::Help(line, wanted) => {
             let wanted = wanted.clone();
@@ -96,7 +106,7 @@ pub fn update(app: &mut App, action: Action) -> Effect {
             match action {
                 Action::Redraw => Effect::Redraw,
                 Action::Suspend => Effect::Suspend,
-                action => open(branching::choose(app, list, &action)),
+                action => open(branch_keys::choose(app, list, &action)),
             }
         }
         Mode::Goto(line) => {
@@ -104,47 +114,106 @@ pub fn update(app: &mut App, action: Action) -> Effect {
             type_goto(app, line, action)
         }
     };
-    travel::keep(app, was, done);
-    give_up(app, &was, &effect);
+    move_keys::record(app, was, done);
+    cancel_opening(app, &was, &effect);
     app.settle();
     effect
 }
 
-/// Whoever went elsewhere, or stopped the passes, is not taken to one that was asked for at the start.
-fn give_up(app: &mut App, was: &Spot, effect: &Effect) {
+/// Takes in the result of an effect.
+fn take_report(app: &mut App, report: Report) {
+    match report {
+        Report::Message { text, failure } => app.say(text, failure),
+        Report::PassRequested => {
+            app.progress.awaits_pass = true;
+            app.say(RUNNING, false);
+        }
+        Report::Shown { outline, has_previous, at } => {
+            app.look_at(*outline, has_previous);
+            match at {
+                Some(address) => goto::go_to(app, &address),
+                None => app.settle(),
+            }
+        }
+        Report::Branched(outline) => {
+            app.look_at(*outline, true);
+            app.sampler.end();
+            app.settle();
+        }
+        Report::Branches(list) => app.input.mode = Mode::Branches(list),
+        Report::Marks(marks) => app.marks = marks,
+    }
+}
+
+/// Gives up the place that the command line asked for, once the user went elsewhere or stopped the passes.
+fn cancel_opening(app: &mut App, was: &Spot, effect: &Effect) {
     use Effect::{Advance, Begin, Branch, Open, Stop};
-    let goes = matches!(effect, Advance | Branch(_) | Open(..) | Begin(_) | Stop);
-    if !goes && travel::here(app) == *was {
+    let leaves = matches!(effect, Advance | Branch(_) | Open(..) | Begin(_) | Stop);
+    if !leaves && move_keys::here(app) == *was {
         return;
     }
-    let Some(at) = app.opens_at.take() else { return };
-    if app.message.is_none() {
+    let Some(at) = app.progress.opens_at.take() else { return };
+    if app.input.message.is_none() {
         app.say(format!("you are not taken to {at} any more; /{at} goes there once its pass was run"), false);
     }
 }
 
-impl App {
-    /// Goes on with what plays, and ends it where there is nowhere to go.
-    pub fn play_on(&mut self) {
-        let Some(play) = self.play.take() else { return };
-        let was = travel::here(self);
-        update(self, play.action.clone());
-        if travel::here(self) != was {
-            self.message = None;
-            self.play = Some(Play { since: None, ..play });
-        }
+/// Continues the playback by one step, or ends it at the last one.
+fn play_on(app: &mut App) {
+    let Some((playing, action)) = app.playback.pause() else { return };
+    let was = move_keys::here(app);
+    update(app, action);
+    if move_keys::here(app) != was {
+        app.input.message = None;
+        app.playback.resume(playing);
     }
 }
 
-/// Characters of a paste that are looked for in the help: more than a line of it has.
+/// Ends the playback on any action but a change of its pace. True for a key, which does nothing else then.
+fn ends_playback(app: &mut App, action: &Action) -> bool {
+    use Action::{Click, Drag, NextLike, Play, PreviousLike, Redraw, Scroll, Suspend};
+    if !matches!(action, Play | NextLike | PreviousLike) && app.playback.stop() {
+        app.say("stopped", false);
+        return !matches!(action, Click(..) | Drag(..) | Scroll { .. } | Redraw | Suspend);
+    }
+    app.playback.remember(action);
+    false
+}
+
+/// Starts or stops the playback.
+fn toggle_playback(app: &mut App) {
+    if app.playback.stop() {
+        app.say("stopped", false);
+    } else {
+        app.playback.start();
+        say_pace(app);
+    }
+}
+
+/// Changes the pace of a playback; false if nothing is playing.
+fn change_pace(app: &mut App, by: isize) -> bool {
+    let changes = app.playback.change_pace(by);
+    say_pace(app);
+    changes
+}
+
+/// Shows what is playing and how fast.
+fn say_pace(app: &mut App) {
+    if let Some(message) = app.playback.message() {
+        app.say(message, false);
+    }
+}
+
+/// Characters of a paste that the help screen is searched for, at most: more than one of its lines has.
 const MOST_WANTED: usize = 80;
 
+/// Handles a key in the help screen, whose first line is `line` and which is filtered by `wanted`.
 fn help(app: &mut App, line: usize, mut wanted: String, action: &Action) -> Effect {
-    let page = usize::from(app.size.height / 2).max(1);
+    let page = usize::from(app.panels.size.height / 2).max(1);
     let line = match action {
-        // No word has a `?`; every other character may be a part of one.
+        // No word of the help has a `?`, but any other character can be part of one.
         Action::Type('?') => {
-            app.mode = Mode::Walk;
+            app.input.mode = Mode::Walk;
             return Effect::None;
         }
         Action::Type(c) => {
@@ -167,21 +236,22 @@ fn help(app: &mut App, line: usize, mut wanted: String, action: &Action) -> Effe
         Action::End | Action::LastStep => usize::MAX,
         Action::Scroll { down, .. } => line.saturating_add_signed(isize::from(*down)),
         Action::Close | Action::Help | Action::Explain | Action::Click(..) => {
-            app.mode = Mode::Walk;
+            app.input.mode = Mode::Walk;
             return Effect::None;
         }
         Action::Redraw => return Effect::Redraw,
         Action::Suspend => return Effect::Suspend,
         _ => line,
     };
-    app.mode = Mode::Help(line, wanted);
+    app.input.mode = Mode::Help(line, wanted);
     Effect::None
 }
 
+/// Handles a key in the go-to line.
 fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
     match action {
         Action::Close | Action::Click(..) => {
-            app.mode = Mode::Walk;
+            app.input.mode = Mode::Walk;
             return Effect::None;
         }
         Action::Type(c) => line.push(c),
@@ -191,23 +261,23 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
             }
         }
         Action::Erase if line.text.is_empty() => {
-            app.mode = Mode::Walk;
+            app.input.mode = Mode::Walk;
             return Effect::None;
         }
         Action::Erase => line.pop(),
         Action::Up => line.choose(app, -1),
         Action::Down => line.choose(app, 1),
         Action::Complete => line.complete(app),
-        // Nothing was typed, so all stays as it is.
+        // An empty line changes nothing.
         Action::Submit if line.text.trim().is_empty() && line.chosen.is_none() => {
-            app.mode = Mode::Walk;
+            app.input.mode = Mode::Walk;
             return Effect::None;
         }
         Action::Submit if goto::comparison_in(&line.text).is_some() => {
             let text = goto::comparison_in(&line.text).unwrap_or_default().to_owned();
-            match comparing::with(app, &text) {
+            match comparison_keys::with(app, &text) {
                 Ok(()) => {
-                    app.mode = Mode::Walk;
+                    app.input.mode = Mode::Walk;
                     return Effect::None;
                 }
                 Err(wrong) => app.say(wrong, true),
@@ -215,31 +285,32 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
         }
         Action::Submit => match goto::target(app, &line.answer(app)) {
             Ok(Target::Here(place)) => {
-                app.mode = Mode::Walk;
+                app.input.mode = Mode::Walk;
                 goto::go(app, &place);
                 return Effect::None;
             }
             Ok(Target::Other(run, address)) => {
-                app.mode = Mode::Walk;
+                app.input.mode = Mode::Walk;
                 return Effect::Open(run, address);
             }
             Ok(Target::Begin(other)) => {
-                app.mode = Mode::Walk;
+                app.input.mode = Mode::Walk;
                 return Effect::Begin(other);
             }
             Ok(Target::Weight(place, row)) => {
-                app.mode = Mode::Walk;
-                explaining::row(app, place, row);
+                app.input.mode = Mode::Walk;
+                derivation_keys::open_weight_row(app, place, row);
                 return Effect::None;
             }
             Err(text) => app.say(text, true),
         },
         _ => {}
     }
-    app.mode = Mode::Goto(line);
+    app.input.mode = Mode::Goto(line);
     Effect::None
 }
 
+/// Handles a key outside of popups and prompts.
 fn walk(app: &mut App, action: &Action) -> Effect {
     match *action {
         Action::NextStep => step(app, 1),
@@ -255,7 +326,9 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::NextSequence => return other_sequence(app, 1),
         Action::PreviousSequence => return other_sequence(app, -1),
         Action::NextToken => {
-            if (app.expects_pass || app.opens_at.is_some()) && app.status != Status::Idle {
+            if (app.progress.awaits_pass || app.progress.opens_at.is_some())
+                && app.progress.status != Status::Idle
+            {
                 app.say("the next token is being computed already", false);
                 return Effect::None;
             }
@@ -274,35 +347,35 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::NextFocus => turn_focus(app, 1),
         Action::PreviousFocus => turn_focus(app, -1),
         Action::Notes => {
-            app.focus = if app.focus == Focus::Notes { Focus::Tensor } else { Focus::Notes };
+            app.panels.focus = if app.panels.focus == Focus::Notes { Focus::Tensor } else { Focus::Notes };
         }
         Action::Branch => return branch(app, false),
         Action::Branches => return Effect::Branches,
-        Action::Explain if app.focus == Focus::Tensor && app.view().name() == Sampler.name() => {
+        Action::Explain if app.panels.focus == Focus::Tensor && app.view().name() == Sampler.name() => {
             return branch(app, true);
         }
-        Action::Explain => explaining::enter(app),
+        Action::Explain => derivation_keys::enter(app),
         Action::Back => {
-            if !explaining::back(app) {
+            if !derivation_keys::back(app) {
                 step(app, -1);
             }
         }
-        Action::Compare => comparing::toggle(app),
-        Action::Subtract => comparing::subtract(app),
-        Action::NextDifference => judging::next(app),
-        // What is changed must be seen to change.
-        Action::CycleShow | Action::ChooseShow(_) | Action::CycleAxes | Action::CycleScale
+        Action::Compare => comparison_keys::toggle(app),
+        Action::Subtract => comparison_keys::subtract(app),
+        Action::NextDifference => verdict_keys::next_difference(app),
+        // A change of the tensor must be seen.
+        Action::CycleView | Action::ChooseView(_) | Action::CycleAxes | Action::CycleScale
             if Panels::new(app).middle.is_none() =>
         {
-            let what = if app.focus == Focus::Derivation { "where from" } else { "this panel" };
+            let what = if app.panels.focus == Focus::Derivation { "where from" } else { "this panel" };
             app.say(format!("{what} covers the tensor, which this key is for: Tab or Esc shows it"), false);
         }
-        Action::CycleShow => cycle_view(app),
-        Action::ChooseShow(number) => choose_view(app, number),
+        Action::CycleView => cycle_view(app),
+        Action::ChooseView(number) => choose_view(app, number),
         Action::CycleAxes => cycle_axes(app),
         Action::CycleScale => {
-            app.scale = match app.scale {
-                // Where all is shown, what is usual in it is the same.
+            app.display.scale = match app.display.scale {
+                // Without a held axis the slice is the tensor.
                 Scale::Slice if app.part().held.is_some() => Scale::Tensor,
                 Scale::Slice => Scale::Deviations,
                 Scale::Tensor => Scale::Deviations,
@@ -311,57 +384,57 @@ fn walk(app: &mut App, action: &Action) -> Effect {
             };
         }
         Action::CycleStrip => cycle_strip(app),
-        Action::Goto => app.mode = Mode::Goto(GotoLine::default()),
-        Action::Help => app.mode = Mode::Help(0, String::new()),
-        Action::Earlier => return open(travel::earlier(app)),
-        Action::Later => return open(travel::later(app)),
-        Action::LargestInRow => seeking::row(app),
-        Action::LargestOfAll => seeking::tensor(app),
+        Action::Goto => app.input.mode = Mode::Goto(GotoLine::default()),
+        Action::Help => app.input.mode = Mode::Help(0, String::new()),
+        Action::Earlier => return open(move_keys::back(app)),
+        Action::Later => return open(move_keys::forward(app)),
+        Action::LargestInRow => search_keys::largest_in_row(app),
+        Action::LargestOfAll => search_keys::largest_of_all(app),
         Action::Mark => {
             app.say("a letter marks this place; Esc leaves it", false);
-            app.mode = Mode::Mark;
+            app.input.mode = Mode::Mark;
         }
         Action::Return if app.marks.all.is_empty() => {
             app.say("no place is marked yet: m and a letter marks one", false);
         }
         Action::Return => {
             app.say(format!("which one? {}", app.marks.list()), false);
-            app.mode = Mode::Return;
+            app.input.mode = Mode::Return;
         }
-        Action::Zoom => app.zoomed = !app.zoomed,
-        Action::FoldOutline => app.folded.0 = !app.folded.0,
+        Action::Zoom => app.panels.zoomed = !app.panels.zoomed,
+        Action::FoldOutline => app.panels.outline_folded = !app.panels.outline_folded,
         Action::FoldNotes => {
             let before = Panels::new(app).notes;
-            app.folded.1 = !app.folded.1;
+            app.panels.notes_folded = !app.panels.notes_folded;
             if before.is_none() && Panels::new(app).notes.is_none() {
                 app.say("the notes have no room beside the tensor: i shows them in its place", false);
             }
         }
-        Action::Filter if filtering::toggle(app) => seeking::like(app, 0),
+        Action::Filter if search_keys::toggle_filter(app) => search_keys::next_match(app, 0),
         Action::Filter => {}
-        Action::NextLike if playing::faster(app, 1) => {}
-        Action::PreviousLike if playing::faster(app, -1) => {}
-        Action::NextLike => seeking::like(app, 1),
-        Action::PreviousLike => seeking::like(app, -1),
-        Action::Play => playing::toggle(app),
-        Action::Answers => teaching::answers(app),
-        Action::Chapters if app.chapters.is_empty() => app.say("this program has no chapters", false),
-        Action::Chapters => app.mode = Mode::Chapters(teaching::about_here(app)),
+        Action::NextLike if change_pace(app, 1) => {}
+        Action::PreviousLike if change_pace(app, -1) => {}
+        Action::NextLike => search_keys::next_match(app, 1),
+        Action::PreviousLike => search_keys::next_match(app, -1),
+        Action::Play => toggle_playback(app),
+        Action::Answers => chapter_keys::toggle_answers(app),
+        Action::Chapters if app.notes.chapters.is_empty() => app.say("this program has no chapters", false),
+        Action::Chapters => app.input.mode = Mode::Chapters(chapter_keys::chapter_here(app)),
         Action::Copy => return copy(app),
         Action::Close if app.is_opening() => return Effect::Abandon,
-        Action::Close if app.status != Status::Idle => return Effect::Stop,
-        Action::Close if app.view().name() == Sampler.name() && app.trying.setting.is_some() => {
-            app.trying.setting = None;
+        Action::Close if app.progress.status != Status::Idle => return Effect::Stop,
+        Action::Close if app.view().name() == Sampler.name() && app.sampler.setting().is_some() => {
+            app.sampler.end();
         }
         Action::Close => {
-            // What was compared comes back where a derivation stood in its place.
-            if !explaining::close(app) {
-                (app.compares, app.subtracts) = (None, false);
+            // A closed derivation uncovers the compared tensor, which the next Esc closes.
+            if !derivation_keys::close(app) {
+                app.comparison.end();
             }
-            app.focus = Focus::Tensor;
+            app.panels.focus = Focus::Tensor;
         }
         Action::Again => {
-            if !app.try_again() {
+            if !app.answers.retry() {
                 app.say("nothing was stopped: r computes again what was", false);
             }
         }
@@ -379,25 +452,27 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         | Action::Paste(_)
         | Action::Erase
         | Action::Complete
-        | Action::Submit => {}
+        | Action::Submit
+        | Action::PlayOn
+        | Action::Report(_) => {}
     }
     Effect::None
 }
 
-/// Goes on from here with another token, if there is one to go on with.
+/// Begins a branch from here with another token.
 fn branch(app: &mut App, by_hand: bool) -> Effect {
-    branching::branch(app, by_hand).map_or(Effect::None, Effect::Branch)
+    branch_keys::branch(app, by_hand).map_or(Effect::None, Effect::Branch)
 }
 
-/// Opens what is in another run or sequence.
+/// Opens an address in another run or sequence.
 fn open(other: Option<(Run, Address)>) -> Effect {
     other.map_or(Effect::None, |(run, address)| Effect::Open(run, address))
 }
 
-/// Chooses a chapter, and goes where it can be looked at.
+/// Handles a key in the list of chapters; Enter goes to the stage of one.
 fn chapters(app: &mut App, at: usize, action: &Action) -> Effect {
-    let last = app.chapters.len().saturating_sub(1);
-    let page = usize::from(app.size.height / 2).max(1);
+    let last = app.notes.chapters.len().saturating_sub(1);
+    let page = usize::from(app.panels.size.height / 2).max(1);
     let at = match action {
         Action::Down | Action::NextStep => at + 1,
         Action::Up | Action::PreviousStep => at.saturating_sub(1),
@@ -407,27 +482,27 @@ fn chapters(app: &mut App, at: usize, action: &Action) -> Effect {
         Action::End | Action::LastStep => last,
         Action::Scroll { down, .. } => at.saturating_add_signed(isize::from(down.signum())),
         Action::Explain => {
-            app.mode = Mode::Walk;
-            if let Some(chapter) = app.chapters.0.get(at.min(last)) {
-                teaching::open(app, chapter);
+            app.input.mode = Mode::Walk;
+            if let Some(chapter) = app.notes.chapters.0.get(at.min(last)) {
+                chapter_keys::open(app, chapter);
             }
             return Effect::None;
         }
         Action::Close | Action::Chapters | Action::Quit | Action::Click(..) => {
-            app.mode = Mode::Walk;
+            app.input.mode = Mode::Walk;
             return Effect::None;
         }
         Action::Redraw => return Effect::Redraw,
         Action::Suspend => return Effect::Suspend,
         _ => at,
     };
-    app.mode = Mode::Chapters(at.min(last));
+    app.input.mode = Mode::Chapters(at.min(last));
     Effect::None
 }
 
-/// The letter that marks this place.
+/// Marks this place with the letter that was pressed.
 fn mark(app: &mut App, action: &Action) -> Effect {
-    app.mode = Mode::Walk;
+    app.input.mode = Mode::Walk;
     match *action {
         Action::Type(letter) if marks::is_letter(letter) => {
             let address = app.place.address(&app.index());
@@ -443,7 +518,7 @@ fn mark(app: &mut App, action: &Action) -> Effect {
             let stays = was.filter(|was| is_here(app, was));
             app.marks.set(letter, stays.unwrap_or(Mark { address, words: String::new() }));
             app.say(told, false);
-            Effect::Marked
+            Effect::SaveMarks
         }
         Action::Type(_) => {
             app.say("a mark is a letter or a digit", true);
@@ -453,16 +528,16 @@ fn mark(app: &mut App, action: &Action) -> Effect {
     }
 }
 
-/// Whether `mark` names the cell under the cursor.
+/// Whether `mark` is at the cell under the cursor.
 fn is_here(app: &App, mark: &Mark) -> bool {
     let Ok(Target::Here(spot)) = goto::target(app, &mark.address) else { return false };
     let mut cell = app.place.step.axes().iter().copied().zip(app.index());
     spot.place == app.place && cell.all(|axis| spot.index.contains(&axis))
 }
 
-/// The letter of the mark to return to.
+/// Returns to the mark with the letter that was pressed.
 fn return_to(app: &mut App, action: &Action) -> Effect {
-    app.mode = Mode::Walk;
+    app.input.mode = Mode::Walk;
     let letter = match *action {
         Action::Type(letter) => letter,
         _ => return Effect::None,
@@ -471,12 +546,12 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
         app.say(format!("there is no mark {letter}"), true);
         return Effect::None;
     };
-    // What a mark leaves out is the first, wherever somebody stands.
+    // Parts that the mark leaves out stay as they are here.
     match goto::target(app, &mark.address) {
         Ok(Target::Here(place)) => goto::go(app, &place),
         Ok(Target::Other(run, address)) => return Effect::Open(run, address),
         Ok(Target::Begin(other)) => return Effect::Begin(other),
-        Ok(Target::Weight(place, row)) => explaining::row(app, place, row),
+        Ok(Target::Weight(place, row)) => derivation_keys::open_weight_row(app, place, row),
         Err(wrong) => {
             app.say(wrong, true);
             return Effect::None;
@@ -488,7 +563,7 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
     Effect::None
 }
 
-/// The address and the value under the cursor.
+/// Copies the address and the value under the cursor.
 fn copy(app: &App) -> Effect {
     let index = app.index();
     let address = app.place.address(&index);
@@ -496,32 +571,34 @@ fn copy(app: &App) -> Effect {
     Effect::Copy(value.map_or(address.clone(), |value| format!("{address} = {}", text::full(value))))
 }
 
-/// To the same place of the sequence `by` on.
+/// Goes to the same place of the sequence `by` on.
 fn other_sequence(app: &mut App, by: isize) -> Effect {
     let address = |there| Address { sequence: Some(there), ..Address::default() };
     sequence(app, by).map_or(Effect::None, |there| Effect::Open(app.outline.run, address(there)))
 }
 
+/// Moves in the panel with the focus.
 fn by_focus(app: &mut App, down: isize, right: isize) {
-    match app.focus {
+    match app.panels.focus {
         Focus::Tensor => move_cursor(app, down, right),
-        Focus::Derivation => explaining::choose(app, down, right),
-        Focus::Notes => app.notes_line = app.notes_line.saturating_add_signed(down),
+        Focus::Derivation => derivation_keys::choose(app, down, right),
+        Focus::Notes => app.notes.line = app.notes.line.saturating_add_signed(down),
         Focus::Outline if down != 0 => step(app, down),
         Focus::Outline => layer(app, right),
     }
 }
 
+/// Pages in the panel with the focus.
 fn page(app: &mut App, down: isize, right: isize) {
     let panels = Panels::new(app);
-    match app.focus {
+    match app.panels.focus {
         Focus::Derivation => {
             let height = panels.derivation.map_or(1, |area| area.height.max(2) - 1);
-            explaining::scroll(app, (down + right) * height as isize);
+            derivation_keys::scroll(app, (down + right) * height as isize);
         }
         Focus::Notes => {
             let height = panels.notes.map_or(1, |area| area.height.max(2) - 1);
-            app.notes_line = app.notes_line.saturating_add_signed(down * height as isize);
+            app.notes.line = app.notes.line.saturating_add_signed(down * height as isize);
         }
         Focus::Outline => {
             let height = panels.outline.map_or(1, |area| area.height.max(2) - 1);
@@ -537,25 +614,27 @@ fn page(app: &mut App, down: isize, right: isize) {
     }
 }
 
+/// Goes to the edge of the panel with the focus: `far` is the least or the largest number.
 fn edge(app: &mut App, far: isize) {
-    match app.focus {
-        Focus::Derivation => explaining::scroll(app, far),
-        Focus::Notes => app.notes_line = app.notes_line.saturating_add_signed(far),
+    match app.panels.focus {
+        Focus::Derivation => derivation_keys::scroll(app, far),
+        Focus::Notes => app.notes.line = app.notes.line.saturating_add_signed(far),
         Focus::Outline => app.go(app.walk().at(usize::MIN.saturating_add_signed(far))),
         Focus::Tensor if app.layout().is_some_and(|layout| layout.columns == 1) => move_cursor(app, far, 0),
         Focus::Tensor => move_cursor(app, 0, far),
     }
 }
 
+/// Moves the focus by so many panels.
 fn turn_focus(app: &mut App, by: isize) {
     let derivation = app.derivation.as_ref().map(|_| Focus::Derivation);
     let order = [Some(Focus::Tensor), derivation, Some(Focus::Notes), Some(Focus::Outline)];
     let order: Vec<Focus> = order.into_iter().flatten().collect();
-    let now = order.iter().position(|&focus| focus == app.focus).unwrap_or(0);
-    app.focus = order[(now + order.len()).saturating_add_signed(by) % order.len()];
+    let now = order.iter().position(|&focus| focus == app.panels.focus).unwrap_or(0);
+    app.panels.focus = order[(now + order.len()).saturating_add_signed(by) % order.len()];
 }
 
-/// The next view that fits the step.
+/// Chooses the next view that fits the step.
 fn cycle_view(app: &mut App) {
     let (step, now, next) = (app.place.step, app.view().name(), app.next_view().name());
     match next == now {
@@ -564,7 +643,7 @@ fn cycle_view(app: &mut App) {
     }
 }
 
-/// The view of the step with this number.
+/// Chooses the step's view number `number`, counted from 1.
 fn choose_view(app: &mut App, number: u8) {
     let step = app.place.step;
     let names: Vec<_> = views::fitting(step).map(View::name).collect();
@@ -578,16 +657,17 @@ fn choose_view(app: &mut App, number: u8) {
     }
 }
 
+/// Chooses the next kind of values on the token strip.
 fn cycle_strip(app: &mut App) {
-    app.carries = app.carries.next();
-    match app.carries {
-        Carries::Attention if app.place.layer.is_none() => {
+    app.strip = app.strip.next();
+    match app.strip {
+        StripValues::Attention if app.place.layer.is_none() => {
             app.say(
                 "the token strip carries the attention of the head in view, once a layer is in view",
                 false,
             );
         }
-        Carries::Nothing => app.say("the token strip carries the tokens alone", false),
+        StripValues::Nothing => app.say("the token strip carries the tokens alone", false),
         carries => {
             let name = carries.name();
             app.say(format!("the token strip carries {name}; the mark behind a token is its own"), false);
@@ -595,11 +675,12 @@ fn cycle_strip(app: &mut App) {
     }
 }
 
+/// Chooses the next layout of the axes.
 fn cycle_axes(app: &mut App) {
     let count = app.place.step.axes().len();
     if app.layout().is_some_and(|layout| layout.columns == 1) || count < 2 {
         app.say("there is one way only to lay these axes out", false);
     } else {
-        app.turn = (app.turn + 1) % Cut::choices(count);
+        app.display.turn = (app.display.turn + 1) % Cut::choices(count);
     }
 }

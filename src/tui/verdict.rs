@@ -1,20 +1,20 @@
-//! What `diff` found of the two runs that stand side by side: where they part, and how their distance grows.
+//! Verdict of `diff` on two runs: the stages that differ, and the growth of the distance by layer.
 
 use llama_trace_core::error::printable;
 use llama_trace_core::trace::Address;
 
-/// The verdict, as it is looked at.
+/// The verdict on two runs, A and B.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
-    /// What A and B are.
+    /// Names of A and B.
     names: [String; 2],
-    /// In words: whether they are the same, and what else is to be said.
+    /// The result in words, line by line.
     pub(super) words: Vec<String>,
     /// The stages that differ, in the order of the pass.
     pub(super) differences: Vec<Difference>,
-    /// How far B is from A, by layer.
+    /// Table of the distance of B from A by layer.
     growth: Vec<String>,
-    /// The one that was gone to last.
+    /// Number of the difference that was visited last.
     pub(super) at: Option<usize>,
 }
 
@@ -23,13 +23,14 @@ pub struct Verdict {
 pub(super) struct Difference {
     /// Its cell of largest error.
     pub(super) address: Address,
-    /// What both have there.
+    /// The values of both there.
     pub(super) words: String,
 }
 
 impl Verdict {
-    /// What was found of two runs of these names: in words; the cells that differ most, stage by stage, each with what
-    /// both have there; and how the distance grows, a heading and a row a layer.
+    /// The verdict on two runs of these names. `words`: the result, line by line. `differences`: the cell of largest
+    /// error of each stage that differs, with the values of both. `growth`: the table of the distance, a heading and a
+    /// row a layer.
     pub fn new(
         names: [&str; 2],
         words: Vec<String>,
@@ -46,12 +47,12 @@ impl Verdict {
         }
     }
 
-    /// Where the viewer opens: at the cell of largest error of the first stage that differs.
+    /// The address to open at: the cell of largest error of the first stage that differs.
     pub fn opens_at(&self) -> Option<Address> {
         self.differences.first().map(|first| first.address.clone())
     }
 
-    /// The lines that stand before the notes, in a width of so many columns.
+    /// The lines above the notes.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![format!("A  {}", self.names[0]), format!("B  {}", self.names[1])];
         lines.extend(self.words.iter().cloned());
@@ -63,7 +64,7 @@ impl Verdict {
         lines
     }
 
-    /// The table of growth: a heading, and a row a layer.
+    /// The table of growth: a heading and a row a layer.
     pub fn table(&self) -> &[String] {
         &self.growth
     }

@@ -19,7 +19,7 @@ use llama_trace::model::Model;
 use llama_trace::replay::{DEFAULT_MEMORY, Live, Start};
 use llama_trace::trace::stage::Section;
 use llama_trace::trace::{Address, Step, Subject};
-use llama_trace::tui::still::Still;
+use llama_trace::tui::snapshot::Snapshot;
 use llama_trace::tui::theme::{Depth, Theme};
 use llama_trace::tui::view::kind::View;
 use llama_trace::tui::view::views::fitting;
@@ -90,7 +90,7 @@ fn draw_all(path: &Path, precision: Precision) {
                 }
                 let at = Address { subject: Some(Subject::Step(step)), ..Address::default() };
                 let open = OpenAt { at: Some(at), ..OpenAt::default() };
-                let still = Still {
+                let still = Snapshot {
                     open: &open,
                     view: Some(view),
                     chapters: CHAPTERS,

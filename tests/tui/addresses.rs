@@ -2,8 +2,9 @@
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::trace::Run;
-use llama_trace::tui::app::Mode;
-use llama_trace::tui::events::{action_of, open_run};
+use llama_trace::tui::effects::open_run;
+use llama_trace::tui::events::action_of;
+use llama_trace::tui::input::Mode;
 use llama_trace::tui::runs::Runs;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::{Effect, update};

@@ -6,7 +6,8 @@ use llama_trace::checkpoint;
 use llama_trace::config::Precision;
 use llama_trace::model::Model;
 use llama_trace::trace::Step;
-use llama_trace::tui::app::Focus;
+use llama_trace::tui::app::Origin;
+use llama_trace::tui::panel_state::Focus;
 use llama_trace::tui::text;
 use llama_trace::tui::view::{Panels, derivation};
 
@@ -146,7 +147,7 @@ fn enter_brings_what_is_chosen_into_sight_before_it_goes_there() {
 fn the_title_names_the_trace() {
     let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (80, 24));
     desk.hides("r.trace");
-    desk.app.file = Some("r.trace".into());
+    desk.app = desk.app.with_origin(Origin { file: Some("r.trace".into()), drawing: None });
     desk.shows(" r.trace · ");
 }
 
@@ -290,8 +291,8 @@ fn the_sampler_says_which_tokens_have_no_probability_and_that_nobody_cut_them() 
             }
         }
         assert!(desk.app.message().unwrap().text.contains("top-p 1 is the last step"));
-        let at = desk.app.draw_at(desk.app.trying().setting);
-        let draw = desk.app.answers().told(&at).unwrap().unwrap().clone();
+        let at = desk.app.draw_at(desk.app.sampler_trial().setting());
+        let draw = desk.app.answers().get(&at).unwrap().unwrap().clone();
         let above = draw.tokens.iter().filter(|token| token.prob > 0.0).count();
         assert!(draw.setting.top_k == 0 && above < draw.vocab && above < 8, "{above}");
         desk.key(KeyCode::Down);

@@ -3,9 +3,11 @@
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use llama_trace::chapters::CHAPTERS;
 use llama_trace::trace::frame::Number;
-use llama_trace::tui::app::{Focus, Mode};
+use llama_trace::tui::action::Action;
+use llama_trace::tui::input::Mode;
+use llama_trace::tui::panel_state::Focus;
 use llama_trace::tui::theme::Depth;
-use llama_trace::tui::update::Effect;
+use llama_trace::tui::update::{Effect, update};
 use llama_trace::tui::view::{Panels, notes};
 
 use crate::desk::Desk;
@@ -136,14 +138,14 @@ fn a_walk_goes_on_by_itself_until_its_end_or_any_other_key() {
     stage.keys("+").shows("one in 1 s");
     stage.keys("--").shows("one in 4 s");
     assert_eq!(stage.app.place().layer, Some(1));
-    stage.app.play_on();
+    update(&mut stage.app, Action::PlayOn);
     stage.sync();
     assert_eq!((stage.app.place().layer, stage.message()), (Some(0), ""));
     // Layer 0 is the last of this walk.
-    stage.app.play_on();
+    update(&mut stage.app, Action::PlayOn);
     assert_eq!(stage.app.place().layer, Some(0));
     stage.shows("there is no layer beyond");
-    stage.app.play_on();
+    update(&mut stage.app, Action::PlayOn);
     assert_eq!(stage.app.place().layer, Some(0));
     // Any other key ends it, and does nothing else: not even one that would go on or leave.
     for key in ["n", " ", "x", "/", "q", "j"] {
@@ -152,7 +154,7 @@ fn a_walk_goes_on_by_itself_until_its_end_or_any_other_key() {
         assert_eq!((stage.app.place(), stage.app.index()), (place, at), "{key}");
     }
     let place = stage.app.place();
-    stage.app.play_on();
+    update(&mut stage.app, Action::PlayOn);
     assert_eq!(stage.app.place(), place);
     stage.keys("A").shows("step by step");
     stage.keys("A").shows("stopped");

@@ -5,8 +5,10 @@ use std::fs;
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::trace::frame::Number;
 use llama_trace::trace::{Axis, PassDims, Query, Region, Source};
-use llama_trace::tui::app::{Focus, Mode};
+use llama_trace::tui::effects::save_marks;
+use llama_trace::tui::input::Mode;
 use llama_trace::tui::marks::Marks;
+use llama_trace::tui::panel_state::Focus;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::Effect;
 use llama_trace::tui::view::Panels;
@@ -123,7 +125,7 @@ fn a_mark_is_returned_to() {
     stage.keys("jlm");
     assert_eq!(stage.app.mode(), &Mode::Mark);
     let (path, index) = (stage.app.place().path(), stage.app.index());
-    assert_eq!(stage.key(KeyCode::Char('a')), Effect::Marked);
+    assert_eq!(stage.key(KeyCode::Char('a')), Effect::SaveMarks);
     stage.keys("Gm!").shows("a mark is a letter or a digit");
     stage.keys("'").shows("which one? a p0/L1/softmax[h=2,t=");
     stage.keys("x").shows("there is no mark x");
@@ -141,15 +143,15 @@ fn what_is_said_of_a_mark_stays_with_its_place() {
     let cell = stage.app.place().address(&stage.app.index());
     let text = format!("# lesson\na {cell} who looks back?\n");
     fs::write(&path, &text).unwrap();
-    stage.app.marks = Marks::open(&path).unwrap();
-    assert_eq!(stage.keys("m").key(KeyCode::Char('a')), Effect::Marked);
-    stage.app.marks.save().unwrap();
+    stage.app = stage.app.with_marks(Marks::open(&path).unwrap());
+    assert_eq!(stage.keys("m").key(KeyCode::Char('a')), Effect::SaveMarks);
+    save_marks(&mut stage.app);
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
     stage.keys("'a").shows("who looks back?");
     // Of another cell it does not speak, and it is said where it went.
     let other = stage.keys("l").app.place().address(&stage.app.index());
     stage.keys("ma");
-    stage.app.marks.save().unwrap();
+    save_marks(&mut stage.app);
     assert_eq!(
         stage.message(),
         format!("a was moved from {cell} to {other}; its note is a comment in the file now")

@@ -3,7 +3,8 @@
 
 use crossterm::event::{Event, KeyCode};
 use llama_trace::trace::{Axis, Stats, Step};
-use llama_trace::tui::app::{App, Mode};
+use llama_trace::tui::app::App;
+use llama_trace::tui::input::Mode;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::view::layout::Layout;
 use llama_trace::tui::view::tensor::LOOK_FOR;

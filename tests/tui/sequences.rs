@@ -4,10 +4,9 @@ use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::config::Precision;
 use llama_trace::error::Error;
 use llama_trace::trace::{Run, Source, TokenLabel};
-use llama_trace::tui::advancing::advance;
-use llama_trace::tui::events::{action_of, begin_other, open_run};
-use llama_trace::tui::parting;
-use llama_trace::tui::runs::{Other, Runs};
+use llama_trace::tui::effects;
+use llama_trace::tui::events::action_of;
+use llama_trace::tui::runs::{NewRun, Runs};
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::{Effect, update};
 
@@ -68,11 +67,11 @@ impl Program {
             let action = action_of(&self.stage.app, event).unwrap();
             let (app, runs) = (&mut self.stage.app, &mut self.runs);
             match update(app, action) {
-                Effect::Open(run, address) => open_run(app, runs, run, &address),
-                Effect::Branch(fork) => parting::begin(app, runs, fork),
-                Effect::Branches => parting::list(app, runs),
-                Effect::Advance => advance(app, runs.source()),
-                Effect::Begin(other) => begin_other(app, runs, other),
+                Effect::Open(run, address) => effects::open_run(app, runs, run, &address),
+                Effect::Branch(fork) => effects::branch(app, runs, fork),
+                Effect::Branches => effects::list_branches(app, runs),
+                Effect::Advance => effects::advance(app, runs.source()),
+                Effect::Begin(new) => effects::begin_run(app, runs, new),
                 _ => {}
             }
             self.runs.poll().unwrap();
@@ -385,11 +384,11 @@ fn in_little_room_the_sampler_still_says_what_is_set_and_every_cut() {
         }
         // The likeliest tokens that have so much together, and of few.
         program.keys("→→]←←←←]←←");
-        let setting = program.stage.app.trying().setting.unwrap();
+        let setting = program.stage.app.sampler_trial().setting().unwrap();
         let (k, p) = (setting.top_k, setting.top_p);
         assert!(k > 0 && p < 1.0, "{setting:?}");
         let at = program.stage.app.draw_at(Some(setting));
-        let draw = program.stage.app.answers().told(&at).unwrap().unwrap();
+        let draw = program.stage.app.answers().get(&at).unwrap().unwrap();
         let screen = program.stage.screen();
         assert!(screen.contains(&format!("‹{p}›")), "{size:?}\n{screen}");
         let said = |name: &str, count: usize| {
@@ -413,9 +412,9 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
     program.keys("]]]");
     let run = program.stage.app.outline().passes[0].sampled.clone().unwrap();
     let drawn = |program: &Program| {
-        let setting = program.stage.app.trying().setting;
+        let setting = program.stage.app.sampler_trial().setting();
         let at = program.stage.app.draw_at(setting);
-        program.stage.app.answers().told(&at).unwrap().unwrap().drawn
+        program.stage.app.answers().get(&at).unwrap().unwrap().drawn
     };
     program.keys("→");
     for _ in 0..50 {
@@ -423,12 +422,12 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
             program.keys("→");
         }
     }
-    let (tried, setting) = (drawn(&program), program.stage.app.trying().setting);
+    let (tried, setting) = (drawn(&program), program.stage.app.sampler_trial().setting());
     assert!(tried != run.id && setting.is_some());
     program.keys("b");
     let fork = program.stage.app.outline().fork.unwrap();
     assert_eq!((fork.of, fork.pass, fork.token, fork.setting), (Run(0), 0, tried, setting));
-    assert_eq!(program.stage.app.trying().setting, None, "it is the branch's own now");
+    assert_eq!(program.stage.app.sampler_trial().setting(), None, "it is the branch's own now");
     // The title has how this one is drawn.
     let own = setting.unwrap();
     let title = program.stage.screen().lines().next().unwrap().to_owned();
@@ -500,17 +499,17 @@ fn a_branch_of_what_was_recorded_is_refused_at_once() {
 
 #[test]
 fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
-    let beginner = |run, other: Other| match other {
-        Other::Prompt(text) if text.is_empty() => Err(Error::prompt("a text of no characters")),
-        Other::Prompt(text) if text == "nothing" => Err(Error::prompt("the prompt is empty")),
-        Other::Without { parts, .. } if parts == "L9/h9" => Err(Error::usage("the model has no L9/h9")),
-        Other::Without { parts, ids } => {
+    let beginner = |run, other: NewRun| match other {
+        NewRun::Prompt(text) if text.is_empty() => Err(Error::prompt("a text of no characters")),
+        NewRun::Prompt(text) if text == "nothing" => Err(Error::prompt("the prompt is empty")),
+        NewRun::Without { parts, .. } if parts == "L9/h9" => Err(Error::usage("the model has no L9/h9")),
+        NewRun::Without { parts, ids } => {
             let mut source = Synthetic::new();
             assert_eq!(ids, source.outline.passes[0].tokens.iter().map(|token| token.id).collect::<Vec<_>>());
             (source.outline.run, source.outline.card.without) = (run, vec![parts]);
             Ok(Box::new(source) as Box<dyn Source>)
         }
-        Other::Prompt(text) => {
+        NewRun::Prompt(text) => {
             let tokens = text.split(' ').zip(40..).map(|(word, id)| TokenLabel { id, text: word.to_owned() });
             let mut source = Synthetic::with(synthetic::config(), Precision::F32, tokens.collect());
             source.outline.run = run;
@@ -521,7 +520,7 @@ fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
     let mut program = Program::alone((120, 40));
     program.keys("/prompt Hello\r");
     assert!(program.stage.message().starts_with("no other prompt can be run here"));
-    program.runs = Runs::new(Box::new(Synthetic::new())).with_others(Box::new(beginner));
+    program.runs = Runs::new(Box::new(Synthetic::new())).with_starter(Box::new(beginner));
     program.keys("/L1/xq[h=1]\r/prompt\r");
     assert!(program.stage.message().starts_with("type the text after it"), "{}", program.stage.message());
     program.keys("\u{1b}/prompt \"\"\r");

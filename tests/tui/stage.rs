@@ -6,11 +6,10 @@ use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, Mous
 use llama_trace::chapters::CHAPTERS;
 use llama_trace::trace::{Source, Step};
 use llama_trace::tui::OpenAt;
-use llama_trace::tui::advancing::advance;
 use llama_trace::tui::app::App;
-use llama_trace::tui::events::{action_of, go_on, save};
+use llama_trace::tui::effects::{self, continue_saving, save};
+use llama_trace::tui::events::action_of;
 use llama_trace::tui::open::open;
-use llama_trace::tui::parting;
 use llama_trace::tui::runs::Runs;
 use llama_trace::tui::theme::{Depth, Theme};
 use llama_trace::tui::update::{Effect, update};
@@ -90,10 +89,10 @@ impl Stage {
         let Some(action) = action_of(&self.app, event) else { return Effect::None };
         let effect = update(&mut self.app, action);
         match effect {
-            Effect::Advance => advance(&mut self.app, &mut self.source),
+            Effect::Advance => effects::advance(&mut self.app, &mut self.source),
             Effect::Stop => self.source.stop(),
             Effect::Branches => {
-                parting::list(&mut self.app, &mut Runs::new(Box::new(self.source.clone())));
+                effects::list_branches(&mut self.app, &mut Runs::new(Box::new(self.source.clone())));
             }
             _ => {}
         }
@@ -133,7 +132,7 @@ impl Stage {
     pub(crate) fn export(&mut self, folder: &Path) {
         let mut saving = save(&mut self.app, &mut self.source, folder);
         while saving.is_some() {
-            saving = go_on(&mut self.app, &mut self.source, saving);
+            saving = continue_saving(&mut self.app, &mut self.source, saving);
         }
     }
 

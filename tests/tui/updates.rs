@@ -2,12 +2,14 @@
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use llama_trace::trace::{End, Site, Stage as Name, Step};
-use llama_trace::tui::app::{Focus, Mode, Shown};
-use llama_trace::tui::events::draw_into;
+use llama_trace::tui::app::Shown;
+use llama_trace::tui::effects::draw_into;
+use llama_trace::tui::input::Mode;
 use llama_trace::tui::open::open;
+use llama_trace::tui::panel_state::Focus;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::Effect;
-use llama_trace::tui::{OpenAt, Other};
+use llama_trace::tui::{NewRun, OpenAt};
 
 use crate::stage::Stage;
 use crate::synthetic::Synthetic;
@@ -265,7 +267,7 @@ fn a_pasted_prompt_is_taken_as_it_is_or_not_at_all() {
     assert_eq!(same, text);
     let message = message.unwrap();
     assert!(message.contains("of at most 65536") && message.contains("--prompt-file"), "{message}");
-    assert_eq!(stage.key(KeyCode::Enter), Effect::Begin(Other::Prompt(long)));
+    assert_eq!(stage.key(KeyCode::Enter), Effect::Begin(NewRun::Prompt(long)));
 
     // An address has one line.
     stage.keys("/");

@@ -5,7 +5,7 @@
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use llama_trace::trace::{Source, Status};
-use llama_trace::tui::app::Mode;
+use llama_trace::tui::input::Mode;
 use llama_trace::tui::place::Walk;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::view::Panels;

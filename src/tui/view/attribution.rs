@@ -1,5 +1,5 @@
-//! What each head, each feed-forward network and the embedding added to one logit more than to another: direct logit
-//! attribution (Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021).
+//! Direct logit attribution: the contribution of each head, each feed-forward network and the embedding to the
+//! difference of two logits (Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021).
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -12,38 +12,39 @@ use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::text;
 use super::super::theme::{Depth, Span};
-use super::foot;
 use super::grid::{self, WRITTEN};
 use super::kind::{self, View};
 use super::labels;
 use super::layout::Layout;
 use super::paint::{put, put_fit};
+use super::tensor_foot;
 
-/// The columns before the cells.
+/// Columns before the cells.
 const LABEL: u16 = 10;
-/// The largest parts that are listed below the cells.
+/// Number of the largest contributions in the list below the cells.
 const LISTED: u16 = 8;
-/// The columns of the longest bar.
+/// Columns of the longest bar.
 const BAR: usize = 24;
 
-/// Heads and feed-forward networks by layer, coloured by what they added.
+/// Heads and feed-forward networks by layer, coloured by their contribution.
 #[derive(Debug)]
 pub struct Parts;
 
 impl Parts {
-    /// The likeliest token against the one that is chosen in the list of the largest, or against the runner-up.
+    /// The question for the likeliest token against the one chosen in the list of the largest, or against the
+    /// runner-up.
     fn question(app: &App) -> AttributionAt {
-        let token = app.selected.get(Axis::Token, app.dims().tokens);
+        let token = app.cursor.selected.get(Axis::Token, app.dims().tokens);
         let vocab = app.outline().card.sizes().vocab;
-        let rival = (app.rank > 0).then(|| app.selected.get(Axis::Vocab, vocab) as u32);
+        let rival = (app.cursor.rank > 0).then(|| app.cursor.selected.get(Axis::Vocab, vocab) as u32);
         AttributionAt { site: app.place().site(), token, id: None, against: rival }
     }
 
     fn attribution(app: &App) -> Option<&Attribution> {
-        app.answers.told(&Self::question(app))?.ok()
+        app.answers.get(&Self::question(app))?.ok()
     }
 
-    /// What is in a cell: the embedding on top, what the run rounded below, a layer a row between.
+    /// The contributor of a cell: the embedding on top, rounding at the bottom, a row for each layer between.
     fn part(app: &App, (row, column): (usize, usize)) -> Option<Contributor> {
         let sizes = app.outline().card.sizes();
         match (row.checked_sub(1), column) {
@@ -96,9 +97,9 @@ impl View for Parts {
             attribution.parts.iter().any(|share| matches!(share.part, Contributor::Bias { .. }))
         });
         let (rows, columns) = (sizes.layers + 2, sizes.heads + 1 + usize::from(bias));
-        let cursor = (app.cell.0.min(rows - 1), app.cell.1.min(columns - 1));
+        let cursor = (app.cursor.cell.0.min(rows - 1), app.cursor.cell.1.min(columns - 1));
         let cell = grid::coloured(body.width.saturating_sub(LABEL), columns);
-        // The cells come first.
+        // The cells are more important than the list below.
         let room = body.height.saturating_sub(1 + u16::try_from(rows).unwrap_or(u16::MAX));
         let footer = (LISTED + 2).min(room.max(body.height / 3));
         Layout {
@@ -128,12 +129,12 @@ impl View for Parts {
     }
 
     fn select(&self, app: &mut App, cell: (usize, usize)) {
-        app.cell = cell;
+        app.cursor.cell = cell;
     }
 
-    fn jump(&self, app: &App) -> Option<Address> {
-        let token = app.selected.get(Axis::Token, app.dims().tokens);
-        let (layer, stage, head) = match Self::part(app, app.cell)? {
+    fn enter_address(&self, app: &App) -> Option<Address> {
+        let token = app.cursor.selected.get(Axis::Token, app.dims().tokens);
+        let (layer, stage, head) = match Self::part(app, app.cursor.cell)? {
             Contributor::Embedding => (None, Stage::Embedding, None),
             Contributor::Head { layer, head } => (Some(layer), Stage::AttnHeads, Some(head)),
             Contributor::Bias { layer } => (Some(layer), Stage::AttnOutput, None),
@@ -160,7 +161,7 @@ impl View for Parts {
     fn caption(&self, app: &App, _: &Layout) -> Vec<Piece> {
         let theme = app.theme;
         let Some(attribution) = Self::attribution(app) else {
-            let said = match app.answers.told(&Self::question(app)) {
+            let said = match app.answers.get(&Self::question(app)) {
                 Some(Err(_)) => "this cannot be split",
                 _ => "splitting the logit …",
             };
@@ -186,7 +187,7 @@ impl View for Parts {
         let coloured = theme.depth() > Depth::Ansi;
         let written = app.layout().is_some_and(|layout| layout.cell >= WRITTEN);
         let sides = format!("+ for {one}  − for {other}");
-        // Without colours the numbers that are written in the cells have nothing behind them.
+        // Without colours, cells with numbers have no background.
         if theme.depth() == Depth::None && written {
             put(buf, foot, 0, 0, &sides, theme.dim());
             return;
@@ -204,8 +205,8 @@ impl View for Parts {
 
     fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
         self.legend(app, foot, buf);
-        foot::cursor(app, foot, buf);
-        let Some(part) = Self::part(app, app.layout().map_or(app.cell, |layout| layout.cursor)) else {
+        tensor_foot::cursor(app, foot, buf);
+        let Some(part) = Self::part(app, app.layout().map_or(app.cursor.cell, |layout| layout.cursor)) else {
             return;
         };
         let Some(value) = Self::value(app, part) else { return };
@@ -217,7 +218,7 @@ impl View for Parts {
     }
 
     fn failed(&self, app: &App) -> Option<String> {
-        let reason = app.answers.told(&Self::question(app))?.err()?;
+        let reason = app.answers.get(&Self::question(app))?.err()?;
         Some(format!("The logit cannot be split: {reason}"))
     }
 
@@ -231,7 +232,7 @@ impl View for Parts {
                 Some(_) => "bias".to_owned(),
             };
             let chosen = column == layout.cursor.1;
-            // A number that is wider than its column stands above every second or third one.
+            // A number wider than its column labels every second or third one.
             let every = (name.len() / usize::from(layout.cell)).max(1);
             if chosen || column >= heads || column.is_multiple_of(every) {
                 let style = if chosen { theme.current() } else { theme.index() };
@@ -280,7 +281,7 @@ impl View for Parts {
     }
 }
 
-/// The parts that did most, and what all of them sum to.
+/// Draws the largest contributions, and the sum of all.
 fn largest(app: &App, layout: &Layout, attribution: &Attribution, buf: &mut Buffer) {
     if layout.footer < 3 {
         return;

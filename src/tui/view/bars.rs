@@ -1,4 +1,4 @@
-//! One query's keys, downwards, each with a bar.
+//! The bars: the attention of one query, a bar for each key.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -15,15 +15,15 @@ use super::layout::Layout;
 use super::paint::{put, put_fit};
 use super::{legend, list};
 
-/// What the query under the cursor gives to each key.
+/// The attention of the query under the cursor to each key.
 #[derive(Debug)]
 pub struct Bars;
 
-/// The other heads that have room below the one under the cursor: the next ones, and after the last the first.
+/// The other heads that fit below the current one: the next ones, and after the last the first.
 fn others(app: &App, body: Rect) -> impl Iterator<Item = usize> {
     let (shape, own) = (app.shape(), app.index()[0]);
     let (heads, keys) = (shape[0].max(1), shape[2]);
-    // A line of its number, one for each key, and an empty one above.
+    // A head takes an empty line, one for its number, and one for each key.
     let room = usize::from(body.height).saturating_sub(1 + keys) / (keys + 2);
     (1..heads).take(room).map(move |after| (own + after) % heads)
 }
@@ -46,7 +46,7 @@ impl View for Bars {
     }
 
     fn layout(&self, app: &App, body: Rect) -> Layout {
-        // A query fills the panel: it is the one column that is seen.
+        // Queries are the columns, of which one fills the panel.
         let (shape, index) = (app.shape(), app.index());
         let (rows, columns, cursor) = (shape[2], shape[1], (index[2], index[1]));
         let cell = body.width.max(1);
@@ -72,7 +72,7 @@ impl View for Bars {
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let (site, index) = (app.place().site(), app.index());
         let seen = layout.visible_rows(app);
-        // Before it has settled, the cursor may be elsewhere.
+        // The cursor can be out of sight until it has settled.
         let keys = if seen.contains(&index[2]) { seen } else { index[2]..index[2] + 1 };
         let others: Vec<usize> = others(app, layout.area).collect();
         let heads = if others.is_empty() { index[0]..index[0] + 1 } else { 0..app.shape()[0] };
@@ -102,7 +102,7 @@ impl View for Bars {
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         list::draw(self, app, layout, list::Rows::Held(2), buf);
         let (theme, area, keys) = (app.theme, layout.area, layout.rows);
-        let (site, query, group) = (app.place().site(), layout.cursor.1, app.selected.group());
+        let (site, query, group) = (app.place().site(), layout.cursor.1, app.cursor.selected.group());
         let columns = list::Columns::new(app, area.width, (Axis::Key, keys), false);
         let Some(tensor) = app.tensor() else { return };
         for (below, head) in others(app, area).enumerate() {

@@ -1,4 +1,4 @@
-//! The list of branches: which there are, where they part, and their texts from there on.
+//! The popup of the branches: their names, branching points, and texts from there on.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -7,7 +7,7 @@ use ratatui::widgets::{Block, Widget};
 
 use llama_trace_core::trace::Run;
 
-use super::super::courses::{Course, Courses};
+use super::super::branch_list::{BranchList, BranchRow};
 use super::super::fit::Piece;
 use super::super::text;
 use super::super::theme::Theme;
@@ -16,16 +16,16 @@ use super::paint::{clear, put, put_fit};
 /// The popup.
 #[derive(Debug)]
 pub struct BranchesPopup<'a> {
-    /// Its colours.
+    /// The theme.
     pub theme: Theme,
     /// The list.
-    pub list: &'a Courses,
+    pub list: &'a BranchList,
 }
 
-/// Columns of a run's name and of where it parts.
+/// Columns of a run's name and of its branching point.
 const NAME: u16 = 8;
 const PARTS: u16 = 24;
-/// Columns of the text before it parts.
+/// Columns of the text before the branching point.
 const BEFORE: usize = 16;
 
 /// The end of `texts` that fits into `columns`.
@@ -41,20 +41,20 @@ fn end(texts: &[String], columns: usize) -> String {
     shown
 }
 
-fn name(course: &Course) -> String {
-    match course.sequence {
-        (_, 0 | 1) => course.run.to_string(),
-        (sequence, _) => format!("{}:s{sequence}", course.run),
+fn name(row: &BranchRow) -> String {
+    match row.sequence {
+        (_, 0 | 1) => row.run.to_string(),
+        (sequence, _) => format!("{}:s{sequence}", row.run),
     }
 }
 
-fn parts(course: &Course) -> String {
-    match course.parts {
-        Some((of, pass)) if course.same => format!("as {of} after p{pass}"),
+fn parts(row: &BranchRow) -> String {
+    match row.parent {
+        Some((of, pass)) if row.same_token => format!("as {of} after p{pass}"),
         Some((of, pass)) => format!("parts from {of} after p{pass}"),
-        None if course.run == Run::ITSELF => "the run itself".to_owned(),
-        None if !course.without.is_empty() => {
-            format!("without {}", text::visible(&course.without.join(", ")))
+        None if row.run == Run::ITSELF => "the run itself".to_owned(),
+        None if !row.without.is_empty() => {
+            format!("without {}", text::visible(&row.without.join(", ")))
         }
         None => "another prompt".to_owned(),
     }
@@ -64,7 +64,7 @@ impl Widget for BranchesPopup<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let Self { theme, list } = self;
         let width = area.width.saturating_sub(4);
-        let height = (list.all.len() as u16 + 4).min(area.height.saturating_sub(2));
+        let height = (list.rows.len() as u16 + 4).min(area.height.saturating_sub(2));
         let place = Rect { x: area.x + area.width.min(2), y: area.y + area.height.min(2), width, height }
             .intersection(area);
         clear(buf, place);
@@ -77,23 +77,24 @@ impl Widget for BranchesPopup<'_> {
         };
         let listed = usize::from(inner.height.saturating_sub(1));
         let first = (list.chosen + 1).saturating_sub(listed.max(1));
-        for (y, (at, course)) in (0..).zip(list.all.iter().enumerate().skip(first).take(listed)) {
+        for (y, (at, row)) in (0..).zip(list.rows.iter().enumerate().skip(first).take(listed)) {
             let chosen = at == list.chosen;
             let style = if chosen { theme.current() } else { Style::new() };
-            let mark = if course.shown { "▸" } else { " " };
-            put(buf, inner, 0, y, &format!("{mark}{}", name(course)), style);
-            put(buf, inner, NAME, y, &parts(course), theme.dim());
-            let before = end(&course.before, BEFORE);
-            let after: String = course.after.iter().map(|token| text::visible(token)).collect();
+            let mark = if row.shown { "▸" } else { " " };
+            put(buf, inner, 0, y, &format!("{mark}{}", name(row)), style);
+            put(buf, inner, NAME, y, &parts(row), theme.dim());
+            let before = end(&row.before, BEFORE);
+            let after: String = row.after.iter().map(|token| text::visible(token)).collect();
             let pieces = [
                 Piece::whole(text::right(&before, BEFORE), theme.dim()),
-                Piece::whole(if course.parted { "║" } else { "→" }, theme.key()),
+                Piece::whole(if row.branched { "║" } else { "→" }, theme.key()),
                 Piece::words(after, theme.token()),
             ];
             put_fit(buf, inner, NAME + PARTS, y, &pieces);
         }
-        let (parted, whole) = (list.all.iter().any(|one| one.parted), list.all.iter().any(|one| !one.parted));
-        let note = match (list.all.len(), parted, whole) {
+        let (parted, whole) =
+            (list.rows.iter().any(|one| one.branched), list.rows.iter().any(|one| !one.branched));
+        let note = match (list.rows.len(), parted, whole) {
             (0 | 1, ..) => "b in the sampler view, or on a token of logits or probs, makes a branch",
             (_, true, true) => "║ they part · → prompt ends · ▸ is shown · Enter goes there, c: both",
             (_, true, false) => "║ is where they part; ▸ is shown; Enter goes there, c shows both",

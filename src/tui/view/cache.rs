@@ -1,4 +1,4 @@
-//! The KV cache: which pass wrote which row, and how many bytes all of it takes.
+//! The KV cache: its rows by the pass that wrote them, and its size in bytes.
 
 use std::ops::Range;
 
@@ -13,42 +13,42 @@ use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::text;
 use super::grid;
-use super::halves;
+use super::half_blocks;
 use super::kind::{self, View};
 use super::labels;
 use super::layout::Layout;
 use super::legend;
 use super::paint::{put, put_fit};
 
-/// The lines above the rows: what the bytes are, and the headings.
+/// Lines above the rows: the account of the bytes, and the headings.
 const ABOVE: u16 = 7;
-/// The columns of a pass's number with its mark, and of a count of bytes.
+/// Columns of a pass's number with its mark, and of a count of bytes.
 const PASS: usize = 6;
 const BYTES: usize = 11;
-/// The values of a kv head have these columns at the least; in less room those of one head alone are shown.
+/// Minimum columns of a kv head's values. In less room only one head is shown.
 const VALUES: usize = 8;
-/// Token texts have these columns at the most.
+/// Maximum columns of a token's text.
 const TEXT: usize = 14;
-/// How many of the tokens to come are told with their bytes.
+/// Number of future tokens in the growth.
 const TO_COME: usize = 6;
-/// Below the rows: the lines around the growth, and how many it has at the least.
+/// Lines around the growth, below the rows; and its minimum lines.
 const GROWTH: u16 = 3;
 const STEPS: u16 = 3;
-/// How many of the next tokens it has one by one.
+/// Number of next tokens that the growth lists one by one.
 const NEXT: usize = 8;
 
-/// Rows by pass, and bytes.
+/// The rows of the KV cache by pass, and its bytes.
 #[derive(Debug)]
 pub struct Cache;
 
-/// What the cache takes. A token adds a key and a value for each kv head of each layer.
+/// Sizes of the cache in bytes. A token adds a key and a value for each kv head of each layer.
 struct Bytes {
-    /// Of one number.
+    /// Bytes of a number.
     number: usize,
-    /// Of a token in one layer, and in all.
+    /// Bytes of a token in one layer, and in all layers.
     layer: usize,
     token: usize,
-    /// Of a token in all layers, if each query head had a kv head of its own.
+    /// Bytes of a token in all layers, if each query head had a kv head of its own (multi-head attention).
     without_sharing: usize,
 }
 
@@ -72,18 +72,18 @@ fn pass_of(app: &App, key: usize) -> usize {
     after.saturating_sub(1)
 }
 
-/// The kv heads whose values are drawn in so many columns, and how many values one column stands for.
+/// The kv heads whose values fit into `room` columns, and the number of values in one column.
 fn strips(app: &App, room: usize) -> (Range<usize>, usize) {
     let sizes = app.outline().card.sizes();
     let columns = room / sizes.kv_heads.max(1);
     if columns > VALUES {
         return (0..sizes.kv_heads, sizes.head_dim.div_ceil(columns - 1).max(1));
     }
-    let held = app.selected.get(Axis::KvHead, sizes.kv_heads);
+    let held = app.cursor.selected.get(Axis::KvHead, sizes.kv_heads);
     (held..held + 1, sizes.head_dim.div_ceil(room.max(1)).max(1))
 }
 
-/// Where the columns begin: the pass, the bytes so far, the values.
+/// The first columns of the pass, the bytes so far, and the values.
 fn columns(app: &App, layout: &Layout) -> (usize, usize, usize) {
     let digits = labels::digits(layout.rows).max(3);
     let text = labels::text_width(app, Axis::Key, layout.rows, TEXT);
@@ -91,7 +91,7 @@ fn columns(app: &App, layout: &Layout) -> (usize, usize, usize) {
     (pass, pass + PASS, pass + PASS + BYTES + 1)
 }
 
-/// The columns that the values have.
+/// Columns of the values.
 fn values_room(app: &App, layout: &Layout) -> usize {
     usize::from(layout.area.width).saturating_sub(columns(app, layout).2)
 }
@@ -142,7 +142,7 @@ impl View for Cache {
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let (site, shape, index) = (app.place().site(), app.shape(), app.index());
         let seen = layout.visible_rows(app);
-        // Before it has settled, the cursor may be elsewhere.
+        // The cursor can be out of sight until it has settled.
         let keys = if seen.contains(&index[0]) { seen } else { index[0]..index[0] + 1 };
         let region = Region(vec![keys, strips(app, values_room(app, layout)).0, 0..shape[2]]);
         let spreads = [Part::whole(site), app.span_part()].map(Query::Spread);
@@ -210,8 +210,8 @@ impl View for Cache {
                     let part = |place: usize| (place * each).min(dims);
                     let value =
                         |row: usize, column: usize| tensor.get(&[row, head, column]).map(Number::real);
-                    let furthest = halves::furthest(key..key + 1, part(place)..part(place + 1), value);
-                    let (mark, style) = halves::mark(app, span, furthest.map(|(_, _, value)| value));
+                    let furthest = half_blocks::furthest(key..key + 1, part(place)..part(place + 1), value);
+                    let (mark, style) = half_blocks::mark(app, span, furthest.map(|(_, _, value)| value));
                     let x = values_at + at * (wide + 1) + place;
                     put(buf, area, x as u16, y, mark, style);
                 }
@@ -220,7 +220,7 @@ impl View for Cache {
     }
 }
 
-/// What the cache will take, as bars: that of the tokens now, and of more of them.
+/// Draws the growth: the size of the cache now and with more tokens, as bars.
 fn growth(app: &App, layout: &Layout, buf: &mut Buffer) {
     let Some(lines) = layout.footer.checked_sub(GROWTH).filter(|&lines| lines > 0) else { return };
     let (theme, area, now) = (app.theme, layout.area, app.dims().keys());
@@ -253,7 +253,7 @@ fn growth(app: &App, layout: &Layout, buf: &mut Buffer) {
     }
 }
 
-/// Counts of tokens from `now` on: the next ones, and then round ones, as far as there is room for `most`.
+/// Counts of tokens from `now` on: the next ones, then round ones, up to `most`.
 fn steps(now: usize, most: usize) -> impl Iterator<Item = usize> {
     let next = now + 1..=now + NEXT;
     let round = (0..12).map(|power| 10_usize.pow(power)).flat_map(|ten| [ten, 2 * ten, 5 * ten]);
@@ -261,13 +261,13 @@ fn steps(now: usize, most: usize) -> impl Iterator<Item = usize> {
     [now].into_iter().chain(next).chain(round).filter(move |&count| count <= most.max(now))
 }
 
-/// How many tokens there is room for, and whether that is what the run was given.
+/// The capacity in tokens, and whether it was set for the run.
 fn room(app: &App) -> (usize, bool) {
     let given = app.outline().cache.capacity;
     (given.unwrap_or(app.outline().card.config.context), given.is_some())
 }
 
-/// What the bytes are, line by line, the most telling first.
+/// The account of the bytes, line by line, the most important first.
 fn account(app: &App) -> Vec<Vec<Piece>> {
     let (theme, sizes, dims) = (app.theme, app.outline().card.sizes(), app.dims());
     let (dim, strong) = (theme.dim(), theme.strong());

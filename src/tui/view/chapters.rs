@@ -1,4 +1,4 @@
-//! The list of the chapters.
+//! The popup with the list of chapters.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -15,20 +15,20 @@ use super::paint::{clear, put};
 /// The popup.
 #[derive(Debug)]
 pub struct Chapters<'a> {
-    /// The application.
+    /// The viewer.
     pub app: &'a App,
-    /// The chapter that is chosen, by its number in the list.
+    /// Number of the chosen chapter.
     pub at: usize,
 }
 
-/// The steps that a chapter explains: "xq_rope, xk_rope".
+/// The steps of a chapter: "xq_rope, xk_rope".
 fn steps(chapter: &Chapter) -> String {
     chapter.steps().map(Step::name).collect::<Vec<_>>().join(", ")
 }
 
 impl Widget for Chapters<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
-        let (theme, chapters) = (self.app.theme, self.app.chapters);
+        let (theme, chapters) = (self.app.theme, self.app.notes.chapters);
         let width = area.width.saturating_sub(4).min(110);
         let height = (chapters.len() as u16 + 4).min(area.height.saturating_sub(2));
         let place =

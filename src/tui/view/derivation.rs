@@ -1,5 +1,5 @@
-//! Where a number comes from: the way that led to it, its formula, its operands with their tokens, the largest terms as
-//! bars, and what they give again beside what was recorded.
+//! The derivation panel: trail, formula, operands with their tokens, the largest terms as bars, and the recomputed
+//! result beside the recorded one.
 
 use std::ops::Range;
 
@@ -13,40 +13,41 @@ use llama_trace_core::trace::explanation::{Explanation, From, Operand, Split, Te
 use llama_trace_core::trace::frame::Number;
 use llama_trace_core::trace::{Address, Axis, Subject};
 
-use super::super::app::{App, Focus};
+use super::super::app::App;
 use super::super::derivation::Derivation;
-use super::super::explained::address_of;
+use super::super::derivation_queries::address_of;
+use super::super::panel_state::Focus;
 use super::super::text;
-use super::alike::{self, Factor};
+use super::common_factors::{self, Factor};
 use super::figure;
 use super::labels;
 use super::paint::{put, put_line};
 
-/// The columns of a number.
+/// Columns of a number.
 const NUMBER: usize = 12;
-/// The columns of the longest bar.
+/// Columns of the longest bar.
 const BAR: usize = 10;
-/// The columns from which on a picture stands beside the terms.
+/// Columns from which on a picture is beside the terms.
 const BESIDE: usize = 80;
-/// The columns from which on a split has bars beside its numbers.
+/// Columns from which on a split has bars beside its numbers.
 const WIDE: usize = 66;
-/// The columns of a share.
+/// Columns of a share.
 const SHARE: usize = 8;
-/// The columns of a token's text.
+/// Columns of a token's text.
 const TEXT: usize = 12;
-/// The columns of what tells a term from the others.
+/// Columns of the indices that distinguish a term.
 const WHICH: usize = 16;
-/// What stands for the numbers that a way led from before those that are shown.
+/// The mark of omitted entries at the start of the trail.
 const MORE: &str = "… › ";
-/// The columns before the operands of a term that is no sum's, and before those that stand under their term.
+/// Columns before the operands of a term without a bar, and before those below their term.
 const OPERANDS: usize = NUMBER + 4;
-/// The columns before the factors of a term where they stand under it.
+/// Columns before the factors of a term if they are below it.
 const UNDER: usize = 4;
-/// The parts of a split that stands before the terms, in so many lines.
+/// Maximum parts of a split that is above the terms in little room, and the lines of that room.
 const SHORT: usize = 3;
 const ROOMY: u16 = 14;
 
-/// The panel.
+/// The derivation panel.
 #[derive(Debug)]
 pub struct DerivationPanel<'a>(pub &'a App);
 
@@ -54,9 +55,9 @@ pub struct DerivationPanel<'a>(pub &'a App);
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     line: Line<'static>,
-    /// The operands on it: their columns, and which operand of which term each is.
+    /// The operands on the line: their columns, and the numbers of term and operand.
     operands: Vec<(Range<usize>, (usize, usize))>,
-    /// The component of a weight's row that is on it.
+    /// The component of a weight's row on the line.
     component: Option<usize>,
 }
 
@@ -71,7 +72,7 @@ pub fn below(area: Rect) -> Rect {
     Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area }.intersection(area)
 }
 
-/// All lines but the trail, wrapped to `width`; a column is left free at either side.
+/// All lines except the trail, wrapped to `width` less a column at either side.
 pub fn rows(app: &App, width: u16) -> Vec<Row> {
     let mut out = Writer { app, rows: Vec::new(), width: usize::from(width).saturating_sub(2) };
     let Some(derivation) = app.derivation() else { return out.rows };
@@ -91,7 +92,7 @@ pub fn rows(app: &App, width: u16) -> Vec<Row> {
     out.rows
 }
 
-/// The addresses that Enter went along, the present one last; the first ones give way.
+/// The trail: addresses that Enter went through, the current one last. The first ones are omitted in little room.
 fn trail(app: &App, derivation: &Derivation, width: usize) -> Line<'static> {
     let here = app.place().address(&app.index());
     let mut way: Vec<String> = derivation.trail.iter().map(|left| left.address.to_string()).collect();
@@ -100,10 +101,10 @@ fn trail(app: &App, derivation: &Derivation, width: usize) -> Line<'static> {
         None => way.push(here),
     }
     let last = way.pop().unwrap_or_default();
-    // A mark that there was more needs room as well.
+    // The mark of omitted entries needs room too.
     let more = if way.is_empty() { 0 } else { text::width(MORE) };
     let mut room = width.saturating_sub(text::width(&last));
-    // The lines that say what a row is may be above those that are seen; this one stays.
+    // The lines that name the weight's row can be scrolled out of sight; the trail cannot.
     let what = derivation.weight.as_ref().map(|weight| {
         let about = Writer { app, rows: Vec::new(), width }.about(weight);
         let about = if about.is_empty() { about } else { format!(" · {about}") };
@@ -132,17 +133,17 @@ fn trail(app: &App, derivation: &Derivation, width: usize) -> Line<'static> {
     ])
 }
 
-/// The line that has this operand.
+/// The line with this operand.
 pub fn line_of(rows: &[Row], operand: (usize, usize)) -> Option<usize> {
     rows.iter().position(|row| row.operands.iter().any(|(_, other)| *other == operand))
 }
 
-/// The line of a weight's row that has this component.
+/// The line of a weight's row with this component.
 pub fn line_of_component(rows: &[Row], component: usize) -> Option<usize> {
     rows.iter().position(|row| row.component == Some(component))
 }
 
-/// The operand at a place of the panel: the one that is hit, or the only one of the line.
+/// The operand at a place of the panel: the one under the pointer, or the only one of the line.
 pub fn operand_at(app: &App, panel: Rect, x: u16, y: u16) -> Option<(usize, usize)> {
     let area = below(panel);
     let line = app.derivation()?.line + usize::from(y.checked_sub(area.y)?);
@@ -184,7 +185,7 @@ impl Writer<'_> {
             line.push(number(explanation.difference()).into());
         }
         if line.iter().map(|span| text::width(&span.content)).sum::<usize>() > self.width {
-            // The difference says that the sum is exact: it has a line of its own where there is no room beside.
+            // The difference, which shows that the sum is exact, has a line of its own if it does not fit.
             line.truncate(line.len() - 2);
             self.push(line);
             let difference = number(explanation.difference()).into();
@@ -196,14 +197,14 @@ impl Writer<'_> {
         for note in &explanation.notes {
             self.text(note, Style::new());
         }
-        // Where there is room the picture stands beside the terms, so that both are seen at once.
+        // The picture is beside the terms if there is room, so that both are in sight.
         let figure = explanation.figure.map(|figure| figure::draw(figure, self.width, theme));
         let (top, width) = (self.rows.len(), self.width);
         let beside = figure.is_some() && width >= BESIDE;
         if beside {
             self.width -= usize::from(figure::COLUMNS) + 1;
         }
-        // A split into two says more than its terms do; where there is little room the terms come first.
+        // A split in two is more telling than the terms, but in little room the terms come first.
         let lines = super::Panels::new(self.app).derivation.map_or(0, |area| area.height);
         let (short, long): (Vec<_>, Vec<_>) =
             explanation.splits.iter().partition(|split| split.parts.len() <= SHORT && lines >= ROOMY);
@@ -245,16 +246,16 @@ impl Writer<'_> {
         let size = |terms: &[Term]| terms.iter().map(|term| term.product.abs()).sum::<f64>();
         let all = size(&explanation.terms) + explanation.rest.size;
         let largest = explanation.terms.iter().map(|term| term.product.abs()).fold(0.0, f64::max);
-        let factors = alike::factors(&explanation.terms).filter(|_| explanation.is_sum);
+        let factors = common_factors::factors(&explanation.terms).filter(|_| explanation.is_sum);
         let widths = explanation.terms.iter().zip(factors.iter().cycle()).map(|(term, factors)| {
-            if alike::fits(term, factors) { text::width(&self.which(term, factors)) } else { 0 }
+            if common_factors::fits(term, factors) { text::width(&self.which(term, factors)) } else { 0 }
         });
         let widest = widths.max().unwrap_or(0).min(WHICH);
-        // All factors are told before the shares are, and these before the bars.
+        // Factors are more important than shares, and these than bars.
         let count = factors.as_ref().map_or(0, Vec::len);
         let factors_wide = (count * (NUMBER + 3)).saturating_sub(3);
         let beside = NUMBER + 1 + if count > 0 { widest + 1 + factors_wide } else { 2 * NUMBER };
-        // Factors that have no room beside the term stand under it.
+        // Factors that do not fit beside the term are below it.
         let stacked = count > 0 && beside > self.width;
         let numbers = if stacked { NUMBER + 1 + widest } else { beside };
         let shares = numbers + SHARE <= self.width;
@@ -297,7 +298,7 @@ impl Writer<'_> {
             } else {
                 head.push(Span::styled("  ← ", theme.dim()));
             }
-            match factors.as_ref().filter(|factors| alike::fits(term, factors)) {
+            match factors.as_ref().filter(|factors| common_factors::fits(term, factors)) {
                 Some(factors) => self.alike(t, head, term, (factors, widest, stacked)),
                 None => self.term(t, head, &explanation.address, term),
             }
@@ -319,7 +320,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The head of a term, and its operands: beside it as far as there is room, the others below.
+    /// Writes the head of a term and its operands: beside it as far as they fit, the others below.
     fn term(&mut self, t: usize, head: Vec<Span<'static>>, of: &Address, term: &Term) {
         let theme = self.app.theme;
         let indent = head.iter().map(|span| text::width(&span.content)).sum::<usize>();
@@ -330,7 +331,7 @@ impl Writer<'_> {
             let value = number(operand.value);
             let room = self.width.saturating_sub(indent.min(OPERANDS));
             let room = room.saturating_sub(text::width(times) + text::width(&value) + 2).max(1);
-            // What no shorter form has room for is told in lines of its own, of which the last has the value.
+            // A name that does not fit in any form has lines of its own; the last one has the value.
             let mut lines = text::wrap(&self.name(operand, of, room), room);
             let name = lines.pop().unwrap_or_default();
             let needed = text::width(times) + text::width(&name) + text::width(&value) + 2;
@@ -357,7 +358,7 @@ impl Writer<'_> {
         self.rows.push(row);
     }
 
-    /// A term among others like it: where it differs from them, and its numbers.
+    /// Writes a term among similar ones: the indices in which it differs, and its factors.
     fn alike(
         &mut self,
         t: usize,
@@ -369,7 +370,7 @@ impl Writer<'_> {
         let mut row = Row { line: Line::from(head), ..Row::default() };
         row.line.push_span(text::left(&self.which(term, factors), which));
         if stacked {
-            // No column of the numbers is lost where even these are too wide.
+            // Numbers that are too wide lose no columns.
             let wide = term.operands.len() * (NUMBER + 3) - 3;
             let indent = " ".repeat(self.width.saturating_sub(wide).min(UNDER));
             self.rows.push(std::mem::replace(&mut row, Row { line: indent.into(), ..Row::default() }));
@@ -387,11 +388,11 @@ impl Writer<'_> {
         self.rows.push(row);
     }
 
-    /// Where a term differs from others like it.
+    /// The indices in which a term differs from similar ones.
     fn which(&self, term: &Term, factors: &[Factor]) -> String {
-        // Axes that run side by side have one index: d,i=7.
+        // Axes with equal indices share one: d,i=7.
         let mut indices: Vec<(String, usize, Option<String>)> = Vec::new();
-        for (n, letter, index) in alike::differing(term, factors) {
+        for (n, letter, index) in common_factors::differing(term, factors) {
             let address = address_of(&term.operands[n]);
             let text = address.and_then(|address| self.text_at(address, letter, index));
             match indices.last_mut().filter(|(_, other, _)| *other == index) {
@@ -433,7 +434,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A row of a weight, value by value.
+    /// Writes the row of a weight, value by value.
     fn weight(&mut self, weight: &Address) {
         let theme = self.app.theme;
         let about = self.about(weight);
@@ -471,9 +472,9 @@ impl Writer<'_> {
         }
     }
 
-    /// What an operand is called: its address as far as it differs from that of the number it belongs to, with the text
-    /// of its tokens. Where that has no room the texts are shortened first, and then the indices left out that both have:
-    /// what tells an operand from others stays whole.
+    /// The name of an operand: its address, as far as it differs from that of the number, with the texts of its tokens.
+    /// In little room the texts are shortened first, then common indices are omitted. Indices that distinguish operands
+    /// stay.
     fn name(&self, operand: &Operand, of: &Address, room: usize) -> String {
         let Some(address) = address_of(operand) else {
             let From::Constant(name) = operand.from else { return String::new() };
@@ -496,7 +497,7 @@ impl Writer<'_> {
         fits.or(forms.last()).cloned().unwrap_or_default()
     }
 
-    /// An address as far as it differs from `of`, with the text of its tokens in so many columns, which may be none; `runs`
+    /// An address as far as it differs from `of`, with the texts of its tokens in so many columns or without; `runs`
     /// are further indices.
     fn address(
         &self,
@@ -522,13 +523,13 @@ impl Writer<'_> {
         if indices.is_empty() { name } else { format!("{name}[{}]", indices.join(",")) }
     }
 
-    /// The text of the token that an index of an address stands for.
+    /// The text of the token at an index of an address.
     fn text_at(&self, address: &Address, letter: char, index: usize) -> Option<String> {
         let (_, axis) = address.subject?.letters().into_iter().find(|(other, _)| *other == letter)?;
         self.app.text_in(address, axis, index).map(|raw| text::cut(&text::visible(&raw), TEXT))
     }
 
-    /// The indices of an address in order, each with what its token is called, where it has one.
+    /// The indices of an address in order, each with the text of its token, if it has one.
     fn indices<'s>(
         &'s self,
         address: &'s Address,
@@ -541,7 +542,7 @@ impl Writer<'_> {
         })
     }
 
-    /// The tokens that an address is about: "token 4 ␣time → key 1 Once".
+    /// The tokens of an address: "token 4 ␣time → key 1 Once".
     fn about(&self, address: &Address) -> String {
         let Some(subject) = address.subject else { return String::new() };
         let tokens = self.indices(address, subject).filter_map(|(_, index, text)| {
@@ -556,7 +557,7 @@ impl Writer<'_> {
     }
 }
 
-/// A token's text in an address, in so many columns: in quotes where it could be taken for a part of the address.
+/// A token's text in an address, in so many columns; quoted if it could be mistaken for a part of the address.
 fn quoted(text: &str, columns: usize) -> String {
     let text = text::cut(text, columns);
     if text.contains([',', '[', ']', '=', '"']) { format!("\"{text}\"") } else { text }
@@ -567,7 +568,7 @@ fn number(value: f64) -> String {
     text::full_in(Number::F32(value as f32), NUMBER)
 }
 
-/// A bar for `value` where the longest is `largest`.
+/// The bar of `value`; that of `largest` is the longest.
 fn bar(value: f64, largest: f64) -> String {
     let share = if largest > 0.0 && largest.is_finite() { value.abs() / largest } else { 0.0 };
     let columns = if share.is_finite() { (share * BAR as f64).round() as usize } else { 0 };
@@ -588,7 +589,7 @@ impl Widget for DerivationPanel<'_> {
         for (y, row) in rows.iter().skip(derivation.line).take(height).enumerate() {
             put_line(buf, inner, y as u16, &row.line);
         }
-        // A mark at the edge says that there is more.
+        // Marks at the edge for further lines.
         let right = area.width.saturating_sub(1);
         if derivation.line > 0 {
             put(buf, area, right, 0, "▲", app.theme.key());

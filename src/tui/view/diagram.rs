@@ -1,29 +1,29 @@
-//! The stages of a layer, or of a whole pass, as boxes with edges: which box reads which, and where each stands. All of
-//! it follows from the inputs that the table of stages names.
+//! Layout of the flow diagram: the stages of a layer, or of a whole pass, as boxes with rows, lanes and edges. All of
+//! it follows from the inputs in the table of stages.
 
 use llama_trace_core::trace::stage::{Input, Op, Section};
 use llama_trace_core::trace::{PassDims, Sizes, Stage};
 
-/// What a box stands for.
+/// The content of a box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Node {
-    /// A stage of the layer, or of the pass outside the layers.
+    /// A stage of the layer, or of the pass outside of the layers.
     Stage(Stage),
-    /// What enters the layer.
+    /// The input of the layer.
     Input,
     /// A whole layer, folded.
     Layer(usize),
 }
 
-/// A box in its place.
+/// A box and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Spot {
     pub(super) node: Node,
     /// Row and lane.
     pub(super) at: (usize, usize),
-    /// The boxes that it reads, by number.
+    /// Numbers of the boxes that it reads.
     pub(super) reads: Vec<usize>,
-    /// Whether it is the residual stream, and not beside it.
+    /// Whether it is a part of the residual stream.
     pub(super) stream: bool,
 }
 
@@ -34,10 +34,10 @@ pub(super) struct Diagram {
     pub(super) rows: usize,
 }
 
-/// Boxes side by side.
+/// Number of boxes side by side.
 pub(super) const LANES: usize = 3;
 
-/// Whether a stage is a sum on the residual stream.
+/// Whether a stage is an addition to the residual stream.
 fn adds(stage: Stage) -> bool {
     stage.info().op == Op::Add
 }
@@ -64,7 +64,7 @@ impl Diagram {
             };
             let lane = match first {
                 _ if stream => 0,
-                // What reads the stream, and what is added to it, stands beside it.
+                // Readers of the stream, and outputs that are added to it, are beside it.
                 Some(first) if first.stream => 1,
                 _ if readers(*stage).any(adds) => 1,
                 Some(first) if !shared => first.at.1,
@@ -76,13 +76,13 @@ impl Diagram {
         diagram
     }
 
-    /// The stages of pass `dims` outside the layers, and each layer as one box.
+    /// The stages of pass `dims` outside of the layers, and each layer as one box.
     pub(super) fn pass(sizes: &Sizes, dims: PassDims) -> Self {
         let mut diagram = Self::default();
         for stage in here(Section::Start, sizes, dims) {
             let reads = diagram.numbers(&stage.inputs(sizes, dims));
             let row = reads.iter().map(|&read| diagram.below(read, false)).max().unwrap_or(0);
-            // The stream begins with what the tokens are looked up as.
+            // The stream begins with the embedding of the tokens.
             let stream = !reads.is_empty();
             let lane = if stream || diagram.spots.is_empty() { 0 } else { 1 };
             diagram.place(Node::Stage(stage), reads, stream, (row, lane));
@@ -111,15 +111,15 @@ impl Diagram {
         diagram
     }
 
-    /// The first row in which what reads a box may stand.
+    /// The first possible row of a reader of a box.
     fn below(&self, read: usize, joins: bool) -> usize {
         let spot = &self.spots[read];
-        // What enters the layer is read beside it, and what a sublayer wrote is added beside it.
+        // Readers of the layer's input, and additions of a sublayer's output, are in the same row.
         let beside = spot.node == Node::Input && !joins || joins && !spot.stream;
         spot.at.0 + usize::from(!beside)
     }
 
-    /// Adds a box at a row and a lane, or where there is room beside that or below.
+    /// Adds a box at a row and a lane, or at the next free place beside or below.
     fn place(&mut self, node: Node, reads: Vec<usize>, stream: bool, (row, lane): (usize, usize)) {
         let taken = |at| self.spots.iter().any(|spot| spot.at == at);
         let beside = |row| [lane].into_iter().chain(0..LANES).map(move |lane| (row, lane));
@@ -132,11 +132,11 @@ impl Diagram {
         self.spots.iter().position(|spot| spot.node == node)
     }
 
-    /// The boxes of these inputs, as far as they are here.
+    /// Numbers of the boxes of these inputs, as far as the diagram has them.
     fn numbers(&self, inputs: &[Input]) -> Vec<usize> {
         let of = |input: &Input| match input {
             Input::Stage(stage) => self.number(Node::Stage(*stage)),
-            // Outside the layers it is the last of them.
+            // Outside of the layers the input is the last layer.
             Input::LayerInput => {
                 self.number(Node::Input).or_else(|| self.spots.iter().rposition(|spot| spot.stream))
             }
@@ -145,13 +145,13 @@ impl Diagram {
         inputs.iter().filter_map(of).collect()
     }
 
-    /// The box at a row and a lane; else the one of that row that is nearest to it.
+    /// The box at a row and a lane, or else the nearest one of that row.
     pub(super) fn nearest(&self, (row, lane): (usize, usize)) -> Option<usize> {
         let row = self.spots.iter().enumerate().filter(|(_, spot)| spot.at.0 == row);
         row.min_by_key(|(_, spot)| spot.at.1.abs_diff(lane)).map(|(number, _)| number)
     }
 
-    /// How many lanes a box may fill: its own, and those to its right that neither a box nor an edge has in its row.
+    /// Number of lanes that a box can fill: its own, and those to its right without a box or an edge in its row.
     pub(super) fn span(&self, number: usize) -> usize {
         let (row, lane) = self.spots[number].at;
         let crossed = |lane: usize| {
@@ -164,8 +164,7 @@ impl Diagram {
         1 + (lane + 1..LANES).take_while(free).count()
     }
 
-    /// The lane in which an edge between two boxes runs down: free of boxes, the reader's or the read one's own if
-    /// they are.
+    /// The lane in which an edge between two boxes runs down: a free one, if possible that of either box.
     pub(super) fn way(&self, from: usize, to: usize) -> usize {
         let (from, to) = (self.spots[from].at, self.spots[to].at);
         let free = |lane: &usize| {
@@ -175,7 +174,7 @@ impl Diagram {
     }
 }
 
-/// The stages of a section that a pass has, in its order.
+/// The stages of a section in a pass, in order.
 fn here(section: Section, sizes: &Sizes, dims: PassDims) -> impl Iterator<Item = Stage> + '_ {
     let all = Stage::ALL.iter().copied();
     all.filter(move |stage| stage.info().section == section && stage.present(sizes, dims))
@@ -186,7 +185,7 @@ mod tests {
     use super::*;
     use llama_trace_core::trace::ModelCard;
 
-    /// Models with and without the stages that only some have.
+    /// Models with and without the optional stages.
     fn models() -> Vec<Sizes> {
         let plain = ModelCard::small(|_| {}).sizes();
         let norms = ModelCard::small(|config| (config.qk_norm, config.window) = (true, Some(2))).sizes();
@@ -204,7 +203,7 @@ mod tests {
         }
     }
 
-    /// Each edge of the table between two boxes is there, and no other.
+    /// The edges are exactly those of the table between two boxes.
     #[test]
     fn the_edges_are_the_inputs_that_the_table_names() {
         every(|diagram, sizes, dims, _| {

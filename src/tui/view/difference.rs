@@ -1,4 +1,4 @@
-//! What one of two that stand side by side has less than the other or more, cell by cell.
+//! The difference of two compared tensors, cell by cell.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -8,11 +8,11 @@ use ratatui::widgets::Widget;
 use llama_trace_core::trace::frame::Number;
 
 use super::super::app::App;
-use super::super::beside::less;
+use super::super::comparison;
 use super::super::fit::Piece;
-use super::super::judging;
 use super::super::tensor::Tensor;
 use super::super::theme::Span;
+use super::super::verdict_keys;
 use super::grid;
 use super::heatmap;
 use super::kind::View;
@@ -22,23 +22,23 @@ use super::numbers::{self, Numbers};
 use super::paint::put_fit;
 use super::tensor::{Regions, TensorPanel};
 
-/// The second of two, as the difference between the two.
+/// The panel of the difference, in place of the second tensor.
 #[derive(Debug)]
 pub struct DifferencePanel<'a> {
-    /// What is shown.
+    /// The viewer of the first tensor.
     pub app: &'a App,
-    /// What stands beside it, in whose place the difference is.
+    /// The viewer of the second tensor.
     pub other: &'a App,
 }
 
-/// The values of both.
+/// Values of both tensors.
 struct Both<'a> {
     here: (&'a App, Tensor),
     there: (&'a App, Tensor),
 }
 
 impl Both<'_> {
-    /// The values in a cell, where both have one.
+    /// The values in a cell; none unless both tensors have one.
     fn values(&self, cell: (usize, usize)) -> Option<[Number; 2]> {
         let of = |(app, tensor): &(&App, Tensor)| grid::value(app, tensor, cell);
         Some([of(&self.here)?, of(&self.there)?])
@@ -46,15 +46,15 @@ impl Both<'_> {
 
     fn difference(&self, cell: (usize, usize)) -> Option<f64> {
         let [here, there] = self.values(cell)?.map(Number::real);
-        Some(less(here, there))
+        Some(comparison::difference(here, there))
     }
 }
 
-/// What the differences on the screen come to.
+/// Summary of the differences on the screen.
 struct Found {
     cells: usize,
     equal: usize,
-    /// The furthest from 0 of those that are numbers, and where it is.
+    /// The cell and the value of the finite difference that is furthest from 0.
     furthest: Option<((usize, usize), f64)>,
 }
 
@@ -82,7 +82,7 @@ impl Found {
 impl Widget for DifferencePanel<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let Self { app, other } = self;
-        // What is not there yet, or cannot be had, is told as it is elsewhere.
+        // The tensor panel shows why values are missing.
         let (Some(here), Some(there)) = (app.tensor(), other.tensor()) else {
             return TensorPanel(other).render(area, buf);
         };
@@ -90,10 +90,10 @@ impl Widget for DifferencePanel<'_> {
         let regions = Regions::new(other, area);
         let mut layout = other.view().layout(other, regions.body);
         if let Some(beside) = app.layout() {
-            // No row is asked for that the other does not show.
+            // Only rows that both tensors show are there.
             layout.area.height = layout.area.height.min(beside.area.height);
         }
-        if other.beyond {
+        if other.comparison.out_of_range {
             layout.cursor = (usize::MAX, usize::MAX);
         }
         let found = Found::new(&both, &layout);
@@ -108,10 +108,10 @@ impl Widget for DifferencePanel<'_> {
     }
 }
 
-/// What is taken from what, and which cells are on the screen.
+/// Draws the heading: which tensor is subtracted from which, and the cells on the screen.
 fn heading(app: &App, other: &App, layout: &Layout, head: Rect, buf: &mut Buffer) {
     let Some((run, name, _)) = app.compared() else { return };
-    let (theme, (which, less)) = (app.theme, judging::names(app, run, name));
+    let (theme, (which, less)) = (app.theme, verdict_keys::names(app, run, name));
     let mut pieces = vec![
         Piece::words(format!("{}: {less}", app.place().step.name()), theme.strong()),
         Piece::whole(format!(" ({which})"), theme.dim()).rank(1),
@@ -126,7 +126,7 @@ fn heading(app: &App, other: &App, layout: &Layout, head: Rect, buf: &mut Buffer
     put_fit(buf, head, 0, 0, &pieces);
 }
 
-/// What the colours mean, how many cells are equal, and the two values under the cursor.
+/// Draws the foot: legend, number of equal cells, and the two values under the cursor.
 fn below(both: &Both<'_>, found: &Found, layout: &Layout, foot: Rect, buf: &mut Buffer) {
     let (app, dim) = (both.here.0, both.here.0.theme.dim());
     let mut pieces = legend::scale(app, found.span(), found.furthest.is_none(), |value, span| {

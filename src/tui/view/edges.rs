@@ -1,4 +1,4 @@
-//! Lines between boxes: where several meet they join, and those of the current box are heavy.
+//! Edges of a diagram: lines between boxes, which join where they meet. Those of the current box are heavy.
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ use super::super::theme::Theme;
 use super::layout::Layout;
 use super::paint::put;
 
-/// How a box or an edge stands to the current box.
+/// Relation of a box or an edge to the current box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lit {
-    /// It is the current one.
+    /// The current box.
     Here,
-    /// The current one reads it.
+    /// An input of the current box.
     In,
-    /// It reads the current one.
+    /// A reader of the current box.
     Out,
 }
 
@@ -39,35 +39,35 @@ impl Lit {
     }
 }
 
-/// Which neighbours of a character a line leads to.
+/// Neighbours of a character that a line leads to, as bits.
 const UP: u8 = 1;
 const DOWN: u8 = 2;
 const LEFT: u8 = 4;
 const RIGHT: u8 = 8;
 
-/// Lines by [`UP`], [`DOWN`], [`LEFT`] and [`RIGHT`] together, light and heavy.
+/// Line characters by the sum of [`UP`], [`DOWN`], [`LEFT`] and [`RIGHT`], light and heavy.
 const LIGHT: [&str; 16] = [" ", "│", "│", "│", "─", "┘", "┐", "┤", "─", "└", "┌", "├", "─", "┴", "┬", "┼"];
 const HEAVY: [&str; 16] = [" ", "┃", "┃", "┃", "━", "┛", "┓", "┫", "━", "┗", "┏", "┣", "━", "┻", "┳", "╋"];
 
-/// The lines of a diagram, as far as they are on the screen.
+/// The edges of a diagram that are on the screen.
 pub(super) struct Edges {
     area: Rect,
-    /// Columns before the first box, columns of a cell, lines of one.
+    /// Columns before the first box, and columns and lines of a cell.
     label: u16,
     cell: u16,
     tall: u16,
-    /// The line of the diagram that is at the top of the area.
+    /// The first line of the diagram on the screen.
     top: usize,
-    /// What leads where, and how that stands to the current box.
+    /// The bits of each character, and their relation to the current box.
     lines: Vec<(u8, Option<Lit>)>,
-    /// The rows that the residual stream joins.
+    /// Pairs of rows that the residual stream joins.
     stream: Vec<(usize, usize, Option<Lit>)>,
-    /// Edges within a row: row, lane, whether it leads to the right.
+    /// Edges within a row: row, lane, whether they lead to the right.
     beside: Vec<(usize, usize, bool, Option<Lit>)>,
 }
 
 impl Edges {
-    /// The lines between the boxes of the rows `seen`.
+    /// No edges yet, for the rows `seen`.
     pub(super) fn new(layout: &Layout, seen: &Range<usize>) -> Self {
         let first = seen.start;
         let height = u16::try_from(seen.len()).unwrap_or(u16::MAX).saturating_mul(layout.tall);
@@ -84,12 +84,12 @@ impl Edges {
         }
     }
 
-    /// The stream from one of its boxes to the next.
+    /// Adds the residual stream between two of its boxes.
     pub(super) fn stream(&mut self, from: usize, to: usize, lit: Option<Lit>) {
         self.stream.push((from, to, lit));
     }
 
-    /// From a row and a lane to another, down the lane `way`.
+    /// Adds an edge from a row and a lane to another, down the lane `way`.
     pub(super) fn add(&mut self, from: (usize, usize), to: (usize, usize), way: usize, lit: Option<Lit>) {
         if from.0 == to.0 {
             self.beside.push((from.0, from.1.min(to.1), from.1 < to.1, lit));
@@ -115,7 +115,7 @@ impl Edges {
         }
     }
 
-    /// The column of the lines of a lane.
+    /// The column of a lane's lines.
     fn middle(&self, lane: usize) -> u16 {
         self.label + lane as u16 * self.cell + self.cell / 2 - 1
     }
@@ -128,7 +128,7 @@ impl Edges {
         }
     }
 
-    /// Draws all of them; `gap` columns are between two boxes.
+    /// Draws all edges; `gap` is the number of columns between two boxes.
     pub(super) fn draw(&self, theme: Theme, gap: u16, buf: &mut Buffer) {
         let style = |lit: Option<Lit>| lit.map_or(theme.dim(), |lit| lit.style(theme));
         let width = usize::from(self.area.width).max(1);
@@ -151,7 +151,7 @@ impl Edges {
             let x = self.label + (lane as u16 + 1) * self.cell - gap;
             put(buf, self.area, x, y as u16, &arrow, style(lit));
         }
-        // Those of the current box stand over the others.
+        // Edges of the current box are drawn over the others.
         let mut stream = self.stream.clone();
         stream.sort_by_key(|(_, _, lit)| lit.is_some());
         for (from, to, lit) in stream {

@@ -1,4 +1,4 @@
-//! Drawings of a rule: a pair turned in its plane, a point on a curve.
+//! Drawings of a rule: RoPE's rotation of a pair, a point on the SiLU curve, the addition to the residual stream.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -14,22 +14,22 @@ use llama_trace_core::trace::stream::Addition;
 use super::super::text;
 use super::super::theme::Theme;
 
-/// Lines of a drawing; twice as many columns make it square.
+/// Lines of a drawing. Twice as many columns make it square.
 const HEIGHT: u16 = 13;
 
-/// The columns of a drawing where there is room.
+/// Columns of a drawing, if there is room.
 pub const COLUMNS: u16 = HEIGHT * 2;
 
-/// A drawing, and what it says.
+/// A drawing and its legend.
 #[derive(Debug)]
 pub struct Drawn {
-    /// The lines of the drawing; none where there is nothing to draw.
+    /// The lines of the drawing; empty if there is nothing to draw.
     pub picture: Vec<Line<'static>>,
-    /// What its marks and axes mean.
+    /// The meaning of its marks and axes.
     pub words: Vec<Line<'static>>,
 }
 
-/// The drawing of `figure`, `width` columns at the most.
+/// The drawing of `figure`, at most `width` columns wide.
 pub fn draw(figure: Figure, width: usize, theme: Theme) -> Drawn {
     let columns = COLUMNS.min(u16::try_from(width).unwrap_or(u16::MAX));
     match figure {
@@ -99,12 +99,13 @@ fn silu(x: f64, y: f64, columns: u16, theme: Theme) -> Drawn {
     Drawn { picture: drawn(canvas, (columns, HEIGHT)), words: vec![mark, Line::styled(axes, theme.dim())] }
 }
 
-/// What a sublayer added as a triangle in the plane of the two: the stream to the right, what is added at its tip.
+/// The addition of a sublayer as a triangle in the plane of both vectors: the residual stream to the right, the added
+/// vector at its tip.
 pub fn addition(added: &Addition, (columns, height): (u16, u16), theme: Theme) -> Vec<Line<'static>> {
     let Some(angle) = added.angle() else { return Vec::new() };
     let (sine, cosine) = angle.to_radians().sin_cos();
     let (x, to) = (added.before, [added.before + added.added * cosine, added.added * sine]);
-    // A column is half as wide as a line is high.
+    // A terminal column is half as wide as a line is high.
     let (low, high) = (to[0].min(0.0), to[0].max(x));
     let unit = ((high - low) / f64::from(columns) * 2.0).max(to[1] / f64::from(height)) * 1.2;
     let (middle, wide, tall) =
@@ -134,7 +135,7 @@ pub fn addition(added: &Addition, (columns, height): (u16, u16), theme: Theme) -
     drawn(canvas, (columns, height))
 }
 
-/// A canvas as lines of text.
+/// The canvas as lines of text.
 fn drawn(
     canvas: Canvas<'_, impl Fn(&mut canvas::Context<'_>)>,
     (columns, height): (u16, u16),

@@ -1,5 +1,5 @@
-//! A layer as a diagram, and the whole pass with its layers folded: each stage a box with its shape and a glance at its
-//! values, each edge one of the inputs that the table of stages names, the residual stream the line at the left.
+//! The flow: a layer, or the whole pass with its layers folded, as a diagram. A box is a stage with its shape and a
+//! thumbnail of its values, an edge is an input in the table of stages, the line at the left is the residual stream.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -14,17 +14,17 @@ use super::super::place::Place;
 use super::super::text;
 use super::diagram::{Diagram, LANES, Node, Spot};
 use super::edges::{Edges, Lit};
-use super::kind::{View, under_way};
+use super::kind::{View, progress_note};
 use super::layout::Layout;
 use super::paint::{put, put_fit};
-use super::{foot, halves, thumbnail};
+use super::{half_blocks, tensor_foot, thumbnail};
 
 /// Columns of the residual stream, at the left.
 const RAIL: u16 = 2;
-/// Lines of a box with the edges above it.
+/// Minimum and maximum lines of a box with the edges above it.
 const LOWEST: u16 = 3;
 const HIGHEST: u16 = 8;
-/// From this width on, boxes stand further apart.
+/// Width of a cell from which on the boxes are further apart.
 const ROOMY: u16 = 22;
 
 /// The layer as a diagram.
@@ -35,7 +35,7 @@ pub struct Flow;
 #[derive(Debug)]
 pub struct Pass;
 
-/// Boxes, where they are, and which of them is the current one.
+/// The boxes on the screen and the current one.
 struct Drawn {
     diagram: Diagram,
     current: usize,
@@ -76,7 +76,7 @@ impl Drawn {
         }
     }
 
-    /// Where the box nearest to a cell leads.
+    /// The place of the box nearest to a cell.
     fn place(&self, app: &App, cell: (usize, usize)) -> Option<Place> {
         Some(place(app, self.diagram.spots[self.diagram.nearest(cell)?].node))
     }
@@ -93,7 +93,7 @@ impl Drawn {
         questions
     }
 
-    /// How a box stands to the current one.
+    /// The relation of a box to the current one.
     fn lit(&self, number: usize) -> Option<Lit> {
         let reads = |one: usize, other: usize| self.diagram.spots[one].reads.contains(&other);
         match number {
@@ -137,7 +137,7 @@ impl Drawn {
         }
     }
 
-    /// A box: its name, its values, its shape. What stands alone in its row is wide.
+    /// Draws a box with name, values and shape. A box alone in its row is wide.
     fn draw(&self, app: &App, layout: &Layout, (number, spot): (usize, &Spot), buf: &mut Buffer) {
         let (theme, lit) = (app.theme, self.lit(number));
         let down = (spot.at.0 - layout.visible_rows(app).start) as u16 * layout.tall + 1;
@@ -176,13 +176,13 @@ impl Drawn {
         let shape = shape.iter().map(usize::to_string).collect::<Vec<_>>().join("×");
         let shape_at = area.width.saturating_sub(1 + text::width(&shape) as u16).max(1);
         put(buf, room, shape_at, last, &shape, theme.dim());
-        // In a low box the values stand beside the shape.
+        // In a low box the values are beside the shape.
         let inner = match last {
             0 | 1 => Rect { x: area.x + 1, y: area.y + last, width: shape_at.saturating_sub(2), height: 1 },
             _ => Rect { x: area.x + 1, y: area.y + 1, width: area.width - 2, height: last - 1 },
         };
         if last > 0 {
-            // What has no room keeps the frame's line.
+            // Values without room leave the frame as it is.
             put(buf, inner, 0, 0, &" ".repeat(inner.width.into()), Style::new());
             thumbnail::draw(app, site, inner.intersection(layout.area), buf);
         }
@@ -194,7 +194,7 @@ fn gap(layout: &Layout) -> u16 {
     if layout.cell >= ROOMY { 3 } else { 1 }
 }
 
-/// Where a box leads.
+/// The place of a box.
 fn place(app: &App, node: Node) -> Place {
     let here = app.place();
     match node {
@@ -210,7 +210,7 @@ fn place(app: &App, node: Node) -> Place {
     }
 }
 
-/// What a box is called, in `columns`.
+/// The name of a box, in `columns`.
 fn name(app: &App, node: Node, columns: usize) -> String {
     let forms = match node {
         Node::Stage(stage) => vec![stage.name().to_owned()],
@@ -225,12 +225,12 @@ fn name(app: &App, node: Node, columns: usize) -> String {
     fitting.cloned().unwrap_or_else(|| text::cut(&forms[0], columns))
 }
 
-/// The view in which a stage's own values are looked at.
+/// The name of the view for the values of a stage.
 fn values_of(step: Step) -> &'static str {
     if step.over_vocabulary() { "largest" } else { "heatmap" }
 }
 
-/// What the current step reads, weights too, in words.
+/// The inputs and weights of the current step, in words.
 fn reads(app: &App) -> String {
     let (place, card) = (app.place(), &app.outline().card);
     let stage = place.step.stage();
@@ -251,10 +251,10 @@ fn reads(app: &App) -> String {
     if all.is_empty() { "nothing: it is given".to_owned() } else { all.join(", ") }
 }
 
-/// Of what the boxes are a glance: of which tokens, and of which head where a stage has several; a head that is held is
-/// told already.
+/// The part of the stages in the thumbnails: tokens, and the head of stages with several. A held head is named
+/// elsewhere.
 fn glance(app: &App, drawn: &Drawn, heads: bool) -> Piece {
-    let head = app.selected.get(Axis::Head, app.outline().card.sizes().heads);
+    let head = app.cursor.selected.get(Axis::Head, app.outline().card.sizes().heads);
     let head = if heads && app.cut().held.is_none() { format!(", head {head}") } else { String::new() };
     let mut sites = drawn.diagram.spots.iter().map(|spot| place(app, spot.node).site());
     let forms = match thumbnail::some_rows(app, app.place().site()) {
@@ -267,7 +267,7 @@ fn glance(app: &App, drawn: &Drawn, heads: bool) -> Piece {
     Piece::forms(forms, app.theme.strong()).rank(2)
 }
 
-/// What the boxes and lines mean, and what `name` reads.
+/// Draws the meaning of boxes and lines, and the inputs of `name`.
 fn legend(app: &App, (name, reads): (&str, String), foot: Rect, buf: &mut Buffer) {
     let theme = app.theme;
     let mut pieces = Vec::new();
@@ -326,7 +326,7 @@ impl View for Flow {
         &[("Enter", "open the box")]
     }
 
-    fn opened(&self, app: &App) -> Option<(Place, &'static str)> {
+    fn enter_place(&self, app: &App) -> Option<(Place, &'static str)> {
         Some((app.place(), values_of(app.place().step)))
     }
 
@@ -341,9 +341,9 @@ impl View for Flow {
         let mut pieces = vec![
             glance(app, &Drawn::layer(app), true),
             Piece::forms(words.into_iter().chain([String::new()]), app.theme.dim()).rank(3),
-            Piece::whole(halves::characters(app), app.theme.dim()).rank(1),
+            Piece::whole(half_blocks::characters(app), app.theme.dim()).rank(1),
         ];
-        pieces.extend(under_way(app));
+        pieces.extend(progress_note(app));
         pieces
     }
 
@@ -353,7 +353,7 @@ impl View for Flow {
 
     fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
         self.legend(app, foot, buf);
-        foot::cursor(app, foot, buf);
+        tensor_foot::cursor(app, foot, buf);
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
@@ -401,12 +401,12 @@ impl View for Pass {
         &[("Enter", "open the box")]
     }
 
-    fn opened(&self, app: &App) -> Option<(Place, &'static str)> {
+    fn enter_place(&self, app: &App) -> Option<(Place, &'static str)> {
         let place = app.place();
         if place.layer.is_none() {
             return Some((place, values_of(place.step)));
         }
-        // A layer is read from its first stage on.
+        // The box of a layer leads to its first stage.
         let first = app.walk().layer.first().copied().unwrap_or(place.step);
         let step = if place.step == Step::Stage(Stage::FfnResidual) { first } else { place.step };
         Some((Place { step, ..place }, Flow.name()))
@@ -422,9 +422,9 @@ impl View for Pass {
         let mut pieces = vec![
             glance(app, &Drawn::pass(app), false),
             Piece::forms(words.into_iter().chain([String::new()]), app.theme.dim()).rank(3),
-            Piece::whole(halves::characters(app), app.theme.dim()).rank(1),
+            Piece::whole(half_blocks::characters(app), app.theme.dim()).rank(1),
         ];
-        pieces.extend(under_way(app));
+        pieces.extend(progress_note(app));
         pieces
     }
 
@@ -442,7 +442,7 @@ impl View for Pass {
 
     fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
         self.legend(app, foot, buf);
-        foot::cursor(app, foot, buf);
+        tensor_foot::cursor(app, foot, buf);
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {

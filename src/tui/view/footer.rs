@@ -1,5 +1,4 @@
-//! The last line: the most useful keys, from the key table, as many as fit. And the box above it that holds a
-//! message.
+//! The footer: the most useful keys of the key table, as many as fit; and the message box above it.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -9,16 +8,18 @@ use ratatui::widgets::Widget;
 use llama_trace_core::trace::Axis;
 
 use super::super::action::BINDINGS;
-use super::super::app::{App, Focus, Mode};
+use super::super::app::App;
+use super::super::input::Mode;
+use super::super::panel_state::Focus;
 use super::super::text;
 use super::labels;
 use super::paint::{clear, put};
 
-/// The last line.
+/// The footer, the last line of the screen.
 #[derive(Debug)]
 pub struct Footer<'a>(pub &'a App);
 
-/// Keys and their word, in the order of the table; neighbours with one word are one entry.
+/// Priority, keys and word of each entry, in the order of the key table. Neighbours with one word are one entry.
 fn entries() -> Vec<(u8, String, &'static str)> {
     let mut entries: Vec<(u8, String, &'static str)> = Vec::new();
     for binding in BINDINGS.iter().filter(|binding| binding.rank > 0) {
@@ -34,34 +35,35 @@ fn entries() -> Vec<(u8, String, &'static str)> {
     entries
 }
 
-/// What `]` and `[` choose: nothing where no axis is held and no heads lie side by side.
+/// The word for `]` and `[`; none if no axis is held and the step has no merged heads.
 fn slices(app: &App) -> Option<&'static str> {
     let axes = app.place().step.axes();
     match app.cut().held.map(|held| axes[held]) {
         Some(Axis::Head | Axis::KvHead) => Some("head"),
-        // The word of `t` is another token.
+        // `t` has the word "token" already.
         Some(Axis::Token) => Some("which token"),
         Some(axis) => Some(labels::name(axis)),
         None => axes.contains(&Axis::HeadsMerged).then_some("head"),
     }
 }
 
-/// The columns in which the key for the next view names it.
+/// Columns from which on the entry of the next view names it.
 const WIDE: usize = 120;
 
-/// The view's own keys, and the entries that fit beside them in the order of the table: those of low rank are kept first.
+/// The view's own keys, and the entries that fit beside them, in the order of the table. Entries of high priority are
+/// kept first.
 fn fitting(app: &App, width: usize) -> Vec<(String, String)> {
     let mut entries = entries();
     match slices(app) {
         Some(word) => entries.iter_mut().filter(|entry| entry.2 == "head").for_each(|entry| entry.2 = word),
         None => entries.retain(|entry| entry.2 != "head"),
     }
-    // Two that stand side by side are left as they are closed; their difference is a key away.
+    // A comparison has keys to close it and to subtract.
     let compared = app.compared().map(|_| {
-        let other = if app.subtracts { ("d", "both") } else { ("d", "difference") };
+        let other = if app.comparison.subtracts { ("d", "both") } else { ("d", "difference") };
         [("c Esc", "close"), other]
     });
-    // A view that another panel covers takes no keys.
+    // A covered view takes no keys.
     let keys = if app.layout().is_some() { app.view().keys() } else { &[] };
     let own: Vec<_> = keys.iter().copied().chain(compared.into_iter().flatten()).collect();
     let letters = |keys: &str| -> Vec<String> { keys.split(' ').map(str::to_owned).collect() };
@@ -69,7 +71,7 @@ fn fitting(app: &App, width: usize) -> Vec<(String, String)> {
     entries.retain(|(_, keys, _)| !letters(keys).iter().any(|key| taken.contains(key)));
     let own: Vec<(u8, String, &'static str)> =
         own.into_iter().map(|(keys, word)| (0, keys.to_owned(), word)).collect();
-    // Where one steps to comes first, and leaving and help last.
+    // The view's keys come after the step keys; quit and help stay last.
     let first = entries.len().min(1);
     entries.splice(first..first, own);
     let next = next_view(app).filter(|_| width >= WIDE);
@@ -98,7 +100,7 @@ fn fitting(app: &App, width: usize) -> Vec<(String, String)> {
     kept.into_iter().map(|i| (entries[i].1.clone(), entries[i].2.clone())).collect()
 }
 
-/// The view that `v` goes on to; none where there is no other, or where another panel covers this one.
+/// The next view of the key `v`; none if there is no other, or if another panel covers the tensor.
 fn next_view(app: &App) -> Option<&'static str> {
     let next = app.next_view().name();
     (app.layout().is_some() && next != app.view().name()).then_some(next)
@@ -139,7 +141,7 @@ impl Widget for Footer<'_> {
     }
 }
 
-/// The message, in as many lines as it needs, above the footer.
+/// The message above the footer, in as many lines as it needs.
 #[derive(Debug)]
 pub struct MessageBox<'a>(pub &'a App);
 

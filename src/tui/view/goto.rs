@@ -1,4 +1,4 @@
-//! The go-to line, with what it completes to.
+//! The popup of the go-to line with its completions.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -8,8 +8,9 @@ use ratatui::widgets::{Block, Widget};
 use llama_trace_core::error::printable;
 use llama_trace_core::trace::Step;
 
-use super::super::app::{App, GotoLine};
+use super::super::app::App;
 use super::super::goto::{comparison_in, prompt_of, without_in};
+use super::super::input::GotoLine;
 use super::super::text;
 use super::labels;
 use super::paint::{clear, put};
@@ -17,7 +18,7 @@ use super::paint::{clear, put};
 /// The popup.
 #[derive(Debug)]
 pub struct GotoPopup<'a> {
-    /// The application.
+    /// The viewer.
     pub app: &'a App,
     /// The line.
     pub line: &'a GotoLine,
@@ -25,8 +26,8 @@ pub struct GotoPopup<'a> {
 
 const LISTED: usize = 10;
 
-/// What may be typed where nothing completes: in brackets, the letters of the step's axes. And what Enter does where it
-/// goes to no place.
+/// The hint without completions: the letters of the step's axes in brackets, or the effect of Enter if it goes to no
+/// place.
 fn hint(app: &App, text: &str) -> String {
     if prompt_of(text).is_some() {
         return "Enter runs this text in a run of its own".to_owned();
@@ -46,7 +47,7 @@ fn hint(app: &App, text: &str) -> String {
     }
 }
 
-/// The end of a line that is too long, which is what is being typed; never a part of a number.
+/// The end of a line that is too long, where the user types; it never begins within a number.
 fn tail(line: &str, room: usize) -> String {
     let count = line.chars().count();
     if count <= room {

@@ -1,5 +1,4 @@
-//! A matrix on the screen: how wide a cell is, and the labels around them. Both the heatmap and the numbers are such a
-//! grid.
+//! The grid of a matrix: width of the cells and labels around them. The heatmap and the numbers use it.
 
 use std::ops::Range;
 
@@ -14,40 +13,44 @@ use super::super::fit::Piece;
 use super::super::slice::Cut;
 use super::super::tensor::Tensor;
 use super::super::text;
-use super::growing;
+use super::earlier_rows;
 use super::kind;
 use super::labels;
 use super::layout::Layout;
 use super::paint::put;
 
-/// The columns of a cell of numbers, with the space before them, and how many it takes where few stand side by side:
-/// all digits of any value.
+/// Columns of a cell with a number and the space before it: minimum, and maximum, which shows all digits of any value.
 const NUMBER: u16 = 10;
 const EVERY_DIGIT: u16 = 16;
-/// Cells of a heatmap are between these widths.
+/// Minimum and maximum width of a heatmap's cells.
 const NARROWEST: u16 = 2;
 const WIDEST: u16 = 8;
-/// From this width on, a coloured cell has its number written in it.
+/// Width from which on a coloured cell has a number in it.
 pub const WRITTEN: u16 = 5;
 
-/// The axis whose texts stand beside the rows, how many rows there are, and which of them has the cursor. Rows of earlier
-/// passes may stand above those of this one.
+/// The axis of the row labels, the number of rows, and the cursor's row. Rows of earlier passes may be above those of
+/// this one.
 fn rows(app: &App) -> (Axis, usize, usize) {
     let at = app.cut().rows;
     let (axis, count, cursor) = (app.place().step.axes()[at], app.shape()[at], app.index()[at]);
-    match growing::applies(app) {
+    match earlier_rows::applies(app) {
         true => (Axis::Key, app.dims().keys(), app.dims().start + cursor),
         false => (axis, count, cursor),
     }
 }
 
-/// What the numbers beside the rows count.
+/// The name of the numbers beside the rows.
 fn name_of_rows(app: &App) -> &'static str {
-    // Rows of several passes have their positions, which go on from pass to pass.
-    if growing::applies(app) { "position" } else { labels::name(app.place().step.axes()[app.cut().rows]) }
+    // Rows of several passes are numbered by position.
+    if earlier_rows::applies(app) {
+        "position"
+    } else {
+        labels::name(app.place().step.axes()[app.cut().rows])
+    }
 }
 
-/// The cells of the current step's matrix in `body`, each of the width that `cell` chooses by the room and the columns.
+/// The layout of the step's matrix in `body`. `cell` returns the width of a cell for the room and the number of
+/// columns.
 pub fn layout(app: &App, body: Rect, cell: impl Fn(u16, usize) -> u16) -> Layout {
     let Cut { rows: rows_at, columns: columns_at, .. } = app.cut();
     let (shape, index, axes) = (app.shape(), app.index(), app.place().step.axes());
@@ -83,7 +86,7 @@ pub fn layout(app: &App, body: Rect, cell: impl Fn(u16, usize) -> u16) -> Layout
     }
 }
 
-/// The width of a cell of a heatmap.
+/// The width of a heatmap's cell.
 pub fn coloured(room: u16, columns: usize) -> u16 {
     u16::try_from(usize::from(room) / columns.max(1)).unwrap_or(u16::MAX).clamp(NARROWEST, WIDEST)
 }
@@ -93,10 +96,10 @@ pub fn written(room: u16, columns: usize) -> u16 {
     u16::try_from(usize::from(room) / columns.max(1)).unwrap_or(u16::MAX).clamp(NUMBER, EVERY_DIGIT)
 }
 
-/// The index of the value in a cell of the current step's matrix; none of one that belongs to an earlier pass.
+/// The index of the value in a cell; none in a row of an earlier pass.
 pub fn index(app: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
     let (cut, mut index) = (app.cut(), app.index());
-    let before = if growing::applies(app) { app.dims().start } else { 0 };
+    let before = if earlier_rows::applies(app) { app.dims().start } else { 0 };
     index[cut.rows] = cell.0.checked_sub(before)?;
     if let Some(columns) = cut.columns {
         index[columns] = cell.1;
@@ -104,48 +107,48 @@ pub fn index(app: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
     Some(index)
 }
 
-/// The value in a cell, of whichever pass; none while it is not there.
+/// The value in a cell of this or an earlier pass; none until it is there.
 pub fn value(app: &App, tensor: &Tensor, cell: (usize, usize)) -> Option<Number> {
-    match growing::applies(app) {
-        true => growing::value(app, app.index()[0], cell),
+    match earlier_rows::applies(app) {
+        true => earlier_rows::value(app, app.index()[0], cell),
         false => tensor.get(&index(app, cell)?),
     }
 }
 
 /// Puts the cursor on a cell.
 pub fn select(app: &mut App, cell: (usize, usize)) {
-    if growing::applies(app) {
-        growing::select(app, cell);
+    if earlier_rows::applies(app) {
+        earlier_rows::select(app, cell);
     } else if let Some(index) = index(app, cell) {
         for (&axis, index) in app.place().step.axes().iter().zip(index) {
-            app.selected.set(axis, index);
+            app.cursor.selected.set(axis, index);
         }
     }
 }
 
-/// What must be known to draw the cells on the screen, the values themselves first.
+/// The questions for the cells on the screen, those for the values first.
 pub fn questions(app: &App, layout: &Layout) -> Vec<Query> {
-    if growing::applies(app) {
+    if earlier_rows::applies(app) {
         let (head, cells) = (app.index()[0], (layout.visible_rows(app), layout.visible_columns(app)));
-        return growing::questions(app, head..head + 1, cells, |site| of_head(site, head));
+        return earlier_rows::questions(app, head..head + 1, cells, |site| of_head(site, head));
     }
     let site = app.place().site();
     let spreads = [Part::whole(site), app.span_part()].map(Query::Spread);
-    [Query::Block(site, kind::seen(app, layout))].into_iter().chain(spreads).collect()
+    [Query::Block(site, kind::visible_region(app, layout))].into_iter().chain(spreads).collect()
 }
 
-/// The largest size among the rows on the screen, where those of earlier passes are among them.
+/// The largest absolute value on the screen, if rows of earlier passes are among it.
 pub fn largest(app: &App) -> Option<f64> {
-    let layout = growing::applies(app).then(|| app.layout()).flatten()?;
+    let layout = earlier_rows::applies(app).then(|| app.layout()).flatten()?;
     let head = app.index()[0];
-    Some(growing::largest(app, layout.visible_rows(app), |site| of_head(site, head)))
+    Some(earlier_rows::largest(app, layout.visible_rows(app), |site| of_head(site, head)))
 }
 
 fn of_head(site: Site, head: usize) -> Part {
     Part { site, held: Some((0, head)) }
 }
 
-/// Which rows and columns are on the screen.
+/// The rows and columns on the screen in words.
 pub fn caption(app: &App, layout: &Layout) -> Vec<Piece> {
     let (axes, cut) = (app.place().step.axes(), app.cut());
     let columns = axes[cut.columns.unwrap_or(cut.rows)];
@@ -156,7 +159,7 @@ pub fn caption(app: &App, layout: &Layout) -> Vec<Piece> {
     ]
 }
 
-/// Which indices of an axis are on the screen.
+/// The indices of an axis on the screen in words.
 pub fn range(app: &App, mark: &str, axis: Axis, seen: &Range<usize>, count: usize) -> Piece {
     range_of(app, (mark, labels::name(axis)), seen, count)
 }
@@ -198,8 +201,8 @@ pub fn draw_labels(app: &App, layout: &Layout, buf: &mut Buffer) {
 
 fn draw_header(app: &App, layout: &Layout, column_axis: Axis, buf: &mut Buffer) {
     let theme = app.theme;
-    // Indices that are wider than their cells stand above every second, third, … column: whole, with a
-    // space between them, and not those that the selected one leaves no room for.
+    // Indices wider than the cells label every second, third, … column, with a space between them. Those that would
+    // touch the selected index are left out.
     let wide = labels::digits(layout.columns) as u16 + 1;
     let every = usize::from(wide.div_ceil(layout.cell.max(1)).max(1));
     let place = |right: usize, column: usize| {
@@ -231,7 +234,7 @@ fn draw_header(app: &App, layout: &Layout, column_axis: Axis, buf: &mut Buffer) 
             put(buf, layout.area, x, 0, &text::right(&token, usize::from(layout.cell) - 1), style);
             continue;
         }
-        // Narrow columns have their token written downwards, ending above the cells.
+        // Narrow columns have their token written downwards, directly above the cells.
         let mut letters: Vec<char> = token.chars().collect();
         if letters.len() > lines.into() && letters.first() == Some(&'␣') {
             letters.remove(0); // its first letters tell more than the space before them

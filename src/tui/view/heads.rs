@@ -1,4 +1,4 @@
-//! All heads of a layer side by side, small.
+//! All heads of a layer as small heatmaps, side by side.
 
 use std::ops::Range;
 
@@ -12,25 +12,25 @@ use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::plane::Plane;
 use super::super::text;
-use super::growing;
-use super::halves::{self, Raster};
+use super::earlier_rows;
+use super::half_blocks::{self, Raster};
 use super::kind::{self, View};
 use super::layout::Layout;
 use super::paint::{put, put_fit};
 use super::{labels, legend};
 
-/// Columns and lines of a panel, the space between two and the head's name included.
+/// Minimum and maximum columns, and minimum lines of a head, including its name and the space between two.
 const NARROWEST: u16 = 10;
 const WIDEST: u16 = 42;
 const LOWEST: u16 = 5;
-/// The line of the head's name and the one below its values; and the columns between two.
+/// Lines of a head besides its values: its name and the empty one below; and columns between two heads.
 const BESIDE: u16 = 2;
 
 /// Every head of the current step as a small heatmap.
 #[derive(Debug)]
 pub struct Heads;
 
-/// The axis that has a panel for each index, and the two that go down and across in each.
+/// The axis of the panels, and the axes that go down and across in each.
 fn axes_of(step: Step) -> Option<(usize, usize, usize)> {
     let axes = step.axes();
     let head = axes.iter().position(|axis| matches!(axis, Axis::Head | Axis::KvHead))?;
@@ -38,19 +38,18 @@ fn axes_of(step: Step) -> Option<(usize, usize, usize)> {
     Some((head, others.next()?, others.next()?))
 }
 
-/// How many heads can stand side by side: every place has one, and those that share a kv head stand side by side or
-/// have lines of their own.
+/// Possible numbers of heads side by side: each fills its lines, and heads that share a kv head are in one line or in
+/// lines of their own.
 fn abreast(app: &App, heads: usize) -> impl Iterator<Item = usize> {
     let shares = app.place().step.axes().contains(&Axis::Head);
-    let group = if shares { app.selected.group() } else { 1 };
+    let group = if shares { app.cursor.selected.group() } else { 1 };
     (1..=heads).filter(move |&columns| {
         heads.is_multiple_of(columns) && (columns.is_multiple_of(group) || group.is_multiple_of(columns))
     })
 }
 
 impl Heads {
-    /// How many heads stand side by side, and what one looks like, where all of them have room with each value larger
-    /// than a character.
+    /// The number of heads side by side and their raster, if all fit with values larger than a character.
     fn magnified(app: &App, body: Rect) -> Option<(usize, Raster)> {
         let (shape, axes) = (app.shape(), axes_of(app.place().step)?);
         let (heads, rows) = (shape[axes.0].max(1), Self::rows(app, axes));
@@ -60,11 +59,11 @@ impl Heads {
             let wide = room(body.width.into(), columns);
             Some((columns, Raster::magnified(rows.clone(), 0..shape[axes.2], (high, wide))?))
         });
-        // As many side by side as are as large as they can be.
+        // The largest rasters, and among them the most side by side.
         found.max_by_key(|(columns, raster)| (raster.size(), *columns))
     }
 
-    /// What one looks like.
+    /// The raster of a head.
     fn raster(app: &App, axes: (usize, usize, usize), layout: &Layout) -> Raster {
         let (lines, columns) = (usize::from(layout.tall), usize::from(layout.cell));
         let room = (lines.saturating_sub(2).max(1), columns.saturating_sub(1));
@@ -74,22 +73,22 @@ impl Heads {
         )
     }
 
-    /// The rows that every panel shows; those of earlier passes are among them.
+    /// The rows of every panel, including those of earlier passes.
     fn rows(app: &App, (head, down, across): (usize, usize, usize)) -> Range<usize> {
         let (shape, (at, all)) = (app.shape(), Self::row(app, down));
-        halves::window(at, all, shape[across] * shape[head], halves::MOST)
+        half_blocks::window(at, all, shape[across] * shape[head], half_blocks::MOST)
     }
 
-    /// The row under the cursor, and how many there are.
+    /// The row under the cursor and the number of rows.
     fn row(app: &App, down: usize) -> (usize, usize) {
         let (at, dims) = (app.index()[down], app.dims());
-        if growing::applies(app) { (dims.start + at, dims.keys()) } else { (at, app.shape()[down]) }
+        if earlier_rows::applies(app) { (dims.start + at, dims.keys()) } else { (at, app.shape()[down]) }
     }
 
-    /// The largest size in the panels, where rows of earlier passes are among their rows.
+    /// The largest absolute value in the panels, if rows of earlier passes are among it.
     pub(crate) fn largest(app: &App) -> Option<f64> {
-        let axes = axes_of(app.place().step).filter(|_| growing::applies(app))?;
-        Some(growing::largest(app, Self::rows(app, axes), Part::whole))
+        let axes = axes_of(app.place().step).filter(|_| earlier_rows::applies(app))?;
+        Some(earlier_rows::largest(app, Self::rows(app, axes), Part::whole))
     }
 }
 
@@ -127,7 +126,7 @@ impl View for Heads {
             return Layout { area: body, rows, columns, cursor, cell, tall, header: 1, ..Layout::default() };
         }
         let lines = Self::rows(app, (head, down, across)).len().div_ceil(2);
-        // As large as there is room for, and no larger than the values need.
+        // As large as there is room for, but not larger than the values need.
         let mut best = (1, NARROWEST, LOWEST);
         for columns in
             abreast(app, heads).filter(|&columns| columns <= usize::from(body.width / NARROWEST).max(1))
@@ -165,13 +164,13 @@ impl View for Heads {
         let mut region = vec![0..0; 3];
         let seen = layout.visible_rows(app);
         region[head] = seen.start * layout.columns..(seen.end * layout.columns).min(shape[head]);
-        // Before it has settled, the cursor may be elsewhere.
+        // The cursor can be out of sight until it has settled.
         if !region[head].contains(&app.index()[head]) {
             region[head] = 0..shape[head];
         }
-        if growing::applies(app) {
+        if earlier_rows::applies(app) {
             let (rows, columns) = (Self::rows(app, (head, down, across)), 0..shape[across]);
-            return growing::questions(app, region[head].clone(), (rows, columns), Part::whole);
+            return earlier_rows::questions(app, region[head].clone(), (rows, columns), Part::whole);
         }
         region[down] = Self::rows(app, (head, down, across));
         region[across] = 0..shape[across];
@@ -190,7 +189,7 @@ impl View for Heads {
             each.into_iter().filter_map(|(mark, axis, each)| Some((mark, axis, each?))).collect();
         let dot = if each.is_empty() { "" } else { " · " };
         let range = format!("rows {}-{}", rows.start, rows.end.saturating_sub(1));
-        // What a mark stands for is said before what is seen anyway.
+        // The meaning of the marks is more important than the visible range.
         let forms = match (rows.len() < all, each.is_empty()) {
             (true, _) => {
                 vec![format!("among all heads, {range}{dot}"), format!("{range}{dot}"), String::new()]
@@ -213,7 +212,7 @@ impl View for Heads {
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         let (Some(tensor), Some(axes)) = (app.tensor(), axes_of(app.place().step)) else { return };
-        let ((head, down, across), theme, group) = (axes, app.theme, app.selected.group());
+        let ((head, down, across), theme, group) = (axes, app.theme, app.cursor.selected.group());
         let (shape, index) = (app.shape(), app.index());
         let raster = Self::raster(app, axes, layout);
         let span = app.span();
@@ -222,7 +221,7 @@ impl View for Heads {
             false => "every head",
         };
         let words = Piece::whole(format!("{words} · "), theme.dim()).rank(1);
-        put_fit(buf, layout.area, 0, 0, &[words, halves::marks(app, tensor.is_positive())]);
+        put_fit(buf, layout.area, 0, 0, &[words, half_blocks::marks(app, tensor.is_positive())]);
         layout.each_cell(app, |row, column, x, y| {
             let at = row * layout.columns + column;
             if at >= shape[head] {
@@ -238,7 +237,7 @@ impl View for Heads {
             put(buf, place, 0, 0, &format!("{mark}{at}"), style);
             let beside = 2 + at.to_string().len() as u16;
             if shares {
-                // A line runs over the heads that share a kv head, from its number to the last of them.
+                // A line from the kv head's number to the last of its heads joins them.
                 let (first, last) = (
                     column == 0 || at.is_multiple_of(group),
                     column + 1 == layout.columns || (at + 1).is_multiple_of(group),
@@ -251,8 +250,8 @@ impl View for Heads {
             }
             let inner = Rect { y: place.y + 1, height: place.height.saturating_sub(1), ..place };
             let Some(span) = span else { return };
-            if growing::applies(app) {
-                let value = |row, key| growing::value(app, at, (row, key)).map(Number::real);
+            if earlier_rows::applies(app) {
+                let value = |row, key| earlier_rows::value(app, at, (row, key)).map(Number::real);
                 raster.draw_values(app, span, value, inner, buf);
                 return;
             }

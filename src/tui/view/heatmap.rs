@@ -1,4 +1,4 @@
-//! A matrix as colours.
+//! The heatmap: a matrix as colours.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -17,14 +17,13 @@ use super::layout::Layout;
 use super::legend;
 use super::paint::put;
 
-/// The columns that a number has in a cell, where it has any: shades take their part of a cell where they stand for
-/// colours.
+/// Columns of a number in a cell; none if it has no room. Shades in place of colours take a part of the cell.
 fn digits(app: &App, cell: u16) -> Option<usize> {
     let (least, beside) = if app.theme.depth() > Depth::Ansi { (WRITTEN, 1) } else { (WRITTEN + 2, 3) };
     (cell >= least).then(|| usize::from(cell) - beside)
 }
 
-/// Whether a value on the screen has no room for any of its digits.
+/// Whether a value on the screen has no room for even one digit.
 fn cut_numbers(app: &App) -> bool {
     let (Some(layout), Some(tensor)) = (app.layout(), app.tensor()) else { return false };
     let Some(columns) = digits(app, layout.cell) else { return false };
@@ -34,7 +33,7 @@ fn cut_numbers(app: &App) -> bool {
         .any(|cell| grid::value(app, &tensor, cell).is_some_and(|number| text::short(number, columns) == "…"))
 }
 
-/// The slice of the current tensor, a coloured cell for each value.
+/// The slice of the tensor, a coloured cell for each value.
 #[derive(Debug)]
 pub struct Heatmap;
 
@@ -104,7 +103,7 @@ pub(super) fn cells(
         let Some(number) = value((row, column)) else { return };
         let real = number.real();
         let cell = app.theme.cell(real, span);
-        // Where shades stand for colours, only a wide cell has room for the shade and the number.
+        // With shades in place of colours, only a wide cell has room for the shade and the number.
         let width = usize::from(layout.cell);
         let beyond = span.beyond(real);
         let numbered = digits(app, layout.cell).is_some();
@@ -131,7 +130,7 @@ pub(super) fn cells(
         if (row, column) != layout.cursor {
             return;
         }
-        // Brackets, so that the cursor is no block of a colour or a shade: those are values.
+        // The cursor is a pair of brackets, because blocks of a colour or a shade are values.
         let style = cell.style.add_modifier(Modifier::BOLD);
         let bracket = if coloured { style } else { app.theme.strong() };
         let last = x + layout.cell - 1;

@@ -16,11 +16,11 @@ use super::views::VIEWS;
 /// The help screen.
 #[derive(Debug)]
 pub struct Help<'a> {
-    /// Its colours.
+    /// The theme.
     pub theme: Theme,
     /// The first line on the screen.
     pub line: usize,
-    /// What is looked for; all of it where that is nothing.
+    /// The text that lines must contain; empty for all lines.
     pub wanted: &'a str,
 }
 
@@ -42,7 +42,7 @@ fn inner(area: Rect) -> Rect {
     Rect { x: place.x + place.width.min(2), y: place.y + place.height.min(1), width, height }
 }
 
-/// Every line of the help screen that has to do with `wanted`.
+/// The lines of all entries that contain `wanted`.
 fn lines(theme: Theme, width: usize, wanted: &str) -> Vec<Line<'static>> {
     let wanted = wanted.to_lowercase();
     let is_wanted = |texts: &[&str]| texts.iter().any(|text| text.to_lowercase().contains(&wanted));
@@ -100,7 +100,7 @@ fn lines(theme: Theme, width: usize, wanted: &str) -> Vec<Line<'static>> {
     lines
 }
 
-/// The furthest that the help screen scrolls on a screen of this size.
+/// The last scroll position on a screen of this size.
 pub fn last_line(size: Rect, theme: Theme, wanted: &str) -> usize {
     let inner = inner(size);
     lines(theme, inner.width.into(), wanted).len().saturating_sub(inner.height.into())

@@ -1,4 +1,4 @@
-//! How the values of a slice are spread: how many are how large.
+//! The histogram: counts of a slice's values by size.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -10,25 +10,25 @@ use ratatui::style::Style;
 use llama_trace_core::trace::{Part, Query, Step};
 
 use super::super::app::App;
-use super::super::bins::{Asked, Bin};
+use super::super::bins::{Bin, BinKey};
 use super::super::fit::Piece;
 use super::super::plane::Plane;
 use super::super::tensor::Tensor;
 use super::super::text;
-use super::halves;
+use super::half_blocks;
 use super::kind::{self, View};
 use super::layout::Layout;
 use super::list::bar;
 use super::paint::{put, put_fit};
 
-/// The columns of a bin's bounds, and of its count.
+/// Columns of a bin's bounds, and of its count.
 const EDGE: usize = 11;
 const COUNT: usize = 9;
 const MOST: u16 = 40;
-/// The most values that are counted at once; of more the rows around the cursor.
+/// Maximum number of counted values; of larger slices the rows around the cursor are counted.
 const VALUES: usize = 1 << 17;
 
-/// The values of the slice in bins of one width.
+/// The values of the slice in bins of equal width.
 #[derive(Debug)]
 pub struct Histogram;
 
@@ -39,7 +39,7 @@ struct Bins {
     high: f64,
     count: usize,
     filled: Rc<[Bin]>,
-    /// The one, among those that are not empty, that the value under the cursor is in.
+    /// Number of the bin with the value under the cursor, among those that are not empty.
     here: usize,
 }
 
@@ -48,7 +48,7 @@ impl Bins {
         let count = usize::from(body.height.saturating_sub(1).clamp(1, MOST));
         let stats = app.answers.spread(app.part()).map(|spread| spread.stats);
         let (low, high) = stats.map_or((0.0, 0.0), |stats| (stats.min, stats.max));
-        // All values may be one.
+        // All values may be equal.
         let count = if high > low { count } else { 1 };
         let mut bins = Self { low, high, count, filled: Rc::default(), here: 0 };
         bins.fill(app);
@@ -67,14 +67,14 @@ impl Bins {
     fn fill(&mut self, app: &App) {
         let (cut, index, place) = (app.cut(), app.index(), app.place());
         let (rows, columns) = part(app);
-        // What the view needs to know follows from where its cells are, and these from what is known.
-        let region = kind::in_stage(app, halves::slice(app, rows.clone()));
+        // Read from the answers directly: `App::tensor` depends on the questions, and these on the bins.
+        let region = kind::in_stage(app, half_blocks::slice(app, rows.clone()));
         let block = app.answers.covering(place.site(), &region);
         let Some(tensor) = block.and_then(|block| Tensor::new(block.clone(), place.step)) else { return };
         let Some(plane) = Plane::new(&tensor, &index, (cut.rows, cut.columns), &rows, &columns) else {
             return;
         };
-        let asked = Asked {
+        let asked = BinKey {
             step: place.step,
             part: app.part(),
             rows,
@@ -82,7 +82,7 @@ impl Bins {
             count: self.count,
             span: (self.low, self.high),
         };
-        let mut last = app.counted.0.borrow_mut();
+        let mut last = app.answers.bins.0.borrow_mut();
         let known = last.as_ref().filter(|(of, _)| *of == asked).map(|(_, bins)| Rc::clone(bins));
         self.filled = known.unwrap_or_else(|| {
             let bins: Rc<[Bin]> = self.count(&plane, asked.rows.clone(), &columns).into();
@@ -110,18 +110,18 @@ impl Bins {
     }
 }
 
-/// Whether bins between others have no values.
+/// Whether empty bins between others are left out.
 fn bins_left_out(app: &App) -> bool {
-    let last = app.counted.0.borrow();
+    let last = app.answers.bins.0.borrow();
     let bins = last.as_ref().map(|(_, bins)| bins);
     bins.is_some_and(|bins| bins.windows(2).any(|two| two[0].number + 1 < two[1].number))
 }
 
-/// The rows and columns that are counted.
+/// The counted rows and columns.
 fn part(app: &App) -> (Range<usize>, Range<usize>) {
     let (cut, shape) = (app.cut(), app.shape());
     let columns = cut.columns.map_or(1, |columns| shape[columns]);
-    (halves::window(app.index()[cut.rows], shape[cut.rows], columns, VALUES), 0..columns)
+    (half_blocks::window(app.index()[cut.rows], shape[cut.rows], columns, VALUES), 0..columns)
 }
 
 impl View for Histogram {
@@ -138,7 +138,7 @@ impl View for Histogram {
     }
 
     fn fits(&self, step: Step) -> bool {
-        // Over a vocabulary the values themselves are listed.
+        // The values of a vocabulary are listed instead.
         step.axes().len() > 1 && !step.over_vocabulary()
     }
 
@@ -176,7 +176,7 @@ impl View for Histogram {
         let site = app.place().site();
         let (rows, _) = part(app);
         vec![
-            Query::Block(site, kind::in_stage(app, halves::slice(app, rows))),
+            Query::Block(site, kind::in_stage(app, half_blocks::slice(app, rows))),
             Query::Spread(Part::whole(site)),
             Query::Spread(app.part()),
         ]
@@ -235,9 +235,9 @@ impl View for Histogram {
             let count = text::right(&filled.count.to_string(), COUNT);
             put(buf, area, count_at, y, &count, pick(Style::new()));
             let length = match bar(filled.count as f64 / most as f64, room) {
-                // One value among millions is still one.
-                none if none.is_empty() => "▏".to_owned(),
-                some => some,
+                // A single value among millions still has a bar.
+                bar if bar.is_empty() => "▏".to_owned(),
+                bar => bar,
             };
             put(buf, area, bar_at, y, &length, theme.bar());
         }

@@ -1,4 +1,4 @@
-//! What a way to show a step's values tells of itself.
+//! The trait of the views, [`View`].
 
 use std::fmt;
 
@@ -11,135 +11,135 @@ use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::place::Place;
 use super::super::tensor::region_in_stage;
-use super::foot;
 use super::layout::Layout;
+use super::tensor_foot;
 
-/// A way to show a step's values. Everything that is true of all of them — moving, paging, the mouse, what is asked of
-/// the source again — is written once, over what is told here.
+/// A way to show a step's values. Everything common to the views — moving, paging, the mouse, repeated questions to the
+/// source — is written once, on top of these methods.
 pub trait View: fmt::Debug + Sync {
-    /// Its name.
+    /// The name of the view.
     fn name(&self) -> &'static str;
 
-    /// Three lines: what it shows, and what to look for.
+    /// Three lines of help: what the view shows, and what to look for.
     fn hint(&self) -> [&'static str; 3];
 
-    /// Whether it can show `step`.
+    /// Whether the view can show `step`.
     fn fits(&self, step: Step) -> bool;
 
-    /// Whether it shows more than the slice that is held, so that one scale must do for all.
+    /// Whether the view shows more than the held slice, so that its colours span the whole tensor.
     fn spans_all(&self) -> bool {
         false
     }
 
-    /// Whether it is a grid in which no cell need have the cursor.
+    /// Whether the view is a grid, which can be drawn without a cursor.
     fn spans_grid(&self) -> bool {
         false
     }
 
-    /// Where its cells are in `body`.
+    /// The layout of the cells in `body`.
     fn layout(&self, app: &App, body: Rect) -> Layout;
 
-    /// The index of the step's value that is in a cell; none while that is not known.
+    /// The index of the value in a cell; none until it is known.
     fn index(&self, app: &App, cell: (usize, usize)) -> Option<Vec<usize>>;
 
     /// Puts the cursor on a cell.
     fn select(&self, app: &mut App, cell: (usize, usize)) {
         if let Some(index) = self.index(app, cell) {
             for (&axis, index) in app.place().step.axes().iter().zip(index) {
-                app.selected.set(axis, index);
+                app.cursor.selected.set(axis, index);
             }
         }
     }
 
-    /// Puts the cursor where this view has it from what is known now.
+    /// Updates the cursor after new answers.
     fn settle(&self, _: &mut App) {}
 
-    /// What it must know to draw these cells, the values themselves first.
+    /// The questions for the cells on the screen, those for the values first.
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let site = app.place().site();
         vec![
-            Query::Block(site, seen(app, layout)),
+            Query::Block(site, visible_region(app, layout)),
             Query::Spread(Part::whole(site)),
             Query::Spread(app.part()),
         ]
     }
 
-    /// Ids of the vocabulary whose texts it shows beside those of its cells.
+    /// Ids of the vocabulary whose texts are shown, other than those of the cells.
     fn ids(&self, _: &App, _: &Layout) -> Vec<u32> {
         Vec::new()
     }
 
-    /// Why it has nothing to show, where what it asked for beside the values cannot be had.
+    /// The reason of a failed question other than that for the values.
     fn failed(&self, _: &App) -> Option<String> {
         None
     }
 
-    /// Whether its cells are the step's numbers, which can be taken apart.
+    /// Whether the cells are the step's values, which have a derivation.
     fn shows_numbers(&self) -> bool {
         true
     }
 
-    /// Keys that do something else in it than elsewhere, with a word each, for the last line.
+    /// Keys with another meaning in this view, and a word for each in the footer.
     fn keys(&self) -> &'static [(&'static str, &'static str)] {
         &[]
     }
 
-    /// Where Enter goes from the cell under the cursor; none where that takes the value there apart.
-    fn jump(&self, _: &App) -> Option<Address> {
+    /// The address that Enter goes to from the cell under the cursor; none if Enter opens the derivation.
+    fn enter_address(&self, _: &App) -> Option<Address> {
         None
     }
 
-    /// Chooses the next of its own settings, or the one before; false where it has none.
+    /// Chooses the next setting of the view (`by` 1) or the previous one (-1); false if it has none.
     fn choose(&self, _: &mut App, _: isize) -> bool {
         false
     }
 
-    /// Changes the setting that is chosen; false where it has none.
+    /// Changes the chosen setting; false if the view has none.
     fn change(&self, _: &mut App, _: isize) -> bool {
         false
     }
 
-    /// Where Enter goes from the cell under the cursor, and in which view that is looked at; none where it does neither.
-    fn opened(&self, _: &App) -> Option<(Place, &'static str)> {
+    /// The place and the view that Enter opens from the cell under the cursor, if it does.
+    fn enter_place(&self, _: &App) -> Option<(Place, &'static str)> {
         None
     }
 
-    /// Whether it tells of other stages too, and is drawn where the step's own values are not there.
+    /// Whether the view is drawn without the step's own values, because it shows other stages too.
     fn stands_alone(&self) -> bool {
         false
     }
 
-    /// Which cells are on the screen, in words.
+    /// The cells on the screen in words, for the line above them.
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece>;
 
-    /// Draws the lines below the cells: what the marks and colours mean, statistics, and the value under the cursor.
+    /// Draws the lines below the cells: legend, statistics, and the value under the cursor.
     fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
-        foot::draw(app, foot, buf);
+        tensor_foot::draw(app, foot, buf);
     }
 
-    /// Draws what the marks and colours mean, in the first line of `foot`.
+    /// Draws the legend of marks and colours in the first line of `foot`.
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer);
 
     /// Draws the cells and their labels.
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer);
 }
 
-/// What is being computed for a view that is drawn meanwhile.
-pub(crate) fn under_way(app: &App) -> Option<Piece> {
-    let Status::Working(what) = &app.status else { return None };
+/// The note on a computation under way, for a view that is drawn meanwhile.
+pub(crate) fn progress_note(app: &App) -> Option<Piece> {
+    let Status::Working(what) = &app.progress.status else { return None };
     let forms = [format!(" · {what}; Esc stops it"), format!(" · {what}"), " …".to_owned()];
     app.waits().then(|| Piece::forms(forms, app.theme.key()))
 }
 
-/// The indices, in the axes of the stage, of the values in the cells that are on the screen.
-pub(crate) fn seen(app: &App, layout: &Layout) -> Region {
+/// The region of the cells on the screen, in the axes of the stage.
+pub(crate) fn visible_region(app: &App, layout: &Layout) -> Region {
     let index = app.index();
     let mut needed: Vec<_> = index.iter().map(|&index| index..index + 1).collect();
     let cut = app.cut();
     for (axis, seen) in
         [(Some(cut.rows), layout.visible_rows(app)), (cut.columns, layout.visible_columns(app))]
     {
-        // Before it has settled, the cursor may be elsewhere.
+        // The cursor can be out of sight until it has settled.
         if let Some(axis) = axis.filter(|&axis| seen.contains(&index[axis])) {
             needed[axis] = seen;
         }

@@ -1,19 +1,19 @@
-//! What stands beside an index: the token it belongs to.
+//! Labels of indices: their axis, their token and their position.
 
 use llama_trace_core::trace::{Axis, PassDims};
 
 use super::super::app::App;
 use super::super::text;
 
-/// Token texts are measured for this many indices at most; longer ones are cut to the widest of those.
+/// Indices whose token texts are measured, at most. Texts that are wider than all of those are cut.
 const MEASURED: usize = 256;
 
-/// The token that `index` on `axis` stands for, made visible; none where the axis has no tokens.
+/// The text of the token at `index` on `axis`, made visible; none if the axis has no tokens.
 pub fn text_of(app: &App, axis: Axis, index: usize) -> Option<String> {
     let raw = match axis {
         Axis::Token => app.token(index).map(|token| token.text.clone()),
         Axis::Key => app.position(index).map(|token| token.text.clone()),
-        Axis::Vocab => u32::try_from(index).ok().and_then(|id| app.texts.get(&id).cloned()),
+        Axis::Vocab => u32::try_from(index).ok().and_then(|id| app.answers.text(id)).map(str::to_owned),
         Axis::One => {
             let drawn = app.outline().passes.get(app.place().pass)?.sampled.as_ref();
             drawn.map(|token| token.text.clone())
@@ -23,17 +23,17 @@ pub fn text_of(app: &App, axis: Axis, index: usize) -> Option<String> {
     raw.map(|raw| text::visible(&raw))
 }
 
-/// Whether an axis has tokens beside its indices.
+/// Whether the indices of an axis stand for tokens.
 pub fn has_text(axis: Axis) -> bool {
     matches!(axis, Axis::Token | Axis::Key | Axis::Vocab | Axis::One)
 }
 
-/// The columns that the largest index of an axis takes.
+/// Columns of the largest index of an axis.
 pub fn digits(length: usize) -> usize {
     length.saturating_sub(1).max(1).ilog10() as usize + 1
 }
 
-/// The columns that the widest token text of an axis takes, up to `most`.
+/// Columns of the widest token text of an axis, up to `most`.
 pub fn text_width(app: &App, axis: Axis, length: usize, most: usize) -> usize {
     match axis {
         Axis::Vocab => most,
@@ -45,7 +45,7 @@ pub fn text_width(app: &App, axis: Axis, length: usize, most: usize) -> usize {
     }
 }
 
-/// One of an axis, and which there are, counted from 0: "head 2 of 0-3". The only one stands alone.
+/// An index and the range of its axis: "head 2 of 0-3"; without the range if there is only one.
 pub fn one_of(name: &str, at: usize, length: usize) -> String {
     match length {
         0 | 1 => format!("{name} {at}"),
@@ -53,18 +53,17 @@ pub fn one_of(name: &str, at: usize, length: usize) -> String {
     }
 }
 
-/// Where a row of this pass stands among the tokens of all passes: " (position 18)". In a pass that begins with the
-/// first token both numbers are one.
+/// The position of a row of this pass: " (position 18)". Empty in the first pass, where row and position are equal.
 pub fn position_of(app: &App, row: usize) -> String {
     position_in(app.dims(), row)
 }
 
-/// The same of a pass of `dims`.
+/// Like [`position_of`], for a pass of `dims`.
 pub fn position_in(dims: PassDims, row: usize) -> String {
     if dims.start > 0 { format!(" (position {})", dims.start + row) } else { String::new() }
 }
 
-/// What an axis is called on the screen.
+/// The name of an axis on the screen.
 pub fn name(axis: Axis) -> &'static str {
     match axis {
         Axis::KvHead => "kv head",
@@ -73,10 +72,10 @@ pub fn name(axis: Axis) -> &'static str {
     }
 }
 
-/// The token of the vocabulary that stands next in the prompt, or that was drawn here or picked, and which of these.
-pub fn came_next(app: &App) -> (Option<u32>, &'static str) {
+/// The next token, and how it came: it is next in the prompt, was drawn, or was picked for a branch.
+pub fn next_token(app: &App) -> (Option<u32>, &'static str) {
     let Some(pass) = app.outline().passes.get(app.place().pass) else { return (None, "drawn") };
-    let row = app.selected.get(Axis::Token, pass.tokens.len());
+    let row = app.cursor.selected.get(Axis::Token, pass.tokens.len());
     match pass.tokens.get(row + 1) {
         Some(next) if app.place().step.axes().contains(&Axis::Token) => (Some(next.id), "came next"),
         _ => {

@@ -1,4 +1,4 @@
-//! All heads of all layers at once, each with how much it looks one token back: the map from which one goes to a head.
+//! The layers: a map of all heads of all layers with their attention patterns, from which Enter goes to a head.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -10,29 +10,29 @@ use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::place::Place;
 use super::super::theme::{Depth, Span};
-use super::foot;
-use super::halves;
+use super::half_blocks;
 use super::kind::{self, View};
 use super::layout::Layout;
 use super::paint::{put, put_fit};
+use super::tensor_foot;
 
-/// The columns and lines of a cell, the space between two included.
+/// Minimum and maximum columns and maximum lines of a cell, including the space between two.
 const NARROWEST: u16 = 5;
 const WIDEST: u16 = 18;
 const HIGHEST: u16 = 10;
-/// A picture has these lines at the least; where there is no room for them there are the numbers alone.
+/// Minimum lines of a picture. With less room only the numbers are shown.
 const PICTURE: u16 = 2;
-/// The columns before the cells.
+/// Columns before the cells.
 const LABEL: u16 = 9;
-/// The lines below the cells: what the heads do that do it most, and by which formula.
+/// Lines below the cells: the heads with the largest measures, and the formulas.
 const BELOW: u16 = 6;
-/// How many heads are named there for each kind.
+/// Number of heads that are named for each measure.
 const NAMED: usize = 6;
 
-/// Weights are shares of 1.
+/// The colour span of attention weights, which are probabilities.
 const SHARES: Span = Span { positive: true, high: 1.0, clipped: 0, at_most: false };
 
-/// What is measured of each head: what it is called, its formula, and its value.
+/// A measure of a head: its name, its formula, its value.
 type Measure = (&'static str, &'static str, fn(&Pattern) -> f64);
 const MEASURES: [Measure; 3] = [
     ("one token back", "the mean of softmax[h, t, p − 1]", |head| head.back),
@@ -51,7 +51,7 @@ impl Layers {
     }
 
     fn pattern(app: &App, layer: usize, head: usize) -> Option<&Pattern> {
-        app.answers.told(&PatternsAt(Self::site(app, layer)))?.ok()?.get(head)
+        app.answers.get(&PatternsAt(Self::site(app, layer)))?.ok()?.get(head)
     }
 }
 
@@ -76,12 +76,12 @@ impl View for Layers {
         let sizes = app.outline().card.sizes();
         let (rows, columns) = (sizes.layers.max(1), sizes.heads.max(1));
         let room = body.width.saturating_sub(LABEL) / u16::try_from(columns).unwrap_or(u16::MAX);
-        // The heads themselves come before what is said of them.
+        // The heads are more important than the lines below.
         let least = 2 + u16::try_from(rows.min(4)).unwrap_or(0);
         let footer = BELOW.min(body.height.saturating_sub(least)).min(body.height / 2);
         let lines = body.height.saturating_sub(2 + footer) / u16::try_from(rows).unwrap_or(u16::MAX);
         let tall = if lines < PICTURE + 1 { 1 } else { lines.min(HIGHEST) };
-        let head = app.selected.get(Axis::Head, columns);
+        let head = app.cursor.selected.get(Axis::Head, columns);
         let cursor = (app.place().layer.unwrap_or(0), head);
         let cell = room.clamp(NARROWEST, WIDEST);
         Layout {
@@ -110,21 +110,21 @@ impl View for Layers {
 
     fn select(&self, app: &mut App, (layer, head): (usize, usize)) {
         app.go(Place { layer: Some(layer), ..app.place() });
-        app.selected.set(Axis::Head, head);
+        app.cursor.selected.set(Axis::Head, head);
     }
 
     fn keys(&self) -> &'static [(&'static str, &'static str)] {
         &[("Enter", "show the head")]
     }
 
-    fn jump(&self, app: &App) -> Option<Address> {
+    fn enter_address(&self, app: &App) -> Option<Address> {
         Some(Address::of(app.place().site(), app.place().step, &app.index()))
     }
 
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let here = Region(app.index().iter().map(|&index| index..index + 1).collect());
         let block = Query::Block(app.place().site(), kind::in_stage(app, here));
-        // What is on the screen comes first; the list below is about all of them.
+        // Heads on the screen are asked for first; the list below needs all of them.
         let seen = layout.visible_rows(app);
         let others = (0..layout.rows).filter(|layer| !seen.contains(layer));
         let layers = seen.clone().chain(others);
@@ -156,17 +156,17 @@ impl View for Layers {
 
     fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
         self.legend(app, foot, buf);
-        foot::cursor(app, foot, buf);
+        tensor_foot::cursor(app, foot, buf);
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         let (theme, area) = (app.theme, layout.area);
-        let group = app.selected.group();
+        let group = app.cursor.selected.group();
         for (right, head) in layout.visible_columns(app).enumerate() {
             let x = layout.label + right as u16 * layout.cell;
             let style = if head == layout.cursor.1 { theme.current() } else { theme.index() };
             put(buf, area, x, 1, &format!("h{head}"), style);
-            // The first of the heads that share a kv head, or the first that is seen, has its number.
+            // The first head of a kv head, or the first visible one, has its number.
             if group > 1 && (right == 0 || head.is_multiple_of(group)) {
                 let rest = group - head % group;
                 let room = Rect { width: (layout.cell * rest as u16).saturating_sub(1) + x, ..area };
@@ -180,7 +180,7 @@ impl View for Layers {
         layout.each_cell(app, |layer, head, x, y| {
             let chosen = (layer, head) == layout.cursor;
             let Some(pattern) = Self::pattern(app, layer, head) else {
-                let mark = match app.answers.told(&PatternsAt(Self::site(app, layer))) {
+                let mark = match app.answers.get(&PatternsAt(Self::site(app, layer))) {
                     Some(Err(_)) => "?",
                     _ => "…",
                 };
@@ -204,7 +204,7 @@ impl View for Layers {
                 let value = |row: usize, column: usize| {
                     pattern.picture.get(row * pattern.places.1 + column).map(|&weight| f64::from(weight))
                 };
-                halves::small(app, SHARES, pattern.places, value, at.intersection(area), buf);
+                half_blocks::small(app, SHARES, pattern.places, value, at.intersection(area), buf);
             }
         });
         self.below(app, layout, buf);
@@ -212,7 +212,7 @@ impl View for Layers {
 }
 
 impl Layers {
-    /// Which heads do most of each kind, and what was measured.
+    /// Draws the heads with the largest measures, and the formulas.
     fn below(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         let theme = app.theme;
         let y = layout.header + layout.visible_rows(app).len() as u16 * layout.tall + 1;
@@ -220,7 +220,7 @@ impl Layers {
         let area = Rect { height: layout.area.height.min(bottom), ..layout.area };
         let mut heads: Vec<((usize, usize), &Pattern)> = Vec::new();
         for layer in 0..layout.rows {
-            match app.answers.told(&PatternsAt(Self::site(app, layer))) {
+            match app.answers.get(&PatternsAt(Self::site(app, layer))) {
                 Some(Ok(patterns)) => {
                     heads.extend(patterns.iter().enumerate().map(|(head, it)| ((layer, head), it)));
                 }
@@ -254,7 +254,7 @@ impl Layers {
             format!("{back} {over} t at positions p > 0"),
             format!("{back} {over}"),
         ];
-        // A free line, where there is one, says that it is about all three.
+        // An empty line, if there is one, separates the note on all three.
         let y = if area.height > y + 4 { y + 4 } else { y + 3 };
         put_fit(buf, area, 0, y, &[Piece::forms(said, theme.dim())]);
     }

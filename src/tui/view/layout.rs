@@ -1,5 +1,5 @@
-//! Where a view's cells are: rows and columns on the screen, which of them are seen, and the one under the cursor.
-//! Moving, paging and the mouse go by this, whatever the view draws in a cell.
+//! Layout of a view's cells on the screen: rows, columns, the visible ones and the cursor. Moving, paging and the mouse
+//! use it for all views.
 
 use std::ops::Range;
 
@@ -10,17 +10,17 @@ use super::super::app::App;
 /// The cells of a view in a panel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// The area of the view, labels included.
+    /// The area of the view, including labels.
     pub area: Rect,
-    /// How many rows of cells there are.
+    /// Number of rows.
     pub rows: usize,
-    /// How many columns of cells there are; one in a list.
+    /// Number of columns; 1 in a list.
     pub columns: usize,
     /// Row and column of the cursor.
     pub cursor: (usize, usize),
-    /// Terminal columns of one cell.
+    /// Width of a cell in terminal columns.
     pub cell: u16,
-    /// Lines of one cell.
+    /// Height of a cell in lines.
     pub tall: u16,
     /// Terminal columns before the first cell.
     pub label: u16,
@@ -28,19 +28,19 @@ pub struct Layout {
     pub header: u16,
     /// Lines below the last cell.
     pub footer: u16,
-    /// After so many rows a line stays empty; 0 where none does.
+    /// Number of rows between empty lines; 0 for no empty lines.
     pub band: usize,
-    /// So many rows around the cursor's stay in sight, where there is room for them.
+    /// Rows before and after the cursor's that stay in sight, if there is room.
     pub margin: usize,
 }
 
 impl Layout {
-    /// How many rows fit.
+    /// Number of rows that fit.
     pub fn rows_seen(&self) -> usize {
         usize::from(self.area.height.saturating_sub(self.header + self.footer) / self.tall.max(1))
     }
 
-    /// How many columns fit.
+    /// Number of columns that fit.
     pub fn columns_seen(&self) -> usize {
         usize::from(self.area.width.saturating_sub(self.label) / self.cell.max(1))
     }
@@ -57,14 +57,14 @@ impl Layout {
         first..(first + self.columns_seen()).min(self.columns)
     }
 
-    /// How many lines it takes, labels included.
+    /// Number of lines, including labels.
     pub fn lines(&self, app: &App) -> usize {
         let rows = self.visible_rows(app).len();
         let end = rows.checked_sub(1).map_or(0, |last| usize::from(self.line_of(last) + self.tall));
         usize::from(self.header + self.footer) + end
     }
 
-    /// The line of the row that is `down` rows below the first on the screen, below the header.
+    /// The line, counted from the header, of the row `down` rows below the first one on the screen.
     pub fn line_of(&self, down: usize) -> u16 {
         (down * usize::from(self.tall) + down.checked_div(self.band).unwrap_or(0)) as u16
     }
@@ -95,7 +95,7 @@ impl Layout {
         (within(self.cursor.0, down, self.rows), within(self.cursor.1, right, self.columns))
     }
 
-    /// The first row and column to show, so that the cursor is seen and no room is wasted.
+    /// The first row and column to show, so that the cursor is in sight and no room is wasted.
     pub fn follow(&self, offset: (usize, usize)) -> (usize, usize) {
         let follow = |offset: usize, at: usize, seen: usize, count: usize, margin: usize| {
             let seen = seen.max(1);

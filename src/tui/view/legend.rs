@@ -1,4 +1,4 @@
-//! Below the values: what the colours mean, with numbers; and the statistics of the whole tensor.
+//! The legend of the colours with the values at its ends, and the statistics of the whole tensor.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -7,15 +7,16 @@ use ratatui::style::Style;
 use llama_trace_core::trace::frame::Stats;
 use llama_trace_core::trace::{Axis, Part};
 
-use super::super::app::{App, Scale};
+use super::super::app::App;
+use super::super::display::Scale;
 use super::super::fit::Piece;
 use super::super::text;
 use super::super::theme::{Depth, Span};
-use super::halves;
-use super::labels::{self, came_next};
+use super::half_blocks;
+use super::labels::{self, next_token};
 use super::paint::{put, put_fit};
 
-/// Draws the first two lines of the panel's foot.
+/// Draws legend and statistics, the first two lines of the foot.
 pub fn draw(app: &App, foot: Rect, buf: &mut Buffer) {
     meaning(app, foot, buf);
     if app.place().step.stage().is_ids() || app.tensor().is_none() {
@@ -25,7 +26,7 @@ pub fn draw(app: &App, foot: Rect, buf: &mut Buffer) {
     statistics(app, stats, foot, buf);
 }
 
-/// Draws the first of them.
+/// Draws the legend.
 pub fn meaning(app: &App, foot: Rect, buf: &mut Buffer) {
     if app.place().step.stage().is_ids() {
         put(buf, foot, 0, 0, "ids are row numbers of the embedding table", app.theme.dim());
@@ -34,7 +35,7 @@ pub fn meaning(app: &App, foot: Rect, buf: &mut Buffer) {
     }
 }
 
-/// Draws what the bars of a list span, and what the mark beside one means where it has no words.
+/// Draws the values at the ends of a list's bars, and the meaning of the arrow beside one.
 pub fn list(app: &App, foot: Rect, buf: &mut Buffer) {
     let Some((low, high)) = app.bars() else { return };
     let dim = app.theme.dim();
@@ -50,12 +51,12 @@ pub fn list(app: &App, foot: Rect, buf: &mut Buffer) {
     }
     if app.place().step.axes().last() == Some(&Axis::Vocab) {
         pieces.push(Piece::whole(" · ←", app.theme.key()).rank(1));
-        pieces.push(Piece::whole(format!(" {}", came_next(app).1), dim).rank(1));
+        pieces.push(Piece::whole(format!(" {}", next_token(app).1), dim).rank(1));
     }
     put_fit(buf, foot, 0, 0, &pieces);
 }
 
-/// Draws the colours from the lowest to the highest, with the values at their ends and at 0.
+/// Draws the colour scale with the values at its ends and at 0.
 pub fn ramp(app: &App, foot: Rect, buf: &mut Buffer) {
     scale_with(app, None, foot, buf, |value, span| {
         let cell = app.theme.cell(value, span);
@@ -63,14 +64,14 @@ pub fn ramp(app: &App, foot: Rect, buf: &mut Buffer) {
     });
 }
 
-/// What a cell stands for that has neither a shade nor the mark of 0, where there is one.
+/// The meaning of a cell with neither a shade nor the mark of 0, if there can be one.
 fn blank(app: &App) -> Option<Piece> {
     let shades = app.theme.depth() <= Depth::Ansi && app.span().is_some_and(|span| span.positive);
     shades.then(|| Piece::whole("  blank: nearly 0", app.theme.dim()).rank(2))
 }
 
-/// The same of a heatmap; `cut` says whether a number that is written on a colour has no room for its digits, and is none
-/// where no numbers are written.
+/// Draws the colour scale of a heatmap. `cut` says whether a number in a cell has no room for its digits; none if the
+/// cells have no numbers.
 pub fn heatmap(app: &App, cut: Option<bool>, foot: Rect, buf: &mut Buffer) {
     let forms = ["  … not 0, no room for its digits", "  … not 0, no room", "  … not 0"].map(str::to_owned);
     let more = match cut {
@@ -83,14 +84,14 @@ pub fn heatmap(app: &App, cut: Option<bool>, foot: Rect, buf: &mut Buffer) {
     });
 }
 
-/// The same where small pictures are drawn: where there are no colours these have one character for a value.
+/// Draws the colour scale of small pictures, which have one character for a value if there are no colours.
 pub fn small(app: &App, foot: Rect, buf: &mut Buffer) {
     if app.theme.depth() > Depth::Ansi { ramp(app, foot, buf) } else { marks(app, foot, buf) }
 }
 
-/// The same where a value has one character.
+/// Draws the scale of cells with one character.
 pub fn marks(app: &App, foot: Rect, buf: &mut Buffer) {
-    scale_with(app, None, foot, buf, |value, span| halves::mark(app, span, Some(value)));
+    scale_with(app, None, foot, buf, |value, span| half_blocks::mark(app, span, Some(value)));
 }
 
 fn scale_with(
@@ -103,8 +104,9 @@ fn scale_with(
     let Some(span) = app.span() else { return };
     let theme = app.theme;
     let spread = app.answers.spread(app.span_part()).map(|spread| spread.stats);
-    // Nothing but 0, and what is no number: there is no scale.
-    let flat = spread.is_some_and(|stats| stats.min == 0.0 && stats.max == 0.0) && app.shared.is_none();
+    // A tensor of zeros has no scale.
+    let flat = spread.is_some_and(|stats| stats.min == 0.0 && stats.max == 0.0)
+        && app.comparison.shared_span.is_none();
     let mut pieces = scale(app, span, flat, cell);
     let [name, short] = scale_name(app, span).map(|name| format!(" · {name}"));
     pieces.push(Piece::forms([name, short, String::new()], theme.dim()).rank(1));
@@ -129,7 +131,7 @@ fn scale_with(
     put_fit(buf, foot, 0, 0, &pieces);
 }
 
-/// The colours of a span from the lowest to the highest, with the values at their ends; of nothing but 0 the mark of 0.
+/// The colours of a span with the values at its ends; only the mark of 0 for a `flat` tensor of zeros.
 pub(super) fn scale(
     app: &App,
     span: Span,
@@ -148,7 +150,7 @@ pub(super) fn scale(
     } else {
         vec![Piece::whole(less, plain), Piece::figure(-span.high, whole, plain), Piece::whole(" ", plain)]
     };
-    // Shades change at quarters; colours run.
+    // Shades change at quarters, colours continuously.
     let steps: Vec<f64> = match (coloured, span.positive) {
         (true, true) => (0..14).map(|i| f64::from(i) / 13.0).collect(),
         (true, false) => (-7..=7).map(|i| f64::from(i) / 7.0).collect(),
@@ -169,7 +171,7 @@ pub(super) fn scale(
     pieces
 }
 
-/// What the colours span, in words and in fewer.
+/// The name of the colour scale, long and short.
 fn scale_name(app: &App, span: Span) -> [String; 2] {
     let within = app.answers.spread(app.span_part()).map(|spread| spread.beyond_deviations);
     let values = match (app.scale(), app.cut().held) {
@@ -178,11 +180,13 @@ fn scale_name(app: &App, span: Span) -> [String; 2] {
     };
     let both = |name: &str| [name.to_owned(), name.to_owned()];
     match app.scale() {
-        Scale::Deviations if app.shared.is_some() && span.clipped > 0 => {
+        Scale::Deviations if app.comparison.shared_span.is_some() && span.clipped > 0 => {
             ["the wider ±3 std of both".to_owned(), "±3 std".to_owned()]
         }
-        _ if app.shared.is_some() && span.clipped > 0 => ["usual in both".to_owned(), "both".to_owned()],
-        _ if app.shared.is_some() => both("both"),
+        _ if app.comparison.shared_span.is_some() && span.clipped > 0 => {
+            ["usual in both".to_owned(), "both".to_owned()]
+        }
+        _ if app.comparison.shared_span.is_some() => both("both"),
         _ if app.shows_earlier().is_some() => ["the rows that are seen".to_owned(), "these rows".to_owned()],
         Scale::Slice | Scale::Tensor if span.clipped > 0 => {
             [format!("usual in {values}"), "usual".to_owned()]
@@ -217,7 +221,7 @@ fn statistics(app: &App, stats: Option<Stats>, foot: Rect, buf: &mut Buffer) {
             pieces.push(Piece::whole(format!(" {name}×{count}"), app.theme.special()));
         }
     }
-    // What is shown may be a part.
+    // The statistics are of the whole tensor, also of a slice.
     let of = if app.part().held.is_some() {
         [" · whole tensor", " · all"]
     } else {

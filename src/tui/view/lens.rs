@@ -1,5 +1,5 @@
-//! The logit lens: what the head makes of each layer's residual, token by token. (nostalgebraist, "interpreting GPT: the
-//! logit lens", 2020)
+//! The logit lens: final norm and output matrix applied to the residual after each layer, token by token
+//! (nostalgebraist, "interpreting GPT: the logit lens", 2020).
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -13,25 +13,25 @@ use super::super::fit::Piece;
 use super::super::place::Place;
 use super::super::text;
 use super::super::theme::Span;
-use super::foot;
 use super::grid;
 use super::kind::{self, View};
 use super::labels;
 use super::layout::Layout;
 use super::list::bar;
 use super::paint::{put, put_fit};
+use super::tensor_foot;
 
-/// How many of the likeliest tokens are told.
+/// Number of likeliest tokens in the list.
 const TOP: usize = 5;
-/// Tokens that are asked about at once.
+/// Tokens that are asked for at once.
 const AT_ONCE: usize = 8;
-/// The columns of a cell, and of the token in it.
+/// Columns of a cell, and of the token in it.
 const CELL: u16 = 12;
 const TEXT: usize = 6;
-/// Lines below the cells: a gap, which cell it is, the likeliest tokens, and two for the answer.
+/// Lines below the cells: a gap, the name of the cell, the likeliest tokens, and two for the model's answer.
 const BELOW: u16 = TOP as u16 + 4;
 
-/// What the model would answer after each layer.
+/// The likeliest token after each layer.
 #[derive(Debug)]
 pub struct Lens;
 
@@ -43,10 +43,10 @@ impl Lens {
     }
 
     fn reading(app: &App, layer: usize, token: usize) -> Option<&Reading> {
-        app.answers.told(&Self::question(app, layer, token))?.ok()?.get(token % AT_ONCE)
+        app.answers.get(&Self::question(app, layer, token))?.ok()?.get(token % AT_ONCE)
     }
 
-    /// The first layer from which on the answer to a token is the likeliest, once all of them are read.
+    /// The first layer from which on the model's answer to a token is the likeliest, once all layers are known.
     fn leads_from(app: &App, layers: usize, token: usize) -> Option<usize> {
         let mut ranks = Vec::new();
         for layer in 0..layers {
@@ -75,9 +75,9 @@ impl View for Lens {
 
     fn layout(&self, app: &App, body: Rect) -> Layout {
         let (rows, columns) = (app.outline().card.sizes().layers, app.dims().tokens);
-        let cursor = (app.place().layer.unwrap_or(0), app.selected.get(Axis::Token, columns));
+        let cursor = (app.place().layer.unwrap_or(0), app.cursor.selected.get(Axis::Token, columns));
         let label = 6 + labels::digits(rows) as u16 + 1;
-        // The cells come first.
+        // The cells are more important than the lines below.
         let room = body.height.saturating_sub(2 + u16::try_from(rows).unwrap_or(u16::MAX));
         let footer = BELOW.min(room.max(body.height / 3));
         Layout {
@@ -106,14 +106,14 @@ impl View for Lens {
 
     fn select(&self, app: &mut App, (layer, token): (usize, usize)) {
         app.go(Place { layer: Some(layer), ..app.place() });
-        app.selected.set(Axis::Token, token);
+        app.cursor.selected.set(Axis::Token, token);
     }
 
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let here = Region(app.index().iter().map(|&index| index..index + 1).collect());
         let mut questions = vec![Query::Block(app.place().site(), kind::in_stage(app, here))];
         let (seen, cursor) = (layout.visible_columns(app), layout.cursor.1);
-        // The layers of the token under the cursor say from which on the answer leads.
+        // All layers of the token under the cursor are needed for the first layer with the answer.
         let of_cursor = (0..layout.rows).map(|layer| Self::question(app, layer, cursor));
         let on_screen = layout.visible_rows(app).flat_map(|layer| {
             seen.clone()
@@ -148,12 +148,12 @@ impl View for Lens {
 
     fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
         self.legend(app, foot, buf);
-        foot::cursor(app, foot, buf);
+        tensor_foot::cursor(app, foot, buf);
     }
 
     fn failed(&self, app: &App) -> Option<String> {
         let (layer, token) = app.layout()?.cursor;
-        let reason = app.answers.told(&Self::question(app, layer, token))?.err()?;
+        let reason = app.answers.get(&Self::question(app, layer, token))?.err()?;
         Some(format!("What the layers would answer cannot be told: {reason}"))
     }
 
@@ -191,7 +191,7 @@ impl View for Lens {
 }
 
 impl Lens {
-    /// The likeliest tokens at the cursor, and the answer's place among all.
+    /// Draws the likeliest tokens at the cursor, and the rank of the model's answer.
     fn below(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         let (theme, (layer, token)) = (app.theme, layout.cursor);
         let y = layout.header + layout.visible_rows(app).len() as u16 + 1;

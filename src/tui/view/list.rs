@@ -1,4 +1,5 @@
-//! A single axis, downwards: ids with their texts, or values with bars; for a vocabulary the largest first.
+//! Lists: a single axis downwards, ids with their texts or values with bars; a vocabulary also sorted, the largest
+//! first.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -17,16 +18,17 @@ use super::{grid, labels, legend};
 
 /// The columns of a value.
 const VALUE: u16 = 9;
-/// The columns of a mark in words: as many as that of a branch takes, so that its bars and its run's are of one length.
+/// Columns of the mark in words. It is the longest one, a branch's, so that the bars of a branch and its parent are
+/// equally long.
 const MARK: usize = " ← picked".len() - "←".len() + 1;
-/// Texts and bars have at least these columns beside a mark in words.
+/// Minimum columns of texts and bars beside a mark in words.
 const ROOMY: usize = 16;
 
-/// The values of the one axis there is, by index.
+/// The values of a tensor with one axis, by index.
 #[derive(Debug)]
 pub struct List;
 
-/// The values over the vocabulary, the largest first.
+/// The values of a vocabulary, the largest first.
 #[derive(Debug)]
 pub struct Largest;
 
@@ -89,10 +91,10 @@ impl View for Largest {
 
     fn layout(&self, app: &App, body: Rect) -> Layout {
         let length = app.shape()[app.cut().rows];
-        // The zeros of a nucleus, which is nearly all of it, are one line.
+        // The zeros of a nucleus, which are nearly all values, share one line.
         let rows = app.kept().map_or(length, |kept| kept.positive.max(1));
         let cut = usize::from(app.picked_though_cut().is_some());
-        lines(body, rows + cut, app.rank, u16::from(rows < length))
+        lines(body, rows + cut, app.cursor.rank, u16::from(rows < length))
     }
 
     fn index(&self, app: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
@@ -102,7 +104,7 @@ impl View for Largest {
     }
 
     fn select(&self, app: &mut App, cell: (usize, usize)) {
-        app.rank = cell.0;
+        app.cursor.rank = cell.0;
     }
 
     fn questions(&self, app: &App, _: &Layout) -> Vec<Query> {
@@ -122,12 +124,12 @@ impl View for Largest {
         if seen.is_empty() {
             return List.caption(app, layout);
         }
-        // The row of what was picked though it was cut has no rank.
+        // The row of a token that was picked although it was cut has no rank.
         let ranks = layout.rows - usize::from(app.picked_though_cut().is_some());
         let range = format!("{}-{} of {ranks}", (seen.start + 1).min(ranks), seen.end.min(ranks));
         let mut pieces = vec![Piece::forms([format!("largest first, {range}"), range], dim).rank(1)];
         if let Some(kept) = app.kept() {
-            // What the nucleus is: how many stay, and that they share all that there is.
+            // The kept tokens and their sum, 1.
             pieces.push(Piece::whole(" · sum ", dim).rank(2));
             pieces.push(Piece::figure(kept.sum, false, Style::new()).rank(2));
         }
@@ -143,7 +145,7 @@ impl View for Largest {
     }
 }
 
-/// A line a row, below one of headings.
+/// The layout of a list: a line for each row, below a heading.
 fn lines(area: Rect, rows: usize, at: usize, footer: u16) -> Layout {
     let cursor = (at.min(rows.saturating_sub(1)), 0);
     Layout {
@@ -160,16 +162,16 @@ fn lines(area: Rect, rows: usize, at: usize, footer: u16) -> Layout {
     }
 }
 
-/// What goes down: an axis by its index, or by the size of the values on it.
+/// The order of the rows: by index, or by the size of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// This one of the step's axes, in its order.
+    /// The axis with this number, in the order of its indices.
     Held(usize),
-    /// This one, the largest first; ranks stand before the indices.
+    /// The axis with this number, the largest value first. Ranks are before the indices.
     Ranked(usize),
 }
 
-/// Where the columns are.
+/// Places of the columns.
 pub(super) struct Columns {
     digits: usize,
     rank: usize,
@@ -182,14 +184,14 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// In `width` columns, of an axis so long.
+    /// The columns of a list of `length` values on `axis`, `width` columns wide.
     pub(super) fn new(app: &App, width: u16, (axis, length): (Axis, usize), ranked: bool) -> Self {
         let digits = labels::digits(length).max(if ranked { 4 } else { labels::name(axis).len() });
         let rank = if ranked { digits + 1 } else { 0 };
         let token_at = (rank + digits + 1) as u16;
-        // The mark of the token that came next has columns of its own; bars and texts share the rest.
+        // The mark of the next token has columns of its own. Bars and texts share the rest.
         let vocabulary = axis == Axis::Vocab;
-        let words = format!(" ← {}", labels::came_next(app).1);
+        let words = format!(" ← {}", labels::next_token(app).1);
         let rest = usize::from(width.saturating_sub(token_at + VALUE + 1));
         let of_words = text::width(&words).max(MARK);
         let (mark, rest) = match rest.checked_sub(of_words) {
@@ -205,7 +207,7 @@ impl Columns {
         Self { digits, rank, token_at, texts, value_at, bar_at, bars, mark }
     }
 
-    /// The index and the text of a row.
+    /// Draws the index and the text of a row.
     pub(super) fn label(
         &self,
         app: &App,
@@ -219,7 +221,7 @@ impl Columns {
         }
     }
 
-    /// A value, and its bar between the two ends.
+    /// Draws a value and its bar; `span` has the values at the ends of the bars.
     pub(super) fn value(
         &self,
         app: &App,
@@ -283,7 +285,7 @@ pub fn draw(view: &dyn View, app: &App, layout: &Layout, rows: Rows, buf: &mut B
             put(buf, area, token_at, y, &text::cut(&token, texts), pick(theme.token()));
         }
         columns.value(app, area, (y, number, span), pick, buf);
-        if axis == Axis::Vocab && labels::came_next(app).0.is_some_and(|id| id as usize == index) {
+        if axis == Axis::Vocab && labels::next_token(app).0.is_some_and(|id| id as usize == index) {
             put(buf, area, area.width.saturating_sub(text::width(mark) as u16), y, mark, theme.key());
         }
     }
@@ -294,7 +296,7 @@ pub fn draw(view: &dyn View, app: &App, layout: &Layout, rows: Rows, buf: &mut B
     }
 }
 
-/// A bar of up to `columns` columns, in eighths.
+/// A bar of up to `columns` columns, in eighths of a column.
 pub fn bar(share: f64, columns: usize) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (share.clamp(0.0, 1.0) * columns as f64 * 8.0).round() as usize;

@@ -1,4 +1,4 @@
-//! Markdown as lines of a given width: what the chapters use of it.
+//! Markdown as lines of a given width, as far as the chapters use it.
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 use ratatui::buffer::Buffer;
@@ -9,8 +9,7 @@ use ratatui::text::{Line, Span};
 use super::super::text;
 use super::super::theme::Theme;
 
-/// `source` in lines of at most `width` columns. HTML comments are left out, and
-/// of other HTML the tags.
+/// `source` in lines of at most `width` columns, without HTML comments and tags.
 pub fn render(source: &str, width: usize, theme: Theme) -> Vec<Line<'static>> {
     let mut writer = Writer { width: width.max(8), theme, ..Writer::new(theme) };
     for event in Parser::new_ext(source, Options::ENABLE_TABLES) {
@@ -40,7 +39,7 @@ struct Writer {
     /// The paragraph so far.
     spans: Vec<(String, Style)>,
     styles: Vec<Style>,
-    /// Numbers of ordered lists, none for others; one for each level.
+    /// The next number of each list level; none for an unordered list.
     lists: Vec<Option<u64>>,
     /// The list mark that the next line begins with.
     mark: Option<String>,
@@ -125,7 +124,7 @@ impl Writer {
                 if let CodeBlockKind::Fenced(language) = kind
                     && !language.is_empty()
                 {
-                    // What follows the language is for programs.
+                    // Words after the language are for programs.
                     let language = language.split_whitespace().next().unwrap_or_default();
                     self.lines.push(Line::styled(format!("  [{language}]"), self.theme.dim()));
                 }
@@ -202,7 +201,7 @@ impl Writer {
         }
     }
 
-    /// A line of code, indented; what is too long goes on further in.
+    /// Writes a line of code, indented. The rest of a long line is indented further.
     fn code_line(&mut self, line: &str) {
         let code = line.trim_start();
         let indent = 2 + (line.len() - code.len()).min(self.width / 2);
@@ -255,7 +254,7 @@ impl Writer {
                 used += 1;
             }
             for (piece, style) in word {
-                // Only a word that is wider than the line is broken.
+                // A word is broken only if it is wider than the line.
                 for part in text::wrap(piece, room) {
                     let needed = text::width(&part);
                     if used > 0 && used + needed > room {
@@ -270,8 +269,8 @@ impl Writer {
         self.lines.push(Line::from(line));
     }
 
-    /// Columns as wide as their widest cell, the widest made narrower until all fit; cells are wrapped. Where
-    /// that would break a number, each row is a list of its cells under their headings.
+    /// Writes a table with columns as wide as their widest cell. The widest columns shrink until all fit, and cells are
+    /// wrapped. If that would break a number, each row becomes a list of its cells with their headings.
     fn write_table(&mut self, rows: &[Vec<String>]) {
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let widest = |column: usize, width: &dyn Fn(&str) -> usize| {
@@ -313,7 +312,7 @@ impl Writer {
 }
 
 impl Writer {
-    /// A table as its rows one below the other, each cell after its heading.
+    /// Writes a table row by row, each cell after its heading.
     fn write_rows(&mut self, rows: &[Vec<String>]) {
         let Some((head, rows)) = rows.split_first() else { return };
         for row in rows {
@@ -329,10 +328,10 @@ impl Writer {
     }
 }
 
-/// A blank at which no line ends.
+/// A no-break space.
 const GLUE: char = '\u{a0}';
 
-/// A formula whose lines end outside of brackets: `wq[h·C + c, d]` is one word.
+/// A formula that is not broken within brackets: `wq[h·C + c, d]` is one word.
 fn glued(code: &str) -> String {
     let mut depth = 0_usize;
     let glue = |c| match c {
@@ -350,7 +349,7 @@ fn glued(code: &str) -> String {
     code.chars().map(glue).collect()
 }
 
-/// The words of a paragraph; one may have pieces of several styles, as `code` with a comma after it has.
+/// The words of a paragraph. A word can have pieces of several styles, such as `code` with a comma.
 fn words(spans: &[(String, Style)]) -> Vec<Vec<(&str, Style)>> {
     let mut words = vec![Vec::new()];
     for (content, style) in spans {
@@ -367,7 +366,7 @@ fn words(spans: &[(String, Style)]) -> Vec<Vec<(&str, Style)>> {
     words
 }
 
-/// The text between the tags of a piece of HTML; nothing of a comment.
+/// The text of a piece of HTML without its tags; empty for a comment.
 fn without_tags(html: &str) -> String {
     if html.trim_start().starts_with("<!--") {
         return String::new();

@@ -1,4 +1,4 @@
-//! The screen. Every panel is a file; none of them changes anything.
+//! The screen. Every panel is a file, and drawing changes nothing.
 //!
 //! ```text
 //!  llama-trace  stories-260k · cpu f32     pass 0 (prefill) · layer 1 of 0-4 · step 17 of 150   title
@@ -13,24 +13,23 @@
 //!  n p step  / go to  ? help  q quit                                                        footer
 //! ```
 
-pub mod alike;
 pub mod attribution;
 pub mod bars;
 pub mod branches;
 pub mod cache;
 pub mod chapters;
+pub mod common_factors;
 pub mod derivation;
 mod diagram;
 pub mod difference;
+mod earlier_rows;
 mod edges;
 pub mod figure;
 pub mod flow;
-pub mod foot;
 pub mod footer;
 pub mod goto;
 pub mod grid;
-mod growing;
-mod halves;
+mod half_blocks;
 pub mod heads;
 pub mod heatmap;
 pub mod help;
@@ -54,6 +53,7 @@ pub mod residual;
 pub mod rope;
 pub mod sampler;
 pub mod tensor;
+pub mod tensor_foot;
 mod thumbnail;
 pub mod title;
 pub mod tokens;
@@ -64,36 +64,38 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
 
-use super::app::{App, Focus, Mode};
+use super::app::App;
+use super::input::Mode;
+use super::panel_state::Focus;
 
-/// The smallest screen that is drawn on.
+/// Columns and rows of the smallest screen that is drawn on.
 pub const SMALLEST: (u16, u16) = (60, 16);
 
-/// The columns that the tensor keeps where the notes stand beside it.
+/// Columns that the tensor keeps beside the notes.
 const TENSOR: u16 = 55;
 
-/// The columns that a derivation has beside the tensor, at the least.
+/// Minimum columns of a derivation beside the tensor.
 const DERIVATION: u16 = 48;
 
-/// The lines in which the tensor and the first terms of a derivation have room, one under the other. In fewer the one
-/// that has the arrow keys has all of them.
+/// Lines in which the tensor fits above the first terms of a derivation. In fewer lines the one with the focus has them
+/// all.
 const BOTH: u16 = 26;
 
-/// The lines in which two tensors have room, and what was found of them.
+/// Lines in which two tensors fit above the verdict on them.
 const TALL: u16 = 44;
 
-/// The lines that the tensor keeps above a derivation, at the least.
+/// Minimum lines of the tensor above a derivation.
 const TOP: u16 = 9;
 
-/// The lines of the upper one of two tensors, at the least.
+/// Minimum lines of the upper one of two tensors.
 const UPPER: u16 = 6;
 
-/// Where everything is. What has no room is none.
+/// Places of the panels; none if a panel has no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Panels {
     /// The first line.
     pub title: Option<Rect>,
-    /// The prompt's tokens.
+    /// The token strip.
     pub tokens: Option<Rect>,
     /// The rule with the panels' names.
     pub rule: Option<Rect>,
@@ -101,9 +103,9 @@ pub struct Panels {
     pub outline: Option<Rect>,
     /// The tensor.
     pub middle: Option<Rect>,
-    /// What was shown before, beside the tensor or under it.
+    /// The compared tensor, beside the first or under it.
     pub compared: Option<Rect>,
-    /// What was found of the two, under them.
+    /// The verdict on two runs, under them.
     pub verdict: Option<Rect>,
     /// The derivation, beside the tensor or under it.
     pub derivation: Option<Rect>,
@@ -114,15 +116,16 @@ pub struct Panels {
 }
 
 impl Panels {
-    /// The places of the panels on the application's screen.
+    /// The places of the panels on the screen of `app`.
     pub fn new(app: &App) -> Self {
-        if let Some(pane) = app.pane {
+        if let Some(pane) = app.panels.pane {
             let whole = (Some(pane), None);
             let open = app.derivation().is_some();
-            let (middle, derivation) = if open { under(pane, app.focus, app.zoomed) } else { whole };
+            let (middle, derivation) =
+                if open { under(pane, app.panels.focus, app.panels.zoomed) } else { whole };
             return Self { middle, derivation, ..Self::default() };
         }
-        let Rect { width, height, .. } = app.size;
+        let Rect { width, height, .. } = app.panels.size;
         if width < SMALLEST.0 || height < SMALLEST.1 {
             return Self::default();
         }
@@ -135,26 +138,27 @@ impl Panels {
             140..180 => (32, 46),
             _ => (34, 62),
         };
-        // A panel that has the whole screen is as on a narrow one.
-        let (outline_width, notes_width) = if app.zoomed { (0, 0) } else { (outline_width, notes_width) };
-        let outline_width = if app.folded.0 { 0 } else { outline_width };
-        let notes_width = if app.folded.1 { 0 } else { notes_width };
-        // Where a derivation is open it has the room of the notes, and more; or a part of the tensor's.
-        let open = app.derivation().is_some() && app.focus != Focus::Notes;
+        // A zoomed panel is drawn as on a narrow screen.
+        let (outline_width, notes_width) =
+            if app.panels.zoomed { (0, 0) } else { (outline_width, notes_width) };
+        let outline_width = if app.panels.outline_folded { 0 } else { outline_width };
+        let notes_width = if app.panels.notes_folded { 0 } else { notes_width };
+        // An open derivation takes the room of the notes and more, or a part of the tensor's.
+        let open = app.derivation().is_some() && app.panels.focus != Focus::Notes;
         let beside = (width - outline_width).saturating_sub(2 + TENSOR);
         let derivation_width = match beside {
-            _ if app.zoomed => 0,
+            _ if app.panels.zoomed => 0,
             0..DERIVATION => 0,
             _ => ((width - outline_width) * 9 / 20).clamp(DERIVATION, beside),
         };
-        // A derivation takes the room of what is compared, and gives it back; of two that were judged each has its own.
-        let compares = app.compares.is_some() && (!open || app.verdict.is_some());
+        // A derivation covers the compared tensor. Two judged runs have a derivation each.
+        let compares = app.comparison.with.is_some() && (!open || app.comparison.verdict.is_some());
         let notes_width = match (open, compares) {
             (true, false) => derivation_width,
             (_, true) => 0,
             (false, false) => notes_width,
         };
-        // Beside the notes the tensor keeps its room; else they take turns.
+        // The notes are beside the tensor only if that keeps its columns; else they take turns.
         let notes_width = if width < outline_width + notes_width + 2 + TENSOR { 0 } else { notes_width };
         let mut panels = Self {
             title: line(0),
@@ -163,7 +167,7 @@ impl Panels {
             footer: line(height - 1),
             ..Self::default()
         };
-        // A rule of one column stands between neighbours.
+        // Neighbours are separated by a rule of one column.
         let left = if outline_width > 0 { outline_width + 1 } else { 0 };
         let right = if notes_width > 0 { notes_width + 1 } else { 0 };
         if outline_width > 0 {
@@ -174,38 +178,40 @@ impl Panels {
             *(if open { &mut panels.derivation } else { &mut panels.notes }) = side;
         }
         let middle = panel(left, width - left - right);
-        match app.focus {
+        match app.panels.focus {
             Focus::Notes if notes_width == 0 => panels.notes = middle,
             Focus::Outline if outline_width == 0 => panels.outline = middle,
             _ => panels.middle = middle,
         }
         if let Some(middle) = panels.middle.filter(|_| compares) {
-            let judged = app.verdict.is_some() && middle.height >= TALL && !open && !app.zoomed;
+            let judged =
+                app.comparison.verdict.is_some() && middle.height >= TALL && !open && !app.panels.zoomed;
             let height = if judged { middle.height / 2 } else { middle.height };
             if judged {
                 let y = middle.y + height + 1;
                 panels.verdict = Some(Rect { y, height: middle.bottom() - y, ..middle });
             }
-            (panels.middle, panels.compared) = halves(Rect { height, ..middle }, app.subtracts);
+            (panels.middle, panels.compared) =
+                split_in_two(Rect { height, ..middle }, app.comparison.subtracts);
         }
         if let Some(middle) = panels.middle.filter(|_| open && notes_width == 0) {
-            (panels.middle, panels.derivation) = under(middle, app.focus, app.zoomed);
+            (panels.middle, panels.derivation) = under(middle, app.panels.focus, app.panels.zoomed);
         }
         panels
     }
 }
 
-/// Two tensors side by side, or one under the other; none of the second where there is no room. The second may be their
-/// difference.
-fn halves(middle: Rect, subtracts: bool) -> (Option<Rect>, Option<Rect>) {
+/// Places of two tensors, side by side or one under the other; none for the second if there is no room. `subtracts`
+/// says that the second is their difference.
+fn split_in_two(middle: Rect, subtracts: bool) -> (Option<Rect>, Option<Rect>) {
     if middle.width >= 2 * TENSOR {
         let width = middle.width / 2;
         let x = middle.x + width + 1;
         let right = Rect { x, width: middle.right() - x, ..middle };
         return (Some(Rect { width, ..middle }), Some(right));
     }
-    // Both have as many lines for their values, so that they show the same rows. In little room one of them has a line
-    // more: the lower one, which says what the colours of both mean, or the upper one, whose cursor stands for both.
+    // Both have equally many lines of values, so that they show the same rows. In little room one has another line: the
+    // lower one for the common legend, or the upper one for the common cursor.
     let half = middle.height.saturating_sub(1) / 2;
     let more = u16::from(half + 1 < tensor::FOLDED);
     let height = middle.height.saturating_sub(1 + more) / 2;
@@ -217,7 +223,7 @@ fn halves(middle: Rect, subtracts: bool) -> (Option<Rect>, Option<Rect>) {
     (Some(Rect { height: upper, ..middle }), Some(Rect { y, height: lower, ..middle }))
 }
 
-/// The tensor and, below a rule, the derivation; where there is no room for both, the one that has the arrow keys.
+/// Places of the tensor and, below a rule, the derivation; only of the one with the focus if there is no room for both.
 fn under(middle: Rect, focus: Focus, zoomed: bool) -> (Option<Rect>, Option<Rect>) {
     let tensor = (middle.height * 2 / 5).max(TOP);
     match focus {
@@ -234,7 +240,7 @@ fn under(middle: Rect, focus: Focus, zoomed: bool) -> (Option<Rect>, Option<Rect
 impl Widget for &App {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let panels = Panels::new(self);
-        let area = area.intersection(self.size).intersection(buf.area);
+        let area = area.intersection(self.panels.size).intersection(buf.area);
         if panels.title.is_none() {
             return too_small::TooSmall(self).render(area, buf);
         }
@@ -251,7 +257,7 @@ impl Widget for &App {
         draw(panels.middle, &|area, buf| tensor::TensorPanel(self).render(area, buf));
         if let Some(other) = &self.other {
             let theirs = Panels::new(other);
-            draw(theirs.middle, &|area, buf| match self.subtracts && self.view().spans_grid() {
+            draw(theirs.middle, &|area, buf| match self.comparison.subtracts && self.view().spans_grid() {
                 true => difference::DifferencePanel { app: self, other }.render(area, buf),
                 false => tensor::TensorPanel(other).render(area, buf),
             });
@@ -261,7 +267,7 @@ impl Widget for &App {
         draw(panels.verdict, &|area, buf| notes::JudgedPanel(self).render(area, buf));
         draw(panels.notes, &|area, buf| notes::Notes(self).render(area, buf));
         draw(panels.footer, &|area, buf| footer::Footer(self).render(area, buf));
-        match &self.mode {
+        match &self.input.mode {
             Mode::Walk | Mode::Mark | Mode::Return => {}
             Mode::Help(line, wanted) => {
                 help::Help { theme: self.theme, line: *line, wanted }.render(area, buf);
@@ -272,7 +278,7 @@ impl Widget for &App {
             Mode::Chapters(at) => chapters::Chapters { app: self, at: *at }.render(area, buf),
             Mode::Goto(line) => goto::GotoPopup { app: self, line }.render(area, buf),
         }
-        if self.message.is_some() {
+        if self.input.message.is_some() {
             footer::MessageBox(self).render(area, buf);
         }
     }

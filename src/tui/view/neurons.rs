@@ -1,5 +1,5 @@
-//! The units of a feed-forward network for one token, the strongest first: what each computes, and which tokens of the
-//! vocabulary what it writes speaks for.
+//! The neurons: units of a feed-forward network for one token, the strongest first, with their activations and the
+//! tokens whose logits each promotes.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -13,22 +13,22 @@ use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::text;
 use super::super::theme::Span;
-use super::kind::{View, under_way};
+use super::kind::{View, progress_note};
 use super::layout::Layout;
 use super::list::bar;
 use super::paint::{put, put_fit};
-use super::{foot, labels};
+use super::{labels, tensor_foot};
 
-/// What a unit computes, in the order of the pass.
+/// The stages of a unit, in the order of the pass.
 const STAGES: [(Stage, &str); 4] =
     [(Stage::FfnGate, "gate"), (Stage::FfnSilu, "silu"), (Stage::FfnUp, "up"), (Stage::FfnHidden, "hidden")];
-/// Units whose writing is asked about at once, and how many tokens are told at either end.
+/// Units whose output is asked for at once; and number of promoted and of suppressed tokens.
 const AT_ONCE: usize = 8;
 const TOP: usize = 6;
 /// Columns of a unit's number, and of a value with the space before it.
 const UNIT: u16 = 7;
 const VALUE: u16 = 9;
-/// Columns of a token's text among the tokens that a unit speaks for.
+/// Columns of a promoted token's text.
 const TEXT: usize = 10;
 /// Lines below the units.
 const BELOW: u16 = TOP as u16 + 2;
@@ -42,21 +42,21 @@ fn site(app: &App, stage: Stage) -> Site {
 }
 
 fn token(app: &App) -> usize {
-    app.selected.get(Axis::Token, app.dims().tokens)
+    app.cursor.selected.get(Axis::Token, app.dims().tokens)
 }
 
 /// All units of the layer, once they are sorted.
 fn order(app: &App) -> Option<&[u32]> {
-    app.answers.told(&UnitsAt { site: site(app, Stage::FfnHidden), token: token(app) })?.ok()
+    app.answers.get(&UnitsAt { site: site(app, Stage::FfnHidden), token: token(app) })?.ok()
 }
 
-/// The token's row of a stage.
+/// The region of the token's row in a stage.
 fn row(app: &App) -> Region {
     let (token, units) = (token(app), app.outline().card.sizes().hidden);
     Region(vec![token..token + 1, 0..units])
 }
 
-/// What a unit computes at a stage.
+/// The value of a unit at a stage.
 fn value(app: &App, stage: Stage, unit: u32) -> Option<f64> {
     match app.answers.covering(site(app, stage), &row(app))?.get(&[token(app), unit as usize])? {
         Number::F32(value) => Some(value.into()),
@@ -64,15 +64,15 @@ fn value(app: &App, stage: Stage, unit: u32) -> Option<f64> {
     }
 }
 
-/// Asks what the units around a rank write.
+/// The question for the output of the units around a rank.
 fn question(app: &App, order: &[u32], rank: usize) -> WritesAt {
     let units = order.chunks(AT_ONCE).nth(rank / AT_ONCE).unwrap_or_default().to_vec();
     WritesAt { site: site(app, Stage::FfnHidden), token: token(app), units, top: TOP }
 }
 
-/// What the unit of a rank writes, once that is known, or why it is not.
+/// The output of the unit at a rank, or the reason of a failure; none until it is known.
 fn writing<'a>(app: &'a App, order: &[u32], rank: usize) -> Option<Result<&'a Writing, &'a str>> {
-    let answer = app.answers.told(&question(app, order, rank))?;
+    let answer = app.answers.get(&question(app, order, rank))?;
     match answer {
         Ok(all) => all.get(rank % AT_ONCE).map(Ok),
         Err(reason) => Some(Err(reason)),
@@ -102,9 +102,9 @@ impl View for Neurons {
 
     fn layout(&self, app: &App, body: Rect) -> Layout {
         let (rows, columns) = (app.outline().card.sizes().hidden, app.dims().tokens);
-        let unit = app.selected.get(Axis::Hidden, rows);
-        let rank = match app.keeps_rank {
-            true => app.rank,
+        let unit = app.cursor.selected.get(Axis::Hidden, rows);
+        let rank = match app.cursor.keeps_rank {
+            true => app.cursor.rank,
             false => {
                 let position = |order: &[u32]| order.iter().position(|&other| other as usize == unit);
                 order(app).and_then(position).unwrap_or(0)
@@ -134,30 +134,30 @@ impl View for Neurons {
 
     fn select(&self, app: &mut App, (rank, token): (usize, usize)) {
         if token != self::token(app) {
-            app.selected.set(Axis::Token, token);
-            // Its units are in another order: the cursor stays on its line, which has a unit once they are sorted.
-            (app.rank, app.keeps_rank) = (rank, true);
+            app.cursor.selected.set(Axis::Token, token);
+            // The units of another token are in another order: the cursor stays on its rank until they are sorted.
+            (app.cursor.rank, app.cursor.keeps_rank) = (rank, true);
             return;
         }
         if let Some(&unit) = order(app).and_then(|order| order.get(rank)) {
-            app.selected.set(Axis::Hidden, unit as usize);
-            app.rank = rank;
+            app.cursor.selected.set(Axis::Hidden, unit as usize);
+            app.cursor.rank = rank;
         }
     }
 
-    /// Where nobody has chosen a unit, it is the strongest; of another token it is the one on the same line.
+    /// Selects the strongest unit at first, and for another token the unit of the same rank.
     fn settle(&self, app: &mut App) {
-        if app.keeps_rank
-            && let Some(unit) = order(app).and_then(|order| order.get(app.rank).copied())
+        if app.cursor.keeps_rank
+            && let Some(unit) = order(app).and_then(|order| order.get(app.cursor.rank).copied())
         {
-            app.selected.set(Axis::Hidden, unit as usize);
-            app.keeps_rank = false;
+            app.cursor.selected.set(Axis::Hidden, unit as usize);
+            app.cursor.keeps_rank = false;
         }
-        let unit = app.selected.get(Axis::Hidden, usize::MAX);
+        let unit = app.cursor.selected.get(Axis::Hidden, usize::MAX);
         if let Some(&first) = order(app).and_then(<[u32]>::first)
-            && (unit, app.rank) == (0, 0)
+            && (unit, app.cursor.rank) == (0, 0)
         {
-            app.selected.set(Axis::Hidden, first as usize);
+            app.cursor.selected.set(Axis::Hidden, first as usize);
         }
     }
 
@@ -201,7 +201,7 @@ impl View for Neurons {
             pieces.push(Piece::forms(forms, dim).rank(1));
         }
         pieces.push(Piece::whole(" · ← → token", dim).rank(2));
-        pieces.extend(under_way(app));
+        pieces.extend(progress_note(app));
         pieces
     }
 
@@ -221,7 +221,7 @@ impl View for Neurons {
 
     fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
         self.legend(app, foot, buf);
-        foot::cursor(app, foot, buf);
+        tensor_foot::cursor(app, foot, buf);
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
@@ -234,7 +234,7 @@ impl View for Neurons {
         }
         let most_at = UNIT + 4 * VALUE + 1;
         let room = usize::from(area.width.saturating_sub(most_at));
-        // Both ends have room beside each other, or the upper one alone.
+        // Promoted and suppressed tokens fit, or only the promoted ones.
         let each = if room >= 2 * TEXT { room / 2 } else { room };
         put(buf, area, most_at, 0, if room >= 2 * TEXT { "+ raises" } else { "+" }, theme.dim());
         if each < room {
@@ -283,7 +283,7 @@ impl View for Neurons {
     }
 }
 
-/// As many tokens as have room in `columns`, at least one.
+/// Draws as many tokens as fit into `columns`, at least one.
 fn tokens(app: &App, all: &[Promoted], (x, y, columns): (u16, u16, usize), area: Rect, buf: &mut Buffer) {
     let each = TEXT.min(columns.saturating_sub(1));
     let count = (columns / (each + 1).max(1)).max(1);
@@ -294,7 +294,7 @@ fn tokens(app: &App, all: &[Promoted], (x, y, columns): (u16, u16, usize), area:
 }
 
 impl Neurons {
-    /// What the unit under the cursor writes, with figures.
+    /// Draws the output of the unit under the cursor with numbers.
     fn below(&self, app: &App, layout: &Layout, order: &[u32], buf: &mut Buffer) {
         let (theme, rank) = (app.theme, layout.cursor.0);
         let Some(&unit) = order.get(rank).filter(|_| layout.footer > 1) else { return };

@@ -1,5 +1,5 @@
-//! The notes on a step: its formula with this model's sizes, what goes in and comes out, what it is for, its
-//! names elsewhere, and the chapter.
+//! The notes panel: a step's formula with this model's sizes, its purpose, inputs and output, its names in other
+//! programs, and the chapter; and the panel of a verdict.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -17,7 +17,7 @@ use super::labels;
 use super::markdown;
 use super::paint::{put, put_line};
 
-/// The line with which the answer of an exercise begins.
+/// The first line of an exercise's answer.
 const ANSWER: &str = "Answer";
 
 /// The notes.
@@ -41,7 +41,7 @@ impl Writer {
         self.lines.push(Line::default());
     }
 
-    /// A short name before a text that may be long; what does not fit in the line goes on further in.
+    /// A short name before a text. Further lines of the text are indented.
     fn named(&mut self, name: &str, name_style: Style, content: &str) {
         let lines = text::wrap(&format!("{name} {content}"), self.width.saturating_sub(2));
         for (i, line) in lines.into_iter().enumerate() {
@@ -68,12 +68,12 @@ fn axes(app: &App, axes: &[Axis]) -> String {
     format!("({})", parts.join(", "))
 }
 
-/// All lines of the notes on the current step, wrapped to `width`; a column is left free at either side.
+/// All lines of the notes on the current step, wrapped to `width` less a column at either side.
 pub fn lines(app: &App, width: u16) -> Vec<Line<'static>> {
     let theme = app.theme;
     let (step, card) = (app.place().step, &app.outline().card);
     let mut out = Writer { lines: Vec::new(), width: usize::from(width).saturating_sub(2) };
-    if judged(app, &mut out) {
+    if write_verdict(app, &mut out) {
         out.gap();
         out.lines.push(Line::styled("─".repeat(out.width), theme.dim()));
     }
@@ -92,37 +92,37 @@ pub fn lines(app: &App, width: u16) -> Vec<Line<'static>> {
         facts(app, stage, &mut out);
         aliases(app, stage, &mut out);
     }
-    for chapter in app.chapters.about(step) {
+    for chapter in app.notes.chapters.about(step) {
         out.gap();
         out.lines.push(Line::styled("─".repeat(out.width), theme.dim()));
         let arithmetic = chapter.precision().map_or(String::new(), |name| format!(", in {name}"));
         let whose = "Numbers in this chapter are the built-in model's, for the chapter's own prompt";
         out.text(0, &format!("{whose}{arithmetic}."), theme.dim());
-        let folded = (!app.answered).then(|| chapter.folded("x"));
+        let folded = (!app.notes.answers_shown).then(|| chapter.folded("x"));
         out.lines.extend(markdown::render(folded.as_deref().unwrap_or(chapter.text), out.width, theme));
     }
     out.lines
 }
 
-/// What was found of the two that stand side by side, in a panel of its own.
+/// The panel of the verdict on two runs.
 #[derive(Debug)]
 pub struct JudgedPanel<'a>(pub &'a App);
 
 impl Widget for JudgedPanel<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let mut out = Writer { lines: Vec::new(), width: usize::from(area.width).saturating_sub(2) };
-        judged(self.0, &mut out);
+        write_verdict(self.0, &mut out);
         let inner = Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area }.intersection(area);
-        // The heading stands in the rule above it.
+        // The heading is in the rule above the panel.
         for (y, line) in out.lines.iter().skip(1).take(area.height.into()).enumerate() {
             put_line(buf, inner, y as u16, line);
         }
     }
 }
 
-/// What was found of the two that stand side by side; false where nobody judged.
-fn judged(app: &App, out: &mut Writer) -> bool {
-    let Some(verdict) = &app.verdict else { return false };
+/// Writes the verdict on two runs; false if there is none.
+fn write_verdict(app: &App, out: &mut Writer) -> bool {
+    let Some(verdict) = &app.comparison.verdict else { return false };
     out.lines.push(Line::styled("A against B", app.theme.strong()));
     verdict.lines().iter().for_each(|line| out.text(0, line, Style::new()));
     let table = verdict.table();
@@ -137,7 +137,7 @@ fn judged(app: &App, out: &mut Writer) -> bool {
     true
 }
 
-/// The line of the notes in which the title of `chapter` stands.
+/// The line of the notes with the title of `chapter`.
 pub fn line_of(app: &App, width: u16, chapter: &Chapter) -> usize {
     let lines = lines(app, width);
     let title = text::wrap(chapter.title(), usize::from(width).saturating_sub(2));
@@ -145,7 +145,7 @@ pub fn line_of(app: &App, width: u16, chapter: &Chapter) -> usize {
     lines.iter().position(|line| line.to_string().trim() == first).unwrap_or(0)
 }
 
-/// The line of the notes in which the next answer begins, from line `first` on; else the first one.
+/// The first line of the next answer from line `first` on, or else of the first answer.
 pub fn answer_after(app: &App, width: u16, first: usize) -> Option<usize> {
     let lines = lines(app, width);
     let begins = |(_, line): &(usize, &Line<'_>)| line.to_string() == ANSWER;
@@ -186,7 +186,7 @@ fn shapes(app: &App, out: &mut Writer) {
     }
 }
 
-/// What x is here: the layer before's output, or the embedding.
+/// The layer's input x: the output of the layer before, or the embedding.
 fn layer_input(app: &App) -> String {
     let shape = axes(app, &[Axis::Token, Axis::Dim]);
     let layers = app.outline().card.sizes().layers;
@@ -196,7 +196,7 @@ fn layer_input(app: &App) -> String {
     }
 }
 
-/// What this model does differently from others at this stage.
+/// Writes the model's properties that matter at this stage.
 fn facts(app: &App, stage: Stage, out: &mut Writer) {
     let card = &app.outline().card;
     let dim = app.theme.dim();
@@ -221,7 +221,7 @@ fn facts(app: &App, stage: Stage, out: &mut Writer) {
     }
 }
 
-/// What g is at this stage, where there are groups.
+/// The meaning of g, the group size, at this stage of an int8 model.
 fn grouping(card: &ModelCard, stage: Stage) -> Option<String> {
     let group = card.sizes().group?;
     if stage.is_int8() || stage.is_scale() {
@@ -273,15 +273,15 @@ impl Widget for Notes<'_> {
         let lines = lines(app, area.width);
         let inner = Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area }.intersection(area);
         let height = usize::from(area.height);
-        for (y, line) in lines.iter().skip(app.notes_line).take(height).enumerate() {
+        for (y, line) in lines.iter().skip(app.notes.line).take(height).enumerate() {
             put_line(buf, inner, y as u16, line);
         }
-        // A mark at the edge says that there is more.
+        // Marks at the edge for further lines.
         let right = area.width.saturating_sub(1);
-        if app.notes_line > 0 {
+        if app.notes.line > 0 {
             put(buf, area, right, 0, "▲", app.theme.key());
         }
-        if app.notes_line + height < lines.len() {
+        if app.notes.line + height < lines.len() {
             put(buf, area, right, area.height.saturating_sub(1), "▼", app.theme.key());
         }
     }

@@ -1,4 +1,4 @@
-//! A matrix as numbers.
+//! The numbers: a matrix written out.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -15,7 +15,7 @@ use super::kind::View;
 use super::layout::Layout;
 use super::paint::put;
 
-/// The slice of the current tensor, a number for each value.
+/// The slice of the tensor, a number for each value.
 #[derive(Debug)]
 pub struct Numbers;
 

@@ -1,4 +1,4 @@
-//! The outline: passes, layers, steps. The current pass and layer are open, the others are one line each.
+//! The outline panel: passes, layers and steps. The current pass and layer are open, the others are one line each.
 
 use std::cmp::Ordering;
 
@@ -24,7 +24,7 @@ enum Entry {
     Step(Place),
 }
 
-/// All lines, as numbers only; texts are made for the visible ones.
+/// All lines, without their texts, which are made for the visible ones only.
 fn entries(app: &App) -> Vec<Entry> {
     let here = app.place();
     let mut entries = Vec::new();
@@ -48,14 +48,14 @@ fn entries(app: &App) -> Vec<Entry> {
     entries
 }
 
-/// The first line on a panel of this height: the current one stands a third from the top.
+/// The first line on a panel of this height, so that the current one is a third from the top.
 fn first(entries: &[Entry], here: Place, height: usize) -> usize {
     let current = entries.iter().position(|entry| *entry == Entry::Step(here)).unwrap_or(0);
     current.saturating_sub(height / 3).min(entries.len().saturating_sub(height))
 }
 
 /// The place at row `y` of the screen.
-pub fn at(app: &App, area: Rect, y: u16) -> Option<Place> {
+pub fn place_at(app: &App, area: Rect, y: u16) -> Option<Place> {
     let entries = entries(app);
     let first = first(&entries, app.place(), area.height.into());
     let here = app.place();
@@ -106,7 +106,7 @@ impl Widget for OutlinePanel<'_> {
                 }
             };
             let current = *entry == Entry::Step(here);
-            // A shape is shown whole, with a space before it and one behind it if there is room, or not at all.
+            // A shape is shown whole or not at all, with a space before it, and one behind it if there is room.
             let room = width.saturating_sub(text::width(&name) + 1);
             let detail = match text::width(&detail).cmp(&room) {
                 Ordering::Less => text::right(&detail, room) + " ",

@@ -1,4 +1,4 @@
-//! The whole slice at once, however large it is.
+//! The overview: the whole slice at once, of any size.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -9,26 +9,26 @@ use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::plane::Plane;
 use super::super::text;
-use super::halves::{self, Raster};
+use super::half_blocks::{self, Raster};
 use super::kind::{self, View};
 use super::layout::Layout;
 use super::paint::{put, put_fit};
 use super::{labels, legend};
 
-/// The columns of a token's text, at the most, and those of the longest at the least.
+/// Maximum columns of a token's text, and minimum columns of the longest one.
 const TEXT: usize = 12;
 const SHORT: u16 = 5;
 
-/// The slice of the current tensor, two values or more in a character.
+/// The slice of the tensor, two values or more in a character.
 #[derive(Debug)]
 pub struct Overview;
 
-/// The slice on the screen. Where it is wide and not high it is broken into bands, one below the other.
+/// The slice on the screen. A wide slice with few rows is broken into bands, one below the other.
 struct Sheet {
     raster: Raster,
-    /// The columns before the values.
+    /// Columns before the values.
     label: u16,
-    /// Those of them that the rows' tokens have; none where these have no room.
+    /// Columns of the rows' tokens among these; 0 if they have no room.
     texts: u16,
     /// Places across in a band.
     wide: usize,
@@ -41,18 +41,18 @@ impl Sheet {
         let (axis, rows) = (app.place().step.axes()[at], app.shape()[at]);
         let longest = labels::text_width(app, axis, rows, TEXT) as u16;
         let looks = |sheet: &Self| (sheet.raster.each, sheet.raster.size(), sheet.bands());
-        // Tokens take what room the values leave.
+        // Tokens get the room that the values leave.
         let mut wider = (SHORT.min(longest)..=longest).rev().map(|texts| Self::with_texts(app, body, texts));
         let wider = wider.find(|wider| longest > 0 && looks(wider) == looks(&sheet));
         wider.unwrap_or(sheet)
     }
 
-    /// The same with so many columns for the rows' tokens.
+    /// The sheet with `texts` columns for the rows' tokens.
     fn with_texts(app: &App, body: Rect, texts: u16) -> Self {
         let (cut, shape, index) = (app.cut(), app.shape(), app.index());
         let (rows, columns) = (shape[cut.rows], cut.columns.map_or(1, |columns| shape[columns]));
         let label = labels::digits(rows) as u16 + 2 + if texts > 0 { texts + 1 } else { 0 };
-        let rows = halves::window(index[cut.rows], rows, columns, halves::MOST);
+        let rows = half_blocks::window(index[cut.rows], rows, columns, half_blocks::MOST);
         let (high, wide) =
             (usize::from(body.height.saturating_sub(1)), usize::from(body.width.saturating_sub(label)));
         if let Some(raster) = Raster::magnified(rows.clone(), 0..columns, (high, wide)) {
@@ -63,7 +63,7 @@ impl Sheet {
         let mut best = (1, of(1));
         for bands in 2..=high.div_ceil(2) {
             let raster = of(bands);
-            // More columns are seen singly, and no fewer rows.
+            // Fewer columns share a place, and no more rows do.
             if raster.each.0 <= best.1.each.0 && raster.each.1 < best.1.each.1 {
                 best = (bands, raster);
             }
@@ -76,13 +76,13 @@ impl Sheet {
         self.raster.places.1.div_ceil(self.wide).max(1)
     }
 
-    /// The place in the slice of a cell on the screen.
+    /// The place in the raster of a cell on the screen.
     fn place(&self, (row, column): (usize, usize)) -> (usize, usize) {
         let lines = self.raster.places.0.max(1);
         (row % lines, row / lines * self.wide + column)
     }
 
-    /// The cell on the screen of a place in the slice.
+    /// The cell on the screen of a place in the raster.
     fn cell(&self, (row, column): (usize, usize)) -> (usize, usize) {
         (column / self.wide * self.raster.places.0 + row, column % self.wide)
     }
@@ -136,7 +136,7 @@ impl View for Overview {
         }
         let here = app.tensor().and_then(|tensor| {
             let plane = Plane::new(&tensor, &index, (cut.rows, cut.columns), &rows, &columns)?;
-            halves::furthest(rows.clone(), columns.clone(), |row, column| plane.get(row, column))
+            half_blocks::furthest(rows.clone(), columns.clone(), |row, column| plane.get(row, column))
         });
         let (row, column) = here.map_or((rows.start, columns.start), |(row, column, _)| (row, column));
         index[cut.rows] = row;
@@ -149,7 +149,7 @@ impl View for Overview {
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let site = app.place().site();
         let Sheet { raster, .. } = Sheet::new(app, layout.area);
-        let block = Query::Block(site, kind::in_stage(app, halves::slice(app, raster.rows)));
+        let block = Query::Block(site, kind::in_stage(app, half_blocks::slice(app, raster.rows)));
         let spreads = [Part::whole(site), app.span_part()].map(Query::Spread);
         [block].into_iter().chain(spreads).collect()
     }
@@ -190,7 +190,7 @@ impl View for Overview {
             if sheet.bands() > 1 {
                 let name = cut.columns.map_or("", |columns| labels::name(app.place().step.axes()[columns]));
                 let range = format!("{name} {}-{}", part.columns.start, part.columns.end.saturating_sub(1));
-                // Beside the mark of the cursor, which may stand in this line.
+                // The cursor's mark may be in this line.
                 let here = row / lines.max(1) == band && usize::from(across) <= range.len();
                 put(buf, area, label + if here { across + 2 } else { 0 }, top(band) - 1, &range, theme.dim());
             }
@@ -198,7 +198,7 @@ impl View for Overview {
             let inner = Rect { x: area.x + label, y: area.y + top(band), ..area }.intersection(area);
             part.draw(app, span, plane, inner, buf);
         }
-        // The cursor stands beside the values, which are all that is among them.
+        // The cursor's marks are beside the values, so that they cover none.
         let band = row / lines.max(1);
         put(buf, area, label + across, top(band) - 1, "▾", theme.strong());
         put(buf, area, label - 1, layout.header + layout.line_of(row), "▸", theme.strong());
@@ -218,6 +218,6 @@ impl View for Overview {
             }
         }
         let y = layout.header + layout.line_of(layout.rows.saturating_sub(1)) + layout.tall;
-        put_fit(buf, area, *label, y, &[halves::marks(app, tensor.is_positive())]);
+        put_fit(buf, area, *label, y, &[half_blocks::marks(app, tensor.is_positive())]);
     }
 }

@@ -1,4 +1,4 @@
-//! Writing into a buffer without ever leaving an area.
+//! Functions that write into a buffer within an area.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -9,8 +9,8 @@ use ratatui::widgets::{Clear, Widget};
 use super::super::fit::{Piece, fit};
 use super::super::text;
 
-/// Empties `area` for a popup. A wide character that reaches into it from the left goes as a whole: the
-/// terminal would draw it over the popup's edge.
+/// Clears `area` for a popup. A wide character that reaches into it from the left is removed too, because the terminal
+/// would draw it over the popup's edge.
 pub fn clear(buf: &mut Buffer, area: Rect) {
     let area = area.intersection(buf.area);
     Clear.render(area, buf);
@@ -23,8 +23,8 @@ pub fn clear(buf: &mut Buffer, area: Rect) {
     }
 }
 
-/// Writes `text` at column `x` and row `y` of `area`, and says how many columns it took. What does not fit
-/// ends in `…`, never within a number ([`text::cut`]). Outside the area nothing is written.
+/// Writes `content` at column `x` and row `y` of `area`, and returns the number of columns. Text that does not fit ends
+/// in `…`, never within a number ([`text::cut`]). Nothing is written outside of the area.
 pub fn put(buf: &mut Buffer, area: Rect, x: u16, y: u16, content: &str, style: Style) -> u16 {
     let area = area.intersection(buf.area);
     if x >= area.width || y >= area.height {
@@ -36,8 +36,7 @@ pub fn put(buf: &mut Buffer, area: Rect, x: u16, y: u16, content: &str, style: S
     text::width(&shown) as u16
 }
 
-/// Writes the pieces of a line from column `x` on, each as far as there is room for it, and says how many
-/// columns they took.
+/// Writes the pieces of a line from column `x` on, fitted to the area, and returns the number of columns.
 pub fn put_fit(buf: &mut Buffer, area: Rect, x: u16, y: u16, pieces: &[Piece]) -> u16 {
     let room = usize::from(area.width.saturating_sub(x));
     let line = fit(pieces, room);

@@ -1,5 +1,5 @@
-//! The tokens of a pass: ids, texts, bytes, how likely the model found each before it read it, and how the tokenizer came
-//! to it.
+//! The pieces: the tokens of a pass with ids, texts, bytes, log-probabilities before they were read, and the
+//! tokenizer's merges.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -12,15 +12,15 @@ use llama_trace_core::trace::{Axis, Query, Site, Stage, Step, TokenPiecesAt};
 use super::super::app::App;
 use super::super::fit::Piece;
 use super::super::text;
-use super::foot;
 use super::grid;
 use super::kind::{self, View};
 use super::labels;
 use super::layout::Layout;
 use super::list::bar;
 use super::paint::{put, put_fit};
+use super::tensor_foot;
 
-/// What the tokens are.
+/// The tokens of a pass.
 #[derive(Debug)]
 pub struct Pieces;
 
@@ -28,7 +28,7 @@ pub struct Pieces;
 const BYTES: usize = 12;
 const LOG: usize = 9;
 const RANK: usize = 7;
-/// A bar as long as it gets: surprise of so much, or more.
+/// The surprise −log p of a bar of full length.
 const LONGEST: f64 = 12.0;
 /// Lines about the token under the cursor.
 const BELOW: u16 = 8;
@@ -38,7 +38,7 @@ fn site(app: &App) -> Site {
 }
 
 fn made(app: &App) -> Option<&[TokenPieces]> {
-    app.answers.told(&TokenPiecesAt(site(app)))?.ok()
+    app.answers.get(&TokenPiecesAt(site(app)))?.ok()
 }
 
 impl View for Pieces {
@@ -60,8 +60,8 @@ impl View for Pieces {
 
     fn layout(&self, app: &App, body: Rect) -> Layout {
         let rows = app.dims().tokens;
-        let cursor = (app.selected.get(Axis::Token, rows), 0);
-        // All merges of the token under the cursor, where the rows leave room for them.
+        let cursor = (app.cursor.selected.get(Axis::Token, rows), 0);
+        // All merges of the token under the cursor, if the rows leave room for them.
         let least = BELOW.min(body.height / 3);
         let merges = made(app).and_then(|made| made.get(cursor.0)).map_or(0, |made| made.merges.len());
         let left = body.height.saturating_sub(1).saturating_sub(u16::try_from(rows).unwrap_or(u16::MAX));
@@ -92,10 +92,10 @@ impl View for Pieces {
     }
 
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
-        let region = kind::seen(app, layout);
+        let region = kind::visible_region(app, layout);
         let mut questions = vec![Query::Block(app.place().site(), region), Query::TokenPieces(site(app))];
         for token in layout.visible_rows(app) {
-            let query = Query::TokenLogprobs(app.foretold_at(app.place().pass, token));
+            let query = Query::TokenLogprobs(app.logprob_question(app.place().pass, token));
             if !questions.contains(&query) {
                 questions.push(query);
             }
@@ -127,7 +127,7 @@ impl View for Pieces {
 
     fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
         self.legend(app, foot, buf);
-        foot::cursor(app, foot, buf);
+        tensor_foot::cursor(app, foot, buf);
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
@@ -154,9 +154,9 @@ impl View for Pieces {
             if let Some(made) = made(app).and_then(|made| made.get(row)) {
                 put(buf, area, columns.bytes_at, y, &bytes(&made.bytes, BYTES), theme.dim());
             }
-            match app.foretold(app.place().pass, row) {
+            match app.token_logprob(app.place().pass, row) {
                 Some(Some(told)) => columns.likely(app, area, (y, told.log_prob, told.rank), buf),
-                // Before the first there is nothing to tell it from.
+                // The first token has no probability.
                 Some(None) => {
                     let _ = put(buf, area, columns.log_at, y, &text::right("first", LOG), theme.dim());
                 }
@@ -169,12 +169,12 @@ impl View for Pieces {
     }
 }
 
-/// What the model expected in the place of the token under the cursor, where that is known.
+/// The log-probability and the likeliest tokens in place of the token in a row, once they are known.
 fn likeliest(app: &App, row: usize) -> Option<TokenLogprob> {
-    app.foretold(app.place().pass, row)?
+    app.token_logprob(app.place().pass, row)?
 }
 
-/// Where the columns are.
+/// Places of the columns.
 struct Columns {
     digits: usize,
     texts: usize,
@@ -210,7 +210,7 @@ impl Columns {
         }
     }
 
-    /// A token's text and id.
+    /// Draws a token's text and id.
     fn token(
         &self,
         app: &App,
@@ -224,7 +224,7 @@ impl Columns {
         put(buf, area, self.id_at, y, &text::right(&id.to_string(), self.ids), pick(Style::new()));
     }
 
-    /// How likely a token was, its rank, and a bar as long as it was unlikely.
+    /// Draws a token's log-probability, its rank, and a bar for its surprise.
     fn likely(&self, app: &App, area: Rect, (y, log_prob, rank): (u16, f32, usize), buf: &mut Buffer) {
         let log = text::short(Number::F32(log_prob), LOG - 1);
         put(buf, area, self.log_at, y, &text::right(&log, LOG), Style::new());
@@ -234,22 +234,22 @@ impl Columns {
     }
 }
 
-/// Bytes in hexadecimal, as many as have room.
+/// Bytes in hexadecimal, as many as fit.
 fn bytes(bytes: &[u8], columns: usize) -> String {
     let all: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let fits = (columns + 1) / 3;
     if all.len() <= fits { all.join(" ") } else { all[..fits.saturating_sub(1)].join(" ") + " …" }
 }
 
-/// How the tokenizer came to the token under the cursor.
+/// Draws the tokenizer's steps to the token under the cursor.
 fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     let theme = app.theme;
     let y = layout.header + layout.visible_rows(app).len() as u16 + 1;
     let bottom = y + layout.footer.saturating_sub(2);
     let area = Rect { height: layout.area.height.min(bottom), ..layout.area };
-    let failed = app.answers.told(&TokenPiecesAt(site(app))).and_then(Result::err);
-    let at = app.foretold_at(app.place().pass, layout.cursor.0);
-    for (down, reason) in (y..).zip(failed.into_iter().chain(app.answers.told(&at).and_then(Result::err))) {
+    let failed = app.answers.get(&TokenPiecesAt(site(app))).and_then(Result::err);
+    let at = app.logprob_question(app.place().pass, layout.cursor.0);
+    for (down, reason) in (y..).zip(failed.into_iter().chain(app.answers.get(&at).and_then(Result::err))) {
         put(buf, area, 0, down, &format!("this cannot be told: {reason}"), theme.error());
     }
     let Some(made) = made(app).and_then(|made| made.get(layout.cursor.0)) else { return };
@@ -282,7 +282,7 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     expected(app, Rect { height: area.height.min(bottom), ..area }, from, layout, buf);
 }
 
-/// What the model found likeliest in the place of the token under the cursor, in the lines from `y` on.
+/// Draws the likeliest tokens in place of the one under the cursor, from line `y` on.
 fn expected(app: &App, area: Rect, y: u16, layout: &Layout, buf: &mut Buffer) {
     let Some(told) = likeliest(app, layout.cursor.0) else { return };
     let room = usize::from(area.height.saturating_sub(y + 1));
@@ -293,7 +293,7 @@ fn expected(app: &App, area: Rect, y: u16, layout: &Layout, buf: &mut Buffer) {
     put(buf, area, 0, y, "what the model expected in its place:", theme.dim());
     let read = app.outline().passes.get(app.place().pass).and_then(|pass| pass.tokens.get(layout.cursor.0));
     for (rank, (y, &(id, log_prob))) in (y + 1..).zip(told.likeliest.iter().take(room)).enumerate() {
-        let text = app.texts.get(&id).cloned().unwrap_or_default();
+        let text = app.answers.text(id).unwrap_or_default().to_owned();
         let strong =
             |style: Style| if read.is_some_and(|read| read.id == id) { theme.strong() } else { style };
         columns.token(app, area, (y, &text, id), strong, buf);

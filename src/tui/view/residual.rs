@@ -1,5 +1,5 @@
-//! The residual stream of a token down the layers: how long it is after each sublayer, how much each of them adds, and in
-//! which direction.
+//! The residual stream of a token through the layers: its norm after each sublayer, and the norm and angle of each
+//! addition.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -13,37 +13,37 @@ use super::super::fit::Piece;
 use super::super::place::Place;
 use super::super::text;
 use super::super::theme::Span;
-use super::kind::{self, View, under_way};
+use super::kind::{self, View, progress_note};
 use super::layout::Layout;
 use super::list::bar;
 use super::paint::{put, put_fit, put_line};
-use super::{figure, foot, grid, labels};
+use super::{figure, grid, labels, tensor_foot};
 
-/// Tokens that are asked about at once.
+/// Tokens that are asked for at once.
 const AT_ONCE: usize = 16;
-/// Columns: of a row's name, of a length with the space before it, of an angle, and of a share.
+/// Columns of a row's name, of a norm with the space before it, of an angle, and of a share.
 const NAME: u16 = 9;
 const FIGURE: usize = 9;
 const ANGLE: usize = 7;
 const CELL: u16 = 7;
-/// The columns before the shares, without the bars: a space before these and the angle, an arrow between two.
+/// Columns before the shares without the bars, including the spaces and the arrow.
 const FIXED: u16 = NAME + 2 * FIGURE as u16 + ANGLE as u16 + 5;
-/// The bars' columns, where there is room.
+/// Minimum and maximum columns of the bars.
 const NARROWEST: u16 = 6;
 const WIDEST: u16 = 30;
-/// The lines in which the shares have a heading of their own.
+/// Lines from which on the shares have a heading of their own.
 const HEADED: u16 = 8;
 /// The share of the last colour.
 const MOST: f64 = 2.0;
-/// Lines of the drawing below the rows, with the one above it, and the fewest that it needs.
+/// Maximum and minimum lines of the drawing below the rows, including the one above it.
 const DRAWING: u16 = 40;
 const LEAST: u16 = 6;
 
-/// The stream after each sublayer.
+/// The residual stream after each sublayer.
 #[derive(Debug)]
 pub struct Residual;
 
-/// A row: the embedding, or what stands after a sublayer.
+/// The place of a row: the embedding, or the stream after a sublayer.
 fn place(app: &App, row: usize) -> Place {
     let (layer, stage) = match row.checked_sub(1) {
         None => (None, Stage::Embedding),
@@ -66,14 +66,14 @@ fn question(app: &App, layer: usize, token: usize) -> StreamAt {
     StreamAt { site, tokens: first..app.dims().tokens.min(first + AT_ONCE) }
 }
 
-/// What the sublayer of a row added to a token's stream, once that is known.
+/// The addition of a row's sublayer to a token's stream, once it is known.
 fn addition(app: &App, row: usize, token: usize) -> Option<&Addition> {
     let at = row.checked_sub(1)?;
-    let all = app.answers.told(&question(app, at / 2, token))?.ok()?;
+    let all = app.answers.get(&question(app, at / 2, token))?.ok()?;
     all.get(token % AT_ONCE)?.get(at % 2)
 }
 
-/// How long the stream is at a row.
+/// The norm of the stream at a row.
 fn after(app: &App, row: usize, token: usize) -> Option<f64> {
     match row {
         0 => addition(app, 1, token).map(|first| first.before),
@@ -81,7 +81,7 @@ fn after(app: &App, row: usize, token: usize) -> Option<f64> {
     }
 }
 
-/// Where what is added points beside what it is added to, which points to the right.
+/// The arrow for the direction of an addition; the stream points to the right.
 fn arrow(angle: f64) -> &'static str {
     ["→", "↗", "↑", "↖", "←"][((angle / 45.0).round() as usize).min(4)]
 }
@@ -111,8 +111,8 @@ impl View for Residual {
             (Some(layer), _) => 2 * layer + 2,
             (None, _) => 0,
         };
-        let cursor = (row, app.selected.get(Axis::Token, columns));
-        // The shares of other tokens have room before the bars are long.
+        let cursor = (row, app.cursor.selected.get(Axis::Token, columns));
+        // The shares of other tokens get room before the bars do.
         let cells = u16::try_from(columns).unwrap_or(u16::MAX).saturating_mul(CELL);
         let least = NARROWEST.min(body.width.saturating_sub(FIXED + CELL));
         let label = FIXED + body.width.saturating_sub(FIXED.saturating_add(cells)).clamp(least, WIDEST);
@@ -141,7 +141,7 @@ impl View for Residual {
 
     fn select(&self, app: &mut App, (row, token): (usize, usize)) {
         app.go(place(app, row));
-        app.selected.set(Axis::Token, token);
+        app.cursor.selected.set(Axis::Token, token);
     }
 
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
@@ -163,7 +163,7 @@ impl View for Residual {
         false
     }
 
-    fn opened(&self, app: &App) -> Option<(Place, &'static str)> {
+    fn enter_place(&self, app: &App) -> Option<(Place, &'static str)> {
         Some((app.place(), "heatmap"))
     }
 
@@ -180,7 +180,7 @@ impl View for Residual {
             Piece::whole(" · ", dim).rank(2),
         ];
         pieces.push(grid::range(app, "→ share,", Axis::Token, &layout.visible_columns(app), layout.columns));
-        pieces.extend(under_way(app));
+        pieces.extend(progress_note(app));
         pieces
     }
 
@@ -203,7 +203,7 @@ impl View for Residual {
 
     fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
         self.legend(app, foot, buf);
-        foot::cursor(app, foot, buf);
+        tensor_foot::cursor(app, foot, buf);
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
@@ -253,20 +253,20 @@ impl View for Residual {
     }
 }
 
-/// Why nothing is known of the layer under the cursor.
+/// The reason of a failure at the layer under the cursor.
 fn reason<'a>(app: &'a App, layout: &Layout) -> Option<&'a str> {
     let layer = layout.cursor.0.saturating_sub(1) / 2;
-    app.answers.told(&question(app, layer, layout.cursor.1))?.err()
+    app.answers.get(&question(app, layer, layout.cursor.1))?.err()
 }
 
 impl Residual {
-    /// What each sublayer adds to each token, as a share of its stream.
+    /// Draws the addition of each sublayer to each token, as a share of the stream's norm.
     fn shares(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         let share = |row, token| addition(app, row, token).and_then(Addition::share);
         let seen = layout.visible_columns(app);
         let all = (1..layout.rows).flat_map(|row| seen.clone().map(move |token| (row, token)));
         let largest = all.filter_map(|(row, token)| share(row, token)).fold(0.0, f64::max);
-        // What the first layer adds to the small embedding leaves the others their colours.
+        // The large shares of the first layer, as the embedding is small, do not take the colours of the others.
         let high = if largest > 0.0 { largest.min(MOST) } else { 1.0 };
         let span = Span { positive: true, high, clipped: 0, at_most: false };
         layout.each_cell(app, |row, token, x, y| {
@@ -280,7 +280,7 @@ impl Residual {
         });
     }
 
-    /// The stream and what the sublayer under the cursor adds to it, drawn.
+    /// Draws the triangle of the stream and the addition of the sublayer under the cursor.
     fn triangle(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         if layout.footer < LEAST {
             return;

@@ -1,4 +1,4 @@
-//! RoPE as what it is: pairs of components as vectors that are turned, the faster the earlier the pair.
+//! RoPE as a picture: pairs of components are vectors that rotate, earlier pairs faster.
 
 use std::f64::consts::{PI, TAU};
 
@@ -24,31 +24,31 @@ use super::labels;
 use super::layout::Layout;
 use super::paint::{put, put_fit};
 
-/// The columns and lines of a circle; with the gap and the angle beside it, of a cell.
+/// Columns and lines of a circle; and columns of a cell with the gap and the angle beside it.
 const CIRCLE: (u16, u16) = (10, 5);
 const CELL: (u16, u16) = (CIRCLE.0 + 1, CIRCLE.1 + 1);
-/// The columns of a direction in the tables.
+/// Columns of a direction in the tables.
 const DIRECTION: u16 = 3;
-/// The directions from that of the first component on, anticlockwise.
+/// Directions anticlockwise, beginning with that of the first component.
 const DIRECTIONS: [&str; 8] = ["→", "↗", "↑", "↖", "←", "↙", "↓", "↘"];
-/// Lines that tell of the pair under the cursor, the empty one before them included, and those of its curves.
+/// Lines on the pair under the cursor, including the empty one above, and lines of its curves.
 const TOLD: u16 = 5;
 const CURVES: u16 = 10;
-/// The columns of the angles beside the curves.
+/// Columns of the angles beside the curves.
 const ANGLES: u16 = 6;
-/// The positions of a curve, at the most.
+/// Maximum positions of a curve.
 const POSITIONS: usize = 4096;
 
-/// Pairs before and after they are turned, and the tables by which they are.
+/// Pairs before and after the rotation, and the tables of cosines and sines.
 #[derive(Debug)]
 pub struct Rope;
 
-/// Whether `step` is one of the two tables.
+/// Whether `step` is one of the tables.
 fn is_table(step: Step) -> bool {
     [Stage::RopeCos, Stage::RopeSin].map(Step::Stage).contains(&step)
 }
 
-/// What is turned, and what comes out, of the queries or of the keys.
+/// Input and output stage of the rotation, of queries or of keys.
 fn turned(app: &App) -> Option<(Stage, Stage)> {
     let after = match app.place().step {
         Step::Stage(Stage::Xq | Stage::XqNorm | Stage::XqRope) => Stage::XqRope,
@@ -62,7 +62,7 @@ fn turned(app: &App) -> Option<(Stage, Stage)> {
     })
 }
 
-/// The two components of a pair, in the model's own pairing.
+/// The two components of a pair, in the model's pairing.
 fn components(app: &App, pair: usize) -> (usize, usize) {
     let config = &app.outline().card.config;
     config.pairing.components(pair, config.head_dim)
@@ -81,7 +81,7 @@ fn cursor(app: &App) -> (usize, usize) {
     (index[0], if is_table(app.place().step) { last } else { pair_of(app, last) })
 }
 
-/// A stage of this pass that is no layer's, or of this layer.
+/// The site of a stage in this pass, and in this layer if it is in a layer.
 fn site(app: &App, stage: Stage) -> Site {
     let layer = app.place().layer.filter(|_| stage.in_layer());
     Place { layer, step: Step::Stage(stage), ..app.place() }.site()
@@ -98,7 +98,7 @@ fn table(app: &App, token: usize, pair: usize) -> Option<(f64, f64)> {
     Some((of(Stage::RopeCos)?, of(Stage::RopeSin)?))
 }
 
-/// A pair of a head of a stage.
+/// The components of a pair in the current head of a stage.
 fn pair(app: &App, stage: Stage, token: usize, pair: usize) -> Option<[f64; 2]> {
     let head = app.index()[1];
     let (first, second) = components(app, pair);
@@ -106,14 +106,14 @@ fn pair(app: &App, stage: Stage, token: usize, pair: usize) -> Option<[f64; 2]> 
     Some([of(first)?, of(second)?])
 }
 
-/// Where the tables of position 1 are: the site of the cosines, and the row.
+/// The pass and the row of the tables of position 1.
 fn position_one(app: &App) -> Option<(usize, usize)> {
     let passes = &app.outline().passes;
     let pass = passes.iter().position(|pass| pass.dims.keys() > 1)?;
     Some((pass, 1 - passes[pass].dims.start))
 }
 
-/// θ of a pair: the angle at position 1, where it is less than half a turn.
+/// θ of a pair: the angle at position 1, which is less than half a turn.
 fn theta(app: &App, pair: usize) -> Option<f64> {
     let (pass, row) = position_one(app)?;
     let of = |stage| number(app, Site { pass, ..site(app, stage) }, &[row, pair]);
@@ -147,11 +147,11 @@ impl View for Rope {
     fn layout(&self, app: &App, body: Rect) -> Layout {
         let (sizes, rows) = (app.outline().card.sizes(), app.shape()[0]);
         let ((cell, tall), header) = if is_table(app.place().step) { ((DIRECTION, 1), 1) } else { (CELL, 2) };
-        // Where there is little room circles are smaller.
+        // In little room the circles are smaller.
         let tall = tall.min(body.height.saturating_sub(header)).max(1);
         let texts = labels::text_width(app, Axis::Token, rows, 10);
         let label = (labels::digits(rows) + texts + 2).max(7) as u16;
-        // The cells come first, then what is told of the pair under the cursor, then its curves.
+        // The cells are most important, then the lines on the pair under the cursor, then its curves.
         let most = if tall == 1 { rows.min(usize::from(body.height)) as u16 } else { 2 * tall };
         let left = body.height.saturating_sub(header + tall);
         let footer = match body.height.saturating_sub(header + most.min(body.height / 2)) {
@@ -183,9 +183,9 @@ impl View for Rope {
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let own = app.place().site();
         let (sizes, seen, here) = (app.outline().card.sizes(), layout.visible_rows(app), layout.cursor.0);
-        // Before it has settled, the cursor may be elsewhere.
+        // The cursor can be out of sight until it has settled.
         let mut rows = if seen.contains(&here) { seen } else { here..here + 1 };
-        // Where the tables themselves are shown their rows come with that of position 1.
+        // On the tables themselves their rows include that of position 1.
         if let Some((_, row)) =
             position_one(app).filter(|(pass, _)| is_table(app.place().step) && *pass == own.pass)
         {
@@ -211,7 +211,7 @@ impl View for Rope {
                 asked.push(Query::Block(site(app, stage), region.clone()));
             }
         }
-        // What the cursor is in comes first.
+        // The current stage is asked for first.
         asked.sort_by_key(|query| !matches!(query, Query::Block(site, _) if *site == own));
         asked.push(Query::Spread(Part::whole(own)));
         asked
@@ -287,7 +287,7 @@ impl View for Rope {
     }
 }
 
-/// A pair before and after, each drawn with length 1.
+/// Draws a pair before and after the rotation, each with length 1.
 fn circle(app: &App, token: usize, at: usize, area: Rect, buf: &mut Buffer) {
     let Some((before, after)) = turned(app).filter(|_| !area.is_empty()) else { return };
     let theme = app.theme;
@@ -326,7 +326,7 @@ fn circle(app: &App, token: usize, at: usize, area: Rect, buf: &mut Buffer) {
         .render(area, buf);
 }
 
-/// What is told of the pair under the cursor, and its curve between those of the fastest and the slowest.
+/// Draws the lines on the pair under the cursor, and its curve between those of the fastest and the slowest pair.
 fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     let (theme, (token, at)) = (app.theme, layout.cursor);
     let top = layout.header + layout.visible_rows(app).len() as u16 * layout.tall + 1;
@@ -348,7 +348,7 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     }
     if let Some(theta) = theta(app, at) {
         let (one, here) = (text::real(theta), position as f64 * theta);
-        // The angle above is what whole turns leave.
+        // The angle above is without whole turns.
         let turns = (here / TAU).round();
         let left = match turns != 0.0 {
             true => format!(" = {} + {turns}·2π", text::real(wrapped(here))),
@@ -397,15 +397,15 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     curves(app, (at, position), Rect { y: top, height: CURVES, ..area }.intersection(area), buf);
 }
 
-/// The angles of the fastest pair, of that under the cursor and of the slowest, each against the position, as far as the
-/// pass sees.
+/// Draws the angles of the fastest pair, of that under the cursor and of the slowest, against the positions up to the
+/// end of the pass.
 fn curves(app: &App, (at, position): (usize, usize), area: Rect, buf: &mut Buffer) {
     let dim = app.theme.dim();
     let slowest = (app.outline().card.sizes().head_dim / 2).saturating_sub(1);
     if theta(app, at).is_none() || area.height < CURVES {
         return;
     }
-    // One scale is for all three: a heading, the angles, the positions, and what the marks mean.
+    // Besides the plots: a heading, the positions, and the meaning of the marks, for all three.
     let plot = CURVES - 3;
     put(buf, area, 0, 0, "angle", dim);
     for (down, angle) in [(0, "180°"), (plot / 2, "0°"), (plot - 1, "-180°")] {
@@ -425,7 +425,7 @@ fn curves(app: &App, (at, position): (usize, usize), area: Rect, buf: &mut Buffe
     put_fit(buf, area, 0, CURVES - 1, &[Piece::forms(forms.map(str::to_owned), dim)]);
 }
 
-/// One of them.
+/// Draws one curve.
 fn curve(app: &App, name: &str, pair: usize, position: usize, area: Rect, buf: &mut Buffer) {
     let Some(theta) = theta(app, pair).filter(|_| area.height > 2 && area.width > 0) else { return };
     let theme = app.theme;
@@ -446,7 +446,7 @@ fn curve(app: &App, name: &str, pair: usize, position: usize, area: Rect, buf: &
             draw.draw(&Points { coords: &points, color: ink(theme.bar()) });
         })
         .render(plot, buf);
-    // In the character of its own dot: of these each has two across and four down.
+    // A braille character has two dots across and four down.
     let dot = |share: f64, dots: u16| (share * f64::from(dots.saturating_sub(1))).round() as u16;
     let x = dot(position as f64 / last.max(1) as f64, 2 * plot.width) / 2;
     let y = dot((PI - wrapped(position as f64 * theta)) / TAU, 4 * plot.height) / 4;

@@ -1,5 +1,5 @@
-//! How the next token is drawn: logits, temperature, top-k, top-p and the draw, token by token; and how it would be drawn
-//! in another setting, beside how the run draws it.
+//! The sampler: logits, temperature, top-k, top-p and the draw of the next token; and the draw in a tried setting
+//! beside the run's own.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -11,69 +11,69 @@ use llama_trace_core::trace::{Axis, Query, Region, Stage, Step};
 
 use super::super::app::App;
 use super::super::fit::Piece;
+use super::super::sampler_trial::Knob;
 use super::super::text;
-use super::super::trying::Knob;
-use super::foot;
 use super::kind::{self, View};
 use super::labels;
 use super::layout::Layout;
 use super::list::bar;
 use super::paint::{put, put_fit};
+use super::tensor_foot;
 
-/// The draw, and what another setting would change.
+/// The draw of the next token, and of a tried setting.
 #[derive(Debug)]
 pub struct Sampler;
 
-/// What stands in a line of the list.
+/// A line of the list.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Line<'a> {
     /// A token.
     Token(&'a Weighed),
-    /// Where top-p cuts.
+    /// The cut of top-p.
     CutByP,
-    /// Where top-k cuts.
+    /// The cut of top-k.
     CutByK,
-    /// Where e^x was too small for a float32: nobody cut these.
+    /// The end of the tokens with a probability above 0 in float32: no setting cut the rest.
     Vanishes,
-    /// Tokens that are not listed.
+    /// Number of tokens that are not listed.
     Others(usize),
 }
 
-/// Lines above the list: the settings' names, the run's, those that are tried, the way to the draw, and headings.
+/// Lines above the list: names of the settings, the run's own, the tried ones, the steps of the draw, and headings.
 const HEADER: u16 = 5;
-/// The same in little room: the setting in one line, and headings.
+/// Lines above the list in little room: the setting in one line, and headings.
 const SMALL_HEADER: u16 = 2;
-/// Tokens that are seen below them, at the least.
+/// Minimum lines of the list.
 const LEAST: u16 = 2;
 /// Columns of a number.
 const NUMBER: u16 = 8;
-/// Columns of bars, at the least, beside a mark in words; and those of a mark without.
+/// Minimum columns of bars beside a mark in words; and columns of a mark without words.
 const BARS: u16 = 8;
 const SHORT: u16 = 4;
 
-/// The draw of the run, and the one that is tried where one is.
+/// The draw of the run, and of the tried setting if there is one.
 fn draws(app: &App) -> Option<(&Draw, Option<&Draw>)> {
-    let draw = |setting| app.answers.told(&app.draw_at(setting))?.ok();
-    Some((draw(None)?, app.trying.setting.and_then(|setting| draw(Some(setting)))))
+    let draw = |setting| app.answers.get(&app.draw_at(setting))?.ok();
+    Some((draw(None)?, app.sampler.setting().and_then(|setting| draw(Some(setting)))))
 }
 
-/// The token that the pass went on with, where that is not what its sampler draws: a branch has another.
+/// The picked token of a branch, which its sampler did not draw; none in other passes.
 fn picked(app: &App) -> Option<u32> {
     let sampled = app.outline().passes.get(app.place().pass)?.sampled.as_ref()?.id;
     (draws(app)?.0.drawn != sampled).then_some(sampled)
 }
 
-/// Whether a token cannot be drawn because its probability is 0 in float32, whatever top-k and top-p are.
+/// Whether a token cannot be drawn because its probability is 0 in float32, with any top-k and top-p.
 fn vanishes(draw: &Draw, token: &Weighed) -> bool {
     draw.setting.temperature > 0.0 && token.prob == 0.0
 }
 
-/// What stands for the share of a token that cannot be drawn.
+/// The text in place of the share of a token that cannot be drawn.
 fn no_share(draw: &Draw, token: &Weighed) -> String {
     if vanishes(draw, token) { "0" } else { "cut" }.to_owned()
 }
 
-/// The lines of the list, of the draw that is tried or else the run's.
+/// The lines of the list for a draw.
 fn lines(draw: &Draw) -> Vec<Line<'_>> {
     let mut lines = Vec::new();
     let mut before: Option<&Weighed> = None;
@@ -107,7 +107,7 @@ fn shown(app: &App) -> Option<&Draw> {
 impl Sampler {
     /// The token under the cursor.
     pub(crate) fn token(app: &App) -> Option<u32> {
-        match lines(shown(app)?).get(app.rank)? {
+        match lines(shown(app)?).get(app.cursor.rank)? {
             Line::Token(token) => Some(token.id),
             _ => None,
         }
@@ -134,7 +134,7 @@ impl View for Sampler {
 
     fn layout(&self, app: &App, body: Rect) -> Layout {
         let rows = shown(app).map_or(1, |draw| lines(draw).len().max(1));
-        let cursor = (app.rank.min(rows - 1), 0);
+        let cursor = (app.cursor.rank.min(rows - 1), 0);
         let header = match body.height.saturating_sub(LEAST) {
             room if room >= HEADER => HEADER,
             room if room >= SMALL_HEADER => SMALL_HEADER,
@@ -159,7 +159,7 @@ impl View for Sampler {
         match app.place().step.axes() {
             [Axis::Token, Axis::Vocab] => Some(vec![app.dims().tokens.checked_sub(1)?, id]),
             [Axis::Vocab] => Some(vec![id]),
-            // The one id that was drawn is no row of the list.
+            // The single id of `sampled` is no row of the list.
             _ => None,
         }
     }
@@ -173,28 +173,33 @@ impl View for Sampler {
     }
 
     fn select(&self, app: &mut App, cell: (usize, usize)) {
-        app.rank = cell.0;
+        app.cursor.rank = cell.0;
     }
 
     fn choose(&self, app: &mut App, by: isize) -> bool {
-        app.choose_knob(by);
+        app.sampler.choose(by);
         true
     }
 
     fn change(&self, app: &mut App, right: isize) -> bool {
-        app.turn_knob(right);
+        // Steps count from the run's own setting, so that it must be known.
+        let Some(Ok(draw)) = app.answers.get(&app.draw_at(None)) else { return true };
+        let own = draw.setting;
+        if let Some(message) = app.sampler.turn(own, right > 0) {
+            app.say(message, false);
+        }
         true
     }
 
     fn questions(&self, app: &App, _: &Layout) -> Vec<Query> {
-        // The draw is of the last token's logits.
+        // The draw is from the last token's logits.
         let mut row: Vec<_> = app.shape().iter().map(|&length| 0..length).collect();
         if let [tokens, _] = &mut row[..] {
             tokens.start = tokens.end.saturating_sub(1);
         }
         let mut questions = vec![Query::Block(app.place().site(), kind::in_stage(app, Region(row)))];
         questions.push(Query::Draw(app.draw_at(None)));
-        questions.extend(app.trying.setting.map(|tried| Query::Draw(app.draw_at(Some(tried)))));
+        questions.extend(app.sampler.setting().map(|tried| Query::Draw(app.draw_at(Some(tried)))));
         questions
     }
 
@@ -212,7 +217,7 @@ impl View for Sampler {
     fn caption(&self, app: &App, _: &Layout) -> Vec<Piece> {
         let (theme, pass) = (app.theme, app.place().pass);
         let mut pieces = vec![Piece::whole(format!("the draw after pass {pass}"), theme.dim())];
-        if app.trying.setting.is_some() {
+        if app.sampler.setting().is_some() {
             pieces.push(Piece::forms(
                 [" · tried: not what the run does", " · tried"].map(String::from),
                 theme.key(),
@@ -234,7 +239,7 @@ impl View for Sampler {
             Piece::whole(" is cut · ", theme.dim()),
             Piece::whole("←", theme.key()),
             Piece::whole(" is drawn", theme.dim()),
-            Piece::whole(if app.trying.setting.is_some() { " (R run, T tried)" } else { "" }, theme.dim())
+            Piece::whole(if app.sampler.setting().is_some() { " (R run, T tried)" } else { "" }, theme.dim())
                 .rank(1),
         ];
         put_fit(buf, foot, 0, 0, &pieces);
@@ -246,7 +251,7 @@ impl View for Sampler {
             Piece::whole("Esc", theme.key()),
             Piece::whole(" the run's own", theme.dim()),
         ];
-        // On a line that is no token Enter goes nowhere.
+        // Enter does nothing on a line without a token.
         let chosen = Self::token(app).map(|id| format!("  Enter goes on with {}", token_text(app, id)));
         let chosen = chosen.map(|words| Piece::forms([words, String::new()], theme.key()).rank(1));
         let pieces: Vec<Piece> = pieces.into_iter().chain(chosen).collect();
@@ -255,13 +260,13 @@ impl View for Sampler {
 
     fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
         self.legend(app, foot, buf);
-        foot::cursor(app, foot, buf);
+        tensor_foot::cursor(app, foot, buf);
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         let (theme, area) = (app.theme, layout.area);
-        let asked = app.trying.setting.and_then(|tried| app.answers.told(&app.draw_at(Some(tried))));
-        if let Some(Err(reason)) = app.answers.told(&app.draw_at(None)).filter(Result::is_err).or(asked) {
+        let asked = app.sampler.setting().and_then(|tried| app.answers.get(&app.draw_at(Some(tried))));
+        if let Some(Err(reason)) = app.answers.get(&app.draw_at(None)).filter(Result::is_err).or(asked) {
             let said = format!("what is drawn cannot be told: {reason}");
             for (y, line) in text::wrap(&said, area.width.into()).iter().enumerate() {
                 put(buf, area, 0, y as u16, line, theme.error());
@@ -281,8 +286,8 @@ impl View for Sampler {
     }
 }
 
-/// Three lines: what can be set, the run's own, and what is tried; each with what stays, its sum, and the token that is
-/// drawn. And one that says how the draw is made.
+/// Draws the names of the settings, the run's own and the tried ones, each with the kept tokens, their sum and the
+/// drawn token; and a line with the steps of the draw.
 fn settings(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut Buffer) {
     const LABEL: u16 = 7;
     let theme = app.theme;
@@ -290,25 +295,25 @@ fn settings(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut B
     let widths = if narrow { [6, 7, 6, 6] } else { [13, 7, 6, 8] };
     let mut x = LABEL;
     for (knob, width) in Knob::ALL.into_iter().zip(widths) {
-        let chosen = knob == app.trying.knob;
+        let chosen = knob == app.sampler.knob();
         let name = if narrow && knob == Knob::Temperature { "temp" } else { knob.name() };
         put(buf, area, x, 0, name, if chosen { theme.strong() } else { theme.dim() });
         x += width;
     }
-    // A token's text has what the counts leave.
+    // A token's text has the columns that the counts leave.
     let (sum_at, drawn_at) = if narrow { (6, 13) } else { (7, 14) };
     put(buf, area, x, 0, "stay", theme.dim());
     put(buf, area, x + sum_at, 0, "sum", theme.dim());
     put(buf, area, x + drawn_at, 0, if picked(app).is_some() { "picked" } else { "drawn" }, theme.dim());
-    let rows = [(1, "run", Some(own), false), (2, "tried", tried, app.trying.setting.is_some())];
+    let rows = [(1, "run", Some(own), false), (2, "tried", tried, app.sampler.setting().is_some())];
     for (y, name, draw, lit) in rows {
         let style = if lit { theme.key() } else { theme.strong() };
         put(buf, area, 0, y, name, if draw.is_some() || lit { style } else { theme.dim() });
-        let setting = if y == 1 { own.setting } else { app.trying.setting.unwrap_or(own.setting) };
+        let setting = if y == 1 { own.setting } else { app.sampler.setting().unwrap_or(own.setting) };
         let mut x = LABEL;
         for (knob, width) in Knob::ALL.into_iter().zip(widths) {
             let value = text::cut(&knob.value(setting), usize::from(width) - 2);
-            let chosen = y == 2 && knob == app.trying.knob;
+            let chosen = y == 2 && knob == app.sampler.knob();
             let changed = knob.value(setting) != knob.value(own.setting);
             let style = match (y, changed) {
                 _ if chosen => theme.current(),
@@ -329,17 +334,17 @@ fn settings(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut B
     way(app, tried.unwrap_or(own), area, buf);
 }
 
-/// One line: the setting that is tried or else the run's, the one of them that is chosen, and what stays and is drawn.
+/// Draws one line: the tried setting or else the run's, with the chosen knob, the kept tokens and the drawn one.
 fn setting(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut Buffer) {
     let (theme, draw) = (app.theme, tried.unwrap_or(own));
-    let tries = app.trying.setting.is_some();
-    let shown = app.trying.setting.unwrap_or(own.setting);
+    let tries = app.sampler.setting().is_some();
+    let shown = app.sampler.setting().unwrap_or(own.setting);
     let mut pieces =
         vec![Piece::whole(if tries { "tried " } else { "run " }, theme.strong()).rank(u8::from(!tries) * 2)];
     for knob in Knob::ALL {
         let value = knob.value(shown);
         let changed = value != knob.value(own.setting);
-        if knob == app.trying.knob {
+        if knob == app.sampler.knob() {
             pieces.push(Piece::forms([format!("{} ‹{value}› ", knob.name())], theme.current()));
         } else {
             let style = if changed { theme.key() } else { theme.dim() };
@@ -352,7 +357,7 @@ fn setting(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut Bu
     put_fit(buf, area, 0, 0, &pieces);
 }
 
-/// How the draw is made: what each step leaves.
+/// Draws the steps of the draw with the number of tokens that each keeps.
 fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
     let (dim, plain) = (app.theme.dim(), Style::new());
     let logits = [format!("{} logits", draw.vocab), draw.vocab.to_string()];
@@ -372,7 +377,7 @@ fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
             let forms = [format!(" → {count} above 0 in float32"), format!(" → {count} above 0")];
             pieces.push(Piece::forms(forms, plain).rank(3));
         }
-        // A cut that is made is never left out.
+        // A step that cuts tokens is never left out.
         let after = |name: &str, count: usize| {
             let short = name.trim_start_matches("top-");
             let forms = [
@@ -390,7 +395,7 @@ fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
         }
     }
     match draw.random {
-        _ if picked(app).is_some() && app.trying.setting.is_none() => {
+        _ if picked(app).is_some() && app.sampler.setting().is_none() => {
             pieces.push(
                 Piece::forms([" → another one was picked", " → picked"].map(String::from), dim).rank(2),
             );
@@ -405,7 +410,7 @@ fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
     put_fit(buf, area, 0, 3, &pieces);
 }
 
-/// The tokens with their logits, probabilities and shares, and the lines at which they are cut.
+/// Draws the tokens with their logits, probabilities and shares, and the lines of the cuts.
 fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut Buffer) {
     let (theme, area, draw) = (app.theme, layout.area, tried.unwrap_or(own));
     let lines = lines(draw);
@@ -413,7 +418,7 @@ fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut 
     let texts = usize::from(area.width / 5).clamp(6, 20);
     let text_at = digits as u16 + 1;
     let logit_at = text_at + texts as u16 + 1;
-    // Where two settings are compared in little room, the bars are worth more than the logits, which both share.
+    // In little room the bars of two settings are more important than the logits, which both share.
     let has_logits = tried.is_none() || area.width >= logit_at + 4 * NUMBER + 1 + BARS + SHORT;
     let prob_at = if has_logits { logit_at + NUMBER } else { logit_at };
     let share_at = prob_at + NUMBER;
@@ -492,11 +497,11 @@ fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut 
     }
 }
 
-/// What a line says that is no token, in so many columns.
+/// The text of a line without a token, in `room` columns.
 fn cut_line(draw: &Draw, line: Line<'_>, room: usize) -> String {
     let sum = |sum: f64| text::figure_in(sum, false, 6);
     match line {
-        // Top-p is measured on what top-k kept.
+        // Top-p counts among the tokens that top-k kept.
         Line::CutByP if draw.after_k.count < draw.vocab => {
             let (p, count) = (draw.setting.top_p, draw.after_p.count);
             let share = sum(draw.after_p.sum / draw.after_k.sum);

@@ -1,5 +1,5 @@
-//! The middle panel: what the step is, how its values are cut, the values, their colours and statistics, and
-//! the one under the cursor.
+//! The tensor panel: heading with axes and slice, the values in a view, legend, statistics and the value under the
+//! cursor.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -14,20 +14,20 @@ use super::super::text;
 use super::labels;
 use super::layout::Layout;
 use super::paint::{put, put_fit};
-use super::{Panels, foot};
+use super::{Panels, tensor_foot};
 
-/// The lines of one of two that stand side by side below which its values have the room of what both share.
+/// Lines of one of two compared tensors; with fewer, its head and foot are folded.
 pub const FOLDED: u16 = 14;
 
-/// What stands above a view's hint.
+/// The heading of a view's hint.
 pub const LOOK_FOR: &str = "what to look for";
 
 /// The parts of the panel.
 #[derive(Clone, Copy, Debug)]
 pub struct Regions {
-    /// What stands above the values.
+    /// The lines above the values.
     pub(super) head: Rect,
-    /// Where the values are.
+    /// The values.
     pub body: Rect,
     foot: Rect,
 }
@@ -47,28 +47,27 @@ impl Regions {
         }
     }
 
-    /// Where the legend and the statistics are: right below so many lines of values, where these leave room.
+    /// The place of legend and statistics: one line below the values, which take `lines`, or at the bottom.
     pub(super) fn foot_below(self, lines: usize) -> Rect {
         let used = u16::try_from(lines).unwrap_or(u16::MAX);
         Rect { y: self.foot.y.min(self.body.y.saturating_add(used).saturating_add(1)), ..self.foot }
     }
 }
 
-/// The lines below the values of one of two that stand side by side in little room, which have one line above them; none
-/// elsewhere. Of two that stand one above the other only the lower says what the colours of both mean. Their difference
-/// has colours of its own, and no cursor.
+/// The lines below the values of a folded tensor, which has one line above them; none if it is not folded. Only the
+/// lower one of two tensors has the common legend. Their difference has a legend of its own, and no cursor.
 fn folded(app: &App, area: Rect) -> Option<u16> {
     if area.height >= FOLDED {
         return None;
     }
-    if app.pane.is_some() {
-        return Some(if app.subtracts { 1 } else { 2 });
+    if app.panels.pane.is_some() {
+        return Some(if app.comparison.subtracts { 1 } else { 2 });
     }
     let is_upper = Panels::new(app).compared?.y > area.y;
-    Some(if is_upper && !app.subtracts { 1 } else { 2 })
+    Some(if is_upper && !app.comparison.subtracts { 1 } else { 2 })
 }
 
-/// The middle panel.
+/// The tensor panel.
 #[derive(Debug)]
 pub struct TensorPanel<'a>(pub &'a App);
 
@@ -78,15 +77,15 @@ impl Widget for TensorPanel<'_> {
         let regions = Regions::new(app, area);
         let Regions { head, body, .. } = regions;
         let mut layout = app.view().layout(app, body);
-        if app.beyond && app.view().spans_grid() {
-            // The cell that it is compared at is none of these.
+        if app.comparison.out_of_range && app.view().spans_grid() {
+            // The compared index is out of range here, so that no cell has the cursor.
             layout.cursor = (usize::MAX, usize::MAX);
         }
         let foot = regions.foot_below(layout.lines(app));
         heading(app, head, &layout, buf);
         let folded = folded(app, area).is_some();
         let draw_foot = |buf: &mut Buffer| {
-            if folded { foot::folded(app, foot, buf) } else { app.view().foot(app, foot, buf) }
+            if folded { tensor_foot::folded(app, foot, buf) } else { app.view().foot(app, foot, buf) }
         };
         let shown = match (app.shown(), app.view().failed(app)) {
             (Shown::Values(_), Some(reason)) => Shown::Failed(reason),
@@ -114,12 +113,12 @@ impl Widget for TensorPanel<'_> {
                 put(buf, body, 0, 1, "this tensor has no values", app.theme.dim());
             }
             _ => {
-                let doing = match &app.status {
+                let doing = match &app.progress.status {
                     Status::Working(what) => what.clone(),
                     Status::Idle => format!("computing {}", app.place().path()),
                 };
                 put(buf, body, 0, 1, &format!("{doing} …"), app.theme.dim());
-                let stops = match (app.is_opening(), app.goes_back) {
+                let stops = match (app.is_opening(), app.comparison.has_previous) {
                     (true, true) => "Esc stops it and goes back",
                     (true, false) => "Esc stops and leaves",
                     (false, _) => "Esc stops it",
@@ -135,13 +134,13 @@ impl Widget for TensorPanel<'_> {
     }
 }
 
-/// What to look for in the view, at the bottom, where its values leave room for that.
+/// Draws the view's hint at the bottom, if the values leave room for it.
 fn hint(app: &App, room: Rect, buf: &mut Buffer) {
     let columns = usize::from(room.width.saturating_sub(1));
     let lines: Vec<String> =
         app.view().hint().into_iter().flat_map(|line| text::wrap(line, columns)).collect();
     let needed = lines.len() as u16 + 2;
-    if room.height < needed || app.compares.is_some() || app.pane.is_some() {
+    if room.height < needed || app.comparison.with.is_some() || app.panels.pane.is_some() {
         return;
     }
     let y = room.height - needed + 1;
@@ -151,7 +150,7 @@ fn hint(app: &App, room: Rect, buf: &mut Buffer) {
     }
 }
 
-/// Two lines: the step with its axes and unit, and which part of it is on the screen; or one with the name and that part.
+/// Draws two lines, the step with its axes and unit, and the part on the screen; or a folded one of name and part.
 fn heading(app: &App, head: Rect, layout: &Layout, buf: &mut Buffer) {
     let theme = app.theme;
     let (step, shape) = (app.place().step, app.shape());
@@ -191,14 +190,14 @@ fn heading(app: &App, head: Rect, layout: &Layout, buf: &mut Buffer) {
     put_fit(buf, head, 0, head.height.saturating_sub(1), &pieces);
 }
 
-/// The index that is held: "head 2 of 0-3 (kv head 1)".
+/// The held index: "head 2 of 0-3 (kv head 1)".
 fn held(app: &App) -> Vec<Piece> {
     let Some(held) = app.cut().held else { return Vec::new() };
     let style = app.theme.strong();
     let axis = app.place().step.axes()[held];
     let length = app.shape()[held];
-    let at = app.selected.get(axis, length);
-    let group = app.selected.group();
+    let at = app.cursor.selected.get(axis, length);
+    let group = app.cursor.selected.group();
     let more = match axis {
         Axis::Head if group > 1 => format!(" (kv head {})", at / group),
         Axis::KvHead if group > 1 => format!(" (of heads {}-{})", at * group, at * group + group - 1),
@@ -208,7 +207,7 @@ fn held(app: &App) -> Vec<Piece> {
     vec![
         Piece::whole(labels::one_of(labels::name(axis), at, length), style),
         Piece::whole(position, style).rank(2),
-        // A token's text can be cut; the numbers of heads are there whole or not at all.
+        // A token's text can be cut, the numbers of heads cannot.
         if labels::has_text(axis) { Piece::words(more, style) } else { Piece::whole(more, style) }.rank(3),
     ]
 }

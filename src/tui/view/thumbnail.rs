@@ -1,4 +1,4 @@
-//! The values of a stage in a few characters: those around the index that is selected, on a scale of their own.
+//! Thumbnails: the values of a stage around the selected index in a few characters, with a colour scale of their own.
 
 use std::ops::Range;
 
@@ -12,14 +12,14 @@ use super::super::plane::Plane;
 use super::super::slice::Cut;
 use super::super::tensor::Tensor;
 use super::super::theme::Span;
-use super::halves::{self, Raster};
+use super::half_blocks::{self, Raster};
 use super::labels;
 use super::paint::put;
 
-/// The most values that are looked at, or one row.
+/// Maximum number of values in a thumbnail; at least one row.
 const MOST: usize = 1 << 13;
 
-/// Which values of a site are drawn.
+/// The values of a site that are drawn.
 struct Part {
     cut: Cut,
     index: Vec<usize>,
@@ -30,17 +30,17 @@ struct Part {
 fn part(app: &App, site: Site) -> Part {
     let axes = site.stage.axes();
     let shape = app.outline().card.sizes().shape(axes, app.dims());
-    let (cut, index) = (Cut::new(axes, 0), app.selected.index(axes, &shape));
+    let (cut, index) = (Cut::new(axes, 0), app.cursor.selected.index(axes, &shape));
     let columns = cut.columns.map_or(1, |columns| shape[columns]);
-    // A list lies on its side.
+    // A list is drawn from left to right.
     let rows = match cut.columns {
-        Some(_) => halves::window(index[cut.rows], shape[cut.rows], columns, MOST),
+        Some(_) => half_blocks::window(index[cut.rows], shape[cut.rows], columns, MOST),
         None => 0..shape[cut.rows],
     };
     Part { cut, index, rows, columns: 0..columns }
 }
 
-/// Which rows of a site are drawn, where these are not all: "token 16-17".
+/// The rows of a site that are drawn: "token 16-17"; none if all are.
 pub(super) fn some_rows(app: &App, site: Site) -> Option<String> {
     let axes = site.stage.axes();
     let all = app.outline().card.sizes().shape(axes, app.dims());
@@ -53,7 +53,7 @@ pub(super) fn some_rows(app: &App, site: Site) -> Option<String> {
     }
 }
 
-/// Asks for the values.
+/// The question for the values.
 pub(super) fn question(app: &App, site: Site) -> Query {
     let Part { cut, index, rows, columns } = part(app, site);
     let mut region: Vec<_> = index.iter().map(|&index| index..index + 1).collect();
@@ -64,7 +64,7 @@ pub(super) fn question(app: &App, site: Site) -> Query {
     Query::Block(site, Region(region))
 }
 
-/// Draws them into `area`; ids are their tokens' texts.
+/// Draws the values into `area`; ids are drawn as the texts of their tokens.
 pub(super) fn draw(app: &App, site: Site, area: Rect, buf: &mut Buffer) {
     if site.stage.is_ids() {
         let axis = site.stage.axes()[0];
@@ -92,14 +92,15 @@ pub(super) fn draw(app: &App, site: Site, area: Rect, buf: &mut Buffer) {
     }
     let each = rows.len().div_ceil(usize::from(area.width).max(1)).max(1);
     for (x, first) in (0..).zip(rows.clone().step_by(each)) {
-        let some = first..(first + each).min(rows.end);
-        let value = halves::furthest(some, 0..1, |row, column| plane.get(row, column));
-        let (symbol, style) = halves::block(app, span, value.map(|(_, _, value)| value));
+        let part = first..(first + each).min(rows.end);
+        let value = half_blocks::furthest(part, 0..1, |row, column| plane.get(row, column));
+        let (symbol, style) = half_blocks::block(app, span, value.map(|(_, _, value)| value));
         put(buf, area, x, 0, symbol, style);
     }
 }
 
-/// What is usual among the values that are drawn: a few large ones leave the others their colours.
+/// The span of the usual values among those that are drawn, so that a few large ones do not take the colours of the
+/// others.
 fn span(tensor: &Tensor, plane: &Plane<'_>, rows: &Range<usize>, columns: &Range<usize>) -> Span {
     let all = rows.clone().flat_map(|row| columns.clone().map(move |column| (row, column)));
     let values = all.filter_map(|(row, column)| plane.get(row, column)).map(f64::abs);

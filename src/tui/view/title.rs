@@ -1,4 +1,4 @@
-//! The first line: what model, and where in the pass; and the rule that names the panels.
+//! The title line with model and place, and the rules with the names of the panels.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -9,17 +9,18 @@ use llama_trace_core::trace::draw::Sampling;
 use llama_trace_core::trace::frame::Number;
 use llama_trace_core::trace::{Run, Status};
 
-use super::super::app::{App, Focus};
+use super::super::app::App;
 use super::super::fit::{Piece, fit};
-use super::super::judging;
+use super::super::panel_state::Focus;
 use super::super::text;
+use super::super::verdict_keys;
 use super::Panels;
 use super::paint::{put, put_fit};
 
-/// The way to tell how tokens are drawn for which room is kept.
+/// Number of the form of the sampler's setting that room is kept for.
 const LEAST: usize = 2;
 
-/// The first line.
+/// The title line.
 #[derive(Debug)]
 pub struct Title<'a>(pub &'a App);
 
@@ -65,7 +66,7 @@ impl Widget for Title<'_> {
             layer,
             Piece::forms(step, strong).rank(2),
         ];
-        // How tokens are drawn has room beside the place: of that the less telling words go first.
+        // The sampler's setting has room beside the place, whose less important words shrink first.
         let card = &app.outline().card;
         let drawn = drawing(app).into_iter().nth(LEAST).unwrap_or_default();
         let beside = text::width(&format!(
@@ -78,16 +79,16 @@ impl Widget for Title<'_> {
         let beside = (beside + text::width(&drawn) + 1).min(usize::from(area.width) / 2);
         let here = fit(&here, usize::from(area.width) - beside);
         let taken: usize = here.iter().map(|(content, _)| text::width(content)).sum();
-        // While something is computed, that is worth more room than the model's name.
+        // A computation under way replaces the model's name.
         let name = match &card.lacks()[..] {
             [] => printable(&card.name).to_string(),
-            // What is not the model's own goes first: there is always room for its beginning.
+            // Switched-off parts come first, so that there is always room for their beginning.
             lacks => format!("without {} · {}", text::visible(&lacks.join(", ")), printable(&card.name)),
         };
-        let model = match &app.status {
+        let model = match &app.progress.status {
             Status::Working(what) => vec![Piece::words(format!(" {what} …"), strong)],
             Status::Idle => vec![
-                Piece::whole(if app.play.is_some() { " ▶ plays ·" } else { "" }, theme.key()),
+                Piece::whole(if app.playback.is_playing() { " ▶ plays ·" } else { "" }, theme.key()),
                 Piece::whole(file(app), strong).rank(3),
                 Piece::words(format!(" {name}"), strong),
                 Piece::whole(format!("  {} · {}", card.backend, card.precision.name()), theme.dim()).rank(1),
@@ -104,15 +105,15 @@ impl Widget for Title<'_> {
 
 /// The trace that is open: " r.trace ·".
 fn file(app: &App) -> String {
-    app.file.as_ref().map_or_else(String::new, |name| format!(" {} ·", text::visible(name)))
+    app.origin.file.as_ref().map_or_else(String::new, |name| format!(" {} ·", text::visible(name)))
 }
 
-/// How tokens are drawn: " · temperature 0.8 top-k 40 top-p 0.9 seed 7 stream 1", where the stream is not the first; in
-/// little room at least that they are. Where the likeliest is taken, nothing else counts.
+/// Forms of the sampler's setting, the longest first: " · temperature 0.8 top-k 40 top-p 0.9 seed 7 stream 1". The
+/// first stream is not named. At temperature 0 nothing else counts.
 fn drawing(app: &App) -> Vec<String> {
     // A branch may have a setting of its own.
     let own = app.outline().setting;
-    let run = app.drawing.map(|drawing| drawing.sampling);
+    let run = app.origin.drawing.map(|drawing| drawing.sampling);
     let Some(Sampling { temperature, top_k, top_p, seed }) = own.or(run) else { return vec![String::new()] };
     if temperature == 0.0 {
         let short = " · T 0".to_owned();
@@ -120,8 +121,8 @@ fn drawing(app: &App) -> Vec<String> {
     }
     let k = |name: &str| if top_k > 0 { format!(" {name} {top_k}") } else { String::new() };
     let p = |name: &str| if top_p < 1.0 { format!(" {name} {top_p}") } else { String::new() };
-    // Each sequence draws from the stream after that of the one before.
-    let stream = app.drawing.map_or(0, |drawing| drawing.stream) + app.outline().sequence as u64;
+    // Each sequence draws from a random stream of its own, numbered in their order.
+    let stream = app.origin.drawing.map_or(0, |drawing| drawing.stream) + app.outline().sequence as u64;
     let stream = if stream > 0 { format!(" stream {stream}") } else { String::new() };
     vec![
         format!(" · temperature {temperature}{}{} seed {seed}{stream}", k("top-k"), p("top-p")),
@@ -132,12 +133,12 @@ fn drawing(app: &App) -> Vec<String> {
     ]
 }
 
-/// The rules: one below the tokens, with the panels' names, and one between each two panels.
+/// The rules: one below the token strip, with the panels' names, and one between neighbouring panels.
 #[derive(Debug)]
 pub struct Rules<'a> {
-    /// The application.
+    /// The viewer.
     pub app: &'a App,
-    /// Where the panels are.
+    /// The places of the panels.
     pub panels: Panels,
 }
 
@@ -147,17 +148,18 @@ impl Widget for Rules<'_> {
         let theme = app.theme;
         put(buf, area, 0, 0, &"─".repeat(area.width.into()), theme.dim());
         let beside = app.compared().map_or_else(String::new, |(run, name, difference)| {
-            let (which, less) = judging::names(app, run, name);
+            let (which, less) = verdict_keys::names(app, run, name);
             match difference {
                 Some(difference) => {
                     format!("{which} · {less} = {}", text::full_in(Number::F32(difference as f32), 12))
                 }
-                // Ids are names; what they differ by says nothing.
+                // The difference of two ids means nothing.
                 None if app.place().step.stage().is_ids() => which,
                 None => format!("{which} · it has no such value"),
             }
         });
-        let own = judging::letter(app, app.outline().run).map_or_else(String::new, |own| format!("{own} · "));
+        let own =
+            verdict_keys::letter(app, app.outline().run).map_or_else(String::new, |own| format!("{own} · "));
         let theirs = app.other.as_ref().and_then(|other| Panels::new(other).derivation);
         let mut middle = format!("{own}tensor · {}", app.view().name());
         if let Some(filter) = app.filter() {
@@ -172,15 +174,15 @@ impl Widget for Rules<'_> {
             (theirs, None, "where from there"),
             (panels.verdict, None, "A against B"),
         ];
-        // Of the tensor and its notes one may have no room of its own: `i` shows it.
+        // If only the tensor or the notes fit, `i` shows the other.
         if panels.notes.is_none() || panels.middle.is_none() {
             let hint = if panels.notes.is_none() { " i: notes " } else { " i: tensor " };
             put(buf, area, area.width.saturating_sub(text::width(hint) as u16 + 1), 0, hint, theme.dim());
         }
-        let whole = app.size;
+        let whole = app.panels.size;
         for (panel, focus, name) in named {
             let Some(panel) = panel else { continue };
-            // One panel under another has a rule of its own.
+            // A panel under another has a rule of its own.
             if panel.y > area.bottom() {
                 put(buf, whole, panel.x, panel.y - 1, &"─".repeat(panel.width.into()), theme.dim());
                 if let Some(x) = panel.x.checked_sub(1) {
@@ -196,7 +198,7 @@ impl Widget for Rules<'_> {
             put(buf, area, panel.x + 1, 0, &format!(" {name} "), theme.heading(Some(app.focus()) == focus));
             if panel.x > 0 {
                 put(buf, area, panel.x - 1, 0, "┬", theme.dim());
-                // Two of which one is under the other may leave a line free; the rule beside them does not end there.
+                // Two panels under each other may leave a line free at the bottom, which the rule passes too.
                 for y in panel.y..whole.height.saturating_sub(1) {
                     put(buf, whole, panel.x - 1, y, "│", theme.dim());
                 }

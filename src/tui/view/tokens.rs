@@ -1,35 +1,36 @@
-//! The strip of tokens along the top: all that were read so far, the current one lit, and the one drawn last.
+//! The token strip at the top: the tokens that were read so far, with the current one highlighted, and the token drawn
+//! last.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
 
 use super::super::app::App;
-use super::super::carries::Carries;
+use super::super::strip_values::StripValues;
 use super::super::text;
 use super::super::theme::{Depth, Span};
 use super::paint::put;
 
-/// The strip.
+/// The token strip.
 #[derive(Debug)]
 pub struct Tokens<'a>(pub &'a App);
 
-/// The columns that a token takes at most.
+/// Maximum columns of a token.
 const LONGEST: usize = 16;
-/// The columns of the words around the token drawn last.
+/// Columns of the words around the token drawn last.
 const NEXT: usize = " → ".len() + " is next".len();
 
-/// Behind a token, how large what it carries is.
+/// Marks behind a token, by the size of its value.
 const MARKS: [&str; 4] = ["░", "▒", "▓", "█"];
-/// The columns from which on the legend of the marks has room.
+/// Columns from which on the legend of the marks is shown.
 const WITH_LEGEND: u16 = 80;
-/// The columns from which on it says in words whose they are.
+/// Columns from which on the legend is in words.
 const WITH_WORDS: u16 = 160;
-/// The columns from which on attention is named.
+/// Columns from which on the legend names attention.
 const WITH_NAME: u16 = 100;
 
-/// How many of the steps a value reaches.
-fn level(carries: Carries, value: f64) -> usize {
+/// Number of thresholds that a value reaches.
+fn level(carries: StripValues, value: f64) -> usize {
     carries.steps().iter().filter(|&&from| value >= from).count()
 }
 
@@ -42,8 +43,8 @@ fn shown(text: &str) -> String {
     text::cut(&text::visible(text), LONGEST)
 }
 
-/// The first position on a strip of this width: as far left as leaves the current one in its first half, and
-/// further where the strip would end before its right edge.
+/// The first position on a strip of this width: the current token is in the first half, unless the strip would end
+/// before its right edge.
 fn first(app: &App, width: u16) -> usize {
     let width = usize::from(width);
     let back = |from: usize, room: usize| {
@@ -61,17 +62,17 @@ fn first(app: &App, width: u16) -> usize {
     back(app.current_position(), width / 2).min(back(count(app), width.saturating_sub(next + NEXT + 1)))
 }
 
-/// The token that was drawn last, once it is.
+/// The text of the token that was drawn last.
 fn drawn(app: &App) -> Option<String> {
     app.outline().passes.last()?.sampled.as_ref().map(|token| shown(&token.text))
 }
 
-/// How many positions there are.
+/// Number of positions.
 fn count(app: &App) -> usize {
     app.outline().passes.last().map_or(0, |pass| pass.dims.keys())
 }
 
-/// The columns that remain of `width` beside the legend of what the strip carries.
+/// Columns of `width` that the legend leaves.
 fn room(app: &App, width: u16) -> u16 {
     match legend(app, width) {
         Some(legend) if width >= WITH_LEGEND => width - text::width(&legend) as u16 - 1,
@@ -79,32 +80,32 @@ fn room(app: &App, width: u16) -> u16 {
     }
 }
 
-/// What the marks of the strip stand for: of which query, and behind which token.
+/// The legend of the marks: the kind of values, and the query of attention.
 fn legend(app: &App, width: u16) -> Option<String> {
-    let (carries, roomy) = (app.carries(), width >= WITH_WORDS);
-    let what = match (carries, app.attends()) {
-        (Carries::Nothing, _) => return None,
-        (Carries::Attention, None) => return Some("attention: no layer here".to_owned()),
-        (Carries::Attention, Some([layer, head, query])) if roomy => {
+    let (carries, roomy) = (app.strip(), width >= WITH_WORDS);
+    let what = match (carries, app.strip_query()) {
+        (StripValues::Nothing, _) => return None,
+        (StripValues::Attention, None) => return Some("attention: no layer here".to_owned()),
+        (StripValues::Attention, Some([layer, head, query])) if roomy => {
             format!("behind each its attention, L{layer} h{head} t{query}:")
         }
-        (Carries::Attention, Some([layer, head, query])) => {
+        (StripValues::Attention, Some([layer, head, query])) => {
             let name = if width >= WITH_NAME { "attention " } else { "" };
             format!("{name}L{layer} h{head} t{query}")
         }
-        (Carries::Surprise, _) if roomy => format!("behind each its {}:", carries.name()),
-        (Carries::Surprise, _) => carries.name().to_owned(),
+        (StripValues::Surprise, _) if roomy => format!("behind each its {}:", carries.name()),
+        (StripValues::Surprise, _) => carries.name().to_owned(),
     };
     let marks = MARKS.iter().zip(carries.steps()).map(|(mark, from)| format!("{mark}≥{from}"));
     Some(format!("{what} {}", marks.collect::<Vec<_>>().join(" ")))
 }
 
 /// The positions on a strip of this width.
-pub fn seen(app: &App, width: u16) -> impl Iterator<Item = usize> {
+pub fn visible_positions(app: &App, width: u16) -> impl Iterator<Item = usize> {
     placed(app, room(app, width)).into_iter().map(|(position, ..)| position)
 }
 
-/// Visible positions with the columns where they begin and end.
+/// Visible positions with their first and last columns.
 fn placed(app: &App, width: u16) -> Vec<(usize, u16, u16)> {
     let mut x = 1;
     let mut placed = Vec::new();
@@ -120,7 +121,7 @@ fn placed(app: &App, width: u16) -> Vec<(usize, u16, u16)> {
 }
 
 /// The position at column `x` of the screen.
-pub fn at(app: &App, area: Rect, x: u16) -> Option<usize> {
+pub fn position_at(app: &App, area: Rect, x: u16) -> Option<usize> {
     let x = x.checked_sub(area.x)?;
     placed(app, room(app, area.width))
         .into_iter()
@@ -143,7 +144,7 @@ impl Widget for Tokens<'_> {
         if placed.first().is_some_and(|&(position, ..)| position > 0) {
             put(buf, area, 0, 0, "…", theme.dim());
         }
-        // The last column is the ellipsis's where the strip goes on.
+        // The last column is an ellipsis if the strip continues.
         let more = placed.last().is_none_or(|&(position, ..)| position + 1 < count(app));
         let strip = Rect { width: area.width.saturating_sub(more.into()), ..area };
         for &(position, x, end) in &placed {
@@ -153,8 +154,8 @@ impl Widget for Tokens<'_> {
                 _ if inside => theme.token(),
                 _ => theme.dim(),
             };
-            let level = app.carried(position).map(|value| level(app.carries(), value));
-            // A colour, and a mark behind the token that says the same.
+            let level = app.strip_value(position).map(|value| level(app.strip(), value));
+            // The colour and the mark behind the token say the same.
             let style = match level.filter(|_| theme.depth() > Depth::Ansi && position != current) {
                 Some(level) => {
                     theme
@@ -164,7 +165,7 @@ impl Widget for Tokens<'_> {
                 None => style,
             };
             put(buf, strip, x, 0, &label(app, position).unwrap_or_default(), style);
-            // Where a branch parts stands a mark of its own.
+            // The branching point has a mark of its own.
             let parts = app.outline().fork.and_then(|fork| app.outline().passes.get(fork.pass));
             let mark = level.and_then(|level| MARKS.get(level.checked_sub(1)?));
             match (mark, parts.is_some_and(|pass| pass.dims.keys() == position + 1)) {
@@ -175,8 +176,8 @@ impl Widget for Tokens<'_> {
         }
         let last = placed.last().copied();
         if let Some((_, _, end)) = last.filter(|(position, ..)| position + 1 == count(app)) {
-            // The mark behind the last token stays where the arrow begins.
-            let marked = app.carried(count(app) - 1).is_some_and(|value| level(app.carries(), value) > 0);
+            // A mark behind the last token replaces the space before the arrow.
+            let marked = app.strip_value(count(app) - 1).is_some_and(|value| level(app.strip(), value) > 0);
             let (from, arrow) = if marked { (end + 1, "→ ") } else { (end, " → ") };
             let x = from + put(buf, area, from, 0, arrow, theme.dim());
             match drawn(app) {

@@ -1,4 +1,4 @@
-//! What is shown where nothing else fits.
+//! The screen of a terminal that is too small.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -10,13 +10,13 @@ use super::super::text;
 use super::SMALLEST;
 use super::paint::put;
 
-/// The sentence that says how large the terminal must be.
+/// The message with the minimum size of the terminal.
 #[derive(Debug)]
 pub struct TooSmall<'a>(pub &'a App);
 
 impl Widget for TooSmall<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
-        let size = self.0.size;
+        let size = self.0.panels.size;
         let (columns, rows) = SMALLEST;
         let message = format!(
             "terminal too small: needs at least {columns}x{rows}, is {}x{}; q quits",

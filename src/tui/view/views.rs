@@ -1,4 +1,4 @@
-//! The ways to show a step's values. To add one: a file beside this one with a [`View`], and its row in [`VIEWS`].
+//! The table of the views. A new view is a file beside this one with a [`View`], and a row in [`VIEWS`].
 
 use llama_trace_core::trace::Step;
 
@@ -21,7 +21,7 @@ use super::residual::Residual;
 use super::rope::Rope;
 use super::sampler::Sampler;
 
-/// All views, in the order in which `v` goes through those that fit.
+/// All views, in the order of the key `v`.
 pub static VIEWS: &[&dyn View] = &[
     &Heatmap, &Numbers, &List, &Largest, &Lens, &Parts, &Heads, &Overview, &Histogram, &Sampler, &Layers,
     &Bars, &Cache, &Rope, &Residual, &Neurons, &Flow, &Pass, &Pieces,
@@ -32,9 +32,9 @@ pub fn fitting(step: Step) -> impl Iterator<Item = &'static dyn View> {
     VIEWS.iter().copied().filter(move |view| view.fits(step))
 }
 
-/// The one of `step` with this name; the first that fits where that cannot show it.
+/// The view with this name, if it fits `step`; else the first one that fits.
 pub fn chosen(step: Step, name: &str) -> &'static dyn View {
-    // Outside the layers the flow is that of the whole pass.
+    // Outside the layers the flow of the pass replaces that of a layer.
     let wish = fitting(step).find(|view| {
         view.name() == name || (name, view.name()) == (Flow.name(), Pass.name()) && !Flow.fits(step)
     });

@@ -1,15 +1,15 @@
-//! What is known of the number that is taken apart: asked of the source, and read from its answers.
+//! Questions of the derivation to the source, and their answers.
 
 use llama_trace_core::trace::explanation::{Explanation, ExplanationAt, From, Operand};
 use llama_trace_core::trace::{Address, Axis, Query, Run, Subject, Weight, WeightRows};
 
 use super::app::App;
 
-/// How many terms are told one by one.
+/// Terms that are listed one by one, at most.
 const TERMS: usize = 32;
 
 impl App {
-    /// The number under the cursor, to be taken apart.
+    /// The question for the derivation of the number under the cursor.
     pub(super) fn number_at_cursor(&self) -> ExplanationAt {
         let step = self.place.step;
         let shape = self.outline.card.sizes().shape(step.stage().axes(), self.dims());
@@ -18,7 +18,7 @@ impl App {
         ExplanationAt { site: self.place.site(), at, terms: TERMS }
     }
 
-    /// What the derivation needs to know.
+    /// The questions of the open derivation.
     pub(super) fn derivation_questions(&self) -> Vec<Query> {
         let Some(derivation) = &self.derivation else { return Vec::new() };
         let row = derivation.weight.as_ref().and_then(|weight| self.weight_row(weight));
@@ -26,7 +26,7 @@ impl App {
         number.into_iter().chain(row.map(Query::Rows)).collect()
     }
 
-    /// The row of a weight that has this one of its values.
+    /// The question for the row of a weight that has the value at `address`.
     pub(super) fn weight_row(&self, address: &Address) -> Option<WeightRows> {
         let Some(Subject::Weight(weight)) = address.subject else { return None };
         let row = match weight.axes() {
@@ -37,17 +37,17 @@ impl App {
         Some(WeightRows { run, layer: address.layer, weight, rows: row..row + 1 })
     }
 
-    /// The values of that row, once they are there, or why they are not.
+    /// The values of that row, or the reason of a failure; none until they are there.
     pub fn weight_values(&self, address: &Address) -> Option<Result<&[f32], &str>> {
-        self.answers.told(&self.weight_row(address)?)
+        self.answers.get(&self.weight_row(address)?)
     }
 
-    /// The number taken apart, once it is, or why it cannot be.
+    /// The explanation of the number, or the reason of a failure; none until it is there.
     pub fn explanation(&self) -> Option<Result<&Explanation, &str>> {
-        self.answers.told(&self.derivation.as_ref()?.of?)
+        self.answers.get(&self.derivation.as_ref()?.of?)
     }
 
-    /// The term that is chosen, and which operand of it: that which leads back the furthest, where nobody chose.
+    /// The chosen term and operand; by default the operand that leads back the furthest.
     pub fn chosen_operand(&self) -> Option<(usize, usize)> {
         let explanation = self.explanation()?.ok()?;
         let exists = |&(term, operand): &(usize, usize)| {
@@ -56,7 +56,7 @@ impl App {
         self.derivation.as_ref()?.chosen.filter(exists).or_else(|| leading_back(explanation))
     }
 
-    /// The token that `index` on `axis` of an address stands for.
+    /// The text of the token at `index` on `axis` of an address.
     pub fn text_in(&self, address: &Address, axis: Axis, index: usize) -> Option<String> {
         match axis {
             Axis::Token => {
@@ -64,12 +64,12 @@ impl App {
                 Some(pass.tokens.get(index)?.text.clone())
             }
             Axis::Key => Some(self.position(index)?.text.clone()),
-            Axis::Vocab => self.texts.get(&u32::try_from(index).ok()?).cloned(),
+            Axis::Vocab => self.answers.text(u32::try_from(index).ok()?).map(str::to_owned),
             _ => None,
         }
     }
 
-    /// The ids of the vocabulary that stand in the derivation.
+    /// The ids of the vocabulary in the derivation.
     pub(super) fn ids_in_derivation(&self) -> impl Iterator<Item = u32> {
         let explanation = self.explanation().and_then(Result::ok);
         let operands = explanation.into_iter().flat_map(|of| of.terms.iter().flat_map(|term| &term.operands));
@@ -85,7 +85,7 @@ impl App {
     }
 }
 
-/// The address of an operand that has one.
+/// The address of an operand; none of a constant.
 pub fn address_of(operand: &Operand) -> Option<&Address> {
     match &operand.from {
         From::Stage(address) | From::Weight(address) => Some(address),
@@ -93,7 +93,8 @@ pub fn address_of(operand: &Operand) -> Option<&Address> {
     }
 }
 
-/// Of the largest term the number that was computed; where none was, as with an id, the weight.
+/// The default operand: the first computed number of the terms, which are in the order of size; else the embedding
+/// table (for an id), else the first operand.
 fn leading_back(explanation: &Explanation) -> Option<(usize, usize)> {
     let all = || {
         let terms = explanation.terms.iter().enumerate();

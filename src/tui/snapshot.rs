@@ -1,4 +1,4 @@
-//! The screen without a terminal: what the viewer shows of a place once all of it is there.
+//! Snapshots: the screen of a place, drawn without a terminal once all of its values are there.
 
 use std::time::Duration;
 
@@ -19,40 +19,39 @@ use super::theme::Theme;
 use super::view::kind::View;
 use super::view::views::{VIEWS, fitting};
 
-/// How soon it is seen that nobody waits any more.
+/// Interval in which `check` is called.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What to draw.
+/// A snapshot to draw.
 #[derive(Debug)]
-pub struct Still<'a> {
-    /// Where.
+pub struct Snapshot<'a> {
+    /// The place.
     pub open: &'a OpenAt,
-    /// The view; the one that the viewer opens with where there is none.
+    /// The view; none for the one that the viewer opens with.
     pub view: Option<&'a str>,
     /// The notes beside it.
     pub chapters: Chapters,
     /// The colours.
     pub theme: Theme,
-    /// How the tokens are drawn, for the title.
+    /// The sampler's setting, for the title.
     pub drawing: Option<Drawing>,
     /// Columns and rows.
     pub size: (u16, u16),
 }
 
-impl Still<'_> {
-    /// Draws it; `check` says whether to go on waiting for what is being computed.
+impl Snapshot<'_> {
+    /// Draws the screen. `check` is called while values are computed; its error ends the wait.
     ///
     /// # Errors
-    /// [`Error::Usage`] where the place or the view is not there, whatever `check` says, and why there is nothing to
-    /// look at.
+    /// [`Error::Usage`] if the place or the view does not exist, the error of `check`, or the source's failure.
     pub fn draw(&self, runs: &mut Runs, mut check: impl FnMut() -> Result<()>) -> Result<Buffer> {
         let view = self.view.map(named).transpose()?;
         let mut app =
             App::new(runs.source().outline().clone(), self.theme, self.size).with_chapters(self.chapters);
-        app.drawing = self.drawing;
+        app.origin.drawing = self.drawing;
         open::open(&mut app, self.open)?;
-        arrive(&mut app, runs, &mut check)?;
-        if let Some(pass) = app.opens_at.as_ref().and_then(OpenAt::pass) {
+        complete(&mut app, runs, &mut check)?;
+        if let Some(pass) = app.progress.opens_at.as_ref().and_then(OpenAt::pass) {
             let last = app.outline().passes.len() - 1;
             return Err(Error::usage(format!("there is no pass {pass}"))
                 .found(format!("the text ended after pass {last}"))
@@ -65,19 +64,19 @@ impl Still<'_> {
                 return Err(Error::usage(format!("{} has no view `{view}`", step.name()))
                     .expected(format!("one of {}", names.join(", "))));
             }
-            let selected = app.selected;
+            let selected = app.cursor.selected;
             app.choose_view(view);
-            // A token that the address names stays.
+            // A token that the address names stays selected.
             if self
                 .open
                 .at
                 .as_ref()
                 .is_some_and(|at| at.index.iter().any(|(letter, _)| "tq".contains(*letter)))
             {
-                app.selected = selected;
+                app.cursor.selected = selected;
             }
             app.settle();
-            arrive(&mut app, runs, &mut check)?;
+            complete(&mut app, runs, &mut check)?;
         }
         let area = Rect::new(0, 0, self.size.0, self.size.1);
         let mut screen = Buffer::empty(area);
@@ -86,8 +85,8 @@ impl Still<'_> {
     }
 }
 
-/// Asks until there is nothing more to ask.
-fn arrive(app: &mut App, runs: &mut Runs, check: &mut impl FnMut() -> Result<()>) -> Result<()> {
+/// Asks the source until every question is answered.
+fn complete(app: &mut App, runs: &mut Runs, check: &mut impl FnMut() -> Result<()>) -> Result<()> {
     loop {
         runs.poll()?;
         let news = app.sync(runs.source());
@@ -101,7 +100,7 @@ fn arrive(app: &mut App, runs: &mut Runs, check: &mut impl FnMut() -> Result<()>
     }
 }
 
-/// The name of a view as the viewer has it.
+/// The view's name in the table of views.
 fn named(name: &str) -> Result<&'static str> {
     let known = VIEWS.iter().map(|view| view.name()).find(|known| *known == name);
     known.ok_or_else(|| {

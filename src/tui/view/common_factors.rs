@@ -1,20 +1,20 @@
-//! What the terms of a sum have in common: they are mostly the products of two lines of numbers, which are named once.
+//! Common factors of the terms of a sum. Most sums are dot products of two vectors, which are named once for all terms.
 
 use llama_trace_core::trace::explanation::Term;
 use llama_trace_core::trace::{Address, Subject};
 
-use super::super::explained::address_of;
+use super::super::derivation_queries::address_of;
 
-/// The numbers that one factor of every term is one of.
+/// The vector that has one factor of every term.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Factor {
-    /// The place of all of them, with the indices that they share.
+    /// Its address, with the indices that all terms share.
     pub address: Address,
-    /// The letters of the axes on which they differ.
+    /// Letters of the axes on which the terms differ.
     pub runs: Vec<char>,
 }
 
-/// The factors of most terms of a sum; none where its terms have little in common.
+/// The common factors of most terms of a sum; none if the terms have too little in common.
 pub fn factors(terms: &[Term]) -> Option<Vec<Factor>> {
     let pattern = terms.iter().max_by_key(|term| term.operands.len()).filter(|_| terms.len() > 2)?;
     let alike: Vec<&Term> = terms.iter().filter(|term| is_alike(term, pattern)).collect();
@@ -34,7 +34,7 @@ pub fn factors(terms: &[Term]) -> Option<Vec<Factor>> {
     (0..pattern.operands.len()).map(factor).collect()
 }
 
-/// Whether a term's numbers are those of the factors.
+/// Whether the term is a product of the common factors.
 pub fn fits(term: &Term, factors: &[Factor]) -> bool {
     term.operands.len() == factors.len()
         && term.operands.iter().zip(factors).all(|(operand, factor)| {
@@ -45,7 +45,7 @@ pub fn fits(term: &Term, factors: &[Factor]) -> bool {
         })
 }
 
-/// The indices in which a term differs from the others, each once, with the factor that has it.
+/// The indices in which a term differs from the others, each once: number of its factor, letter, index.
 pub fn differing(term: &Term, factors: &[Factor]) -> Vec<(usize, char, usize)> {
     let mut indices: Vec<(usize, char, usize)> = Vec::new();
     for (n, (operand, factor)) in term.operands.iter().zip(factors).enumerate() {

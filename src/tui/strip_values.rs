@@ -1,19 +1,19 @@
-//! What the strip of tokens can carry beside their texts.
+//! Kinds of values that the token strip shows beside the tokens.
 
-/// What the strip carries.
+/// The values behind the tokens of the strip.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Carries {
-    /// The tokens alone.
+pub enum StripValues {
+    /// No values.
     #[default]
     Nothing,
-    /// −log of the probability that each had before it was read.
+    /// Surprise: −log p of each token, p being its probability before it was read.
     Surprise,
-    /// The weight that the head in view gives each.
+    /// Attention weight of each token in the head in view.
     Attention,
 }
 
-impl Carries {
-    /// What comes after it.
+impl StripValues {
+    /// The next kind.
     pub(super) fn next(self) -> Self {
         match self {
             Self::Nothing => Self::Surprise,
@@ -22,7 +22,7 @@ impl Carries {
         }
     }
 
-    /// From which value on each mark stands.
+    /// Thresholds of the four marks.
     pub fn steps(self) -> [f64; 4] {
         match self {
             Self::Nothing | Self::Surprise => [1.0, 2.0, 4.0, 8.0],
@@ -30,7 +30,7 @@ impl Carries {
         }
     }
 
-    /// What its values are.
+    /// The name on the screen.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nothing => "",

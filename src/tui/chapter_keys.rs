@@ -1,23 +1,26 @@
-//! Chapters beside the model: which is about what is shown, and where what a chapter is about can be looked at.
+//! Keys of the chapters: `C` lists them, Enter goes to the stage of one, `x` shows the answers of exercises.
 
 use llama_trace_core::chapters::Chapter;
 use llama_trace_core::trace::Step;
 
-use super::app::{App, Focus};
+use super::app::App;
 use super::goto::{self, Target};
+use super::panel_state::Focus;
 use super::place::present;
 use super::view::{self, Panels};
 
-/// Lines of an answer that are on the screen at the least, its heading among them.
+/// Lines of an answer that are shown at least, its heading included.
 const ANSWER: usize = 8;
 
-/// The chapter that is about the step that is shown, by its number in the list.
-pub(super) fn about_here(app: &App) -> usize {
-    let about = app.chapters.about(app.place.step).next();
-    about.and_then(|about| app.chapters.iter().position(|chapter| chapter.slug == about.slug)).unwrap_or(0)
+/// Number of the first chapter on the current step; 0 if there is none.
+pub(super) fn chapter_here(app: &App) -> usize {
+    let about = app.notes.chapters.about(app.place.step).next();
+    about
+        .and_then(|about| app.notes.chapters.iter().position(|chapter| chapter.slug == about.slug))
+        .unwrap_or(0)
 }
 
-/// Goes to the first step of `chapter` that this run has, and to its text in the notes.
+/// Goes to the first step of `chapter` in this run, and to its text in the notes.
 pub(super) fn open(app: &mut App, chapter: &'static Chapter) {
     let there = |step| goto::target(app, Step::name(step));
     let Some(Target::Here(spot)) = chapter.steps().find_map(|step| there(step).ok()) else {
@@ -34,16 +37,16 @@ pub(super) fn open(app: &mut App, chapter: &'static Chapter) {
         return;
     };
     goto::go(app, &spot);
-    app.focus = Focus::Notes;
-    app.folded.1 = false;
+    app.panels.focus = Focus::Notes;
+    app.panels.notes_folded = false;
     let width = Panels::new(app).notes.map_or(0, |area| area.width);
-    app.notes_line = view::notes::line_of(app, width, chapter);
+    app.notes.line = view::notes::line_of(app, width, chapter);
 }
 
-/// Shows the answers of exercises, and the next one of these notes where it is not on the screen; or folds them.
-pub(super) fn answers(app: &mut App) {
-    app.answered = !app.answered;
-    if !app.answered {
+/// Shows the answers of exercises, or folds them. The next answer in the notes is scrolled into sight.
+pub(super) fn toggle_answers(app: &mut App) {
+    app.notes.answers_shown = !app.notes.answers_shown;
+    if !app.notes.answers_shown {
         return app.say("answers are folded", false);
     }
     let Some(area) = Panels::new(app).notes else {
@@ -51,14 +54,14 @@ pub(super) fn answers(app: &mut App) {
     };
     app.say("exercises are shown with their answers", false);
     let height = usize::from(area.height);
-    if let Some(line) = view::notes::answer_after(app, area.width, app.notes_line)
-        && line + ANSWER > app.notes_line + height
+    if let Some(line) = view::notes::answer_after(app, area.width, app.notes.line)
+        && line + ANSWER > app.notes.line + height
     {
-        app.notes_line = (line + ANSWER).saturating_sub(height);
+        app.notes.line = (line + ANSWER).saturating_sub(height);
     }
 }
 
-/// The first stage of `chapter` in the first pass that has one.
+/// The first stage of `chapter` in the first pass that has one: "p1/xq".
 fn elsewhere(app: &App, chapter: &Chapter) -> Option<String> {
     let sizes = app.outline.card.sizes();
     let all = app.outline.passes.iter().flat_map(|pass| chapter.steps().map(move |step| (pass.dims, step)));

@@ -1,4 +1,4 @@
-//! The lines below the values: what the colours mean, the statistics, and the value under the cursor.
+//! The foot of the tensor panel: legend, statistics and the value under the cursor.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -13,21 +13,20 @@ use super::labels;
 use super::legend;
 use super::paint::{put, put_fit};
 
-/// Draws the four lines of the panel's foot.
+/// Draws the four lines of the foot.
 pub fn draw(app: &App, foot: Rect, buf: &mut Buffer) {
     legend::draw(app, foot, buf);
     cursor(app, foot, buf);
 }
 
-/// Draws what has room below one of two tensors that stand side by side: the value under the cursor, and where there is
-/// a second line what the colours mean.
+/// Draws the foot of a folded tensor: the value under the cursor, and the legend if there is a second line.
 pub fn folded(app: &App, foot: Rect, buf: &mut Buffer) {
     let (address, value) = match under_cursor(app) {
         Some(Ok(both)) => both,
         Some(Err(words)) => (Piece::words(words, app.theme.dim()), Vec::new()),
         None => return,
     };
-    // A part of the tokens' texts would be that of others.
+    // Cut texts of tokens could be mistaken for others.
     let about = match about(app, true) {
         long if long.is_empty() => vec![long],
         long => vec![format!(" · {long}"), format!(" · {}", about(app, false)), String::new()],
@@ -42,7 +41,7 @@ pub fn folded(app: &App, foot: Rect, buf: &mut Buffer) {
     }
 }
 
-/// Two lines: the address and value under the cursor, and the tokens that it is about with the root mean square of its row.
+/// Draws two lines: address and value under the cursor, and its tokens with the root mean square of its row.
 pub fn cursor(app: &App, foot: Rect, buf: &mut Buffer) {
     let (address, value) = match under_cursor(app) {
         Some(Ok(both)) => both,
@@ -54,7 +53,7 @@ pub fn cursor(app: &App, foot: Rect, buf: &mut Buffer) {
     };
     let line: Vec<Piece> = std::iter::once(address).chain(value).collect();
     let needed: usize = fit(&line, usize::MAX).iter().map(|(content, _)| text::width(content)).sum();
-    // Beside a long address there is no room for every digit, below it there is.
+    // A value that does not fit beside a long address goes below it.
     let x = if needed <= usize::from(foot.width) {
         put_fit(buf, foot, 0, 2, &line);
         0
@@ -67,12 +66,12 @@ pub fn cursor(app: &App, foot: Rect, buf: &mut Buffer) {
     put_fit(buf, foot, x, 3, &pieces);
 }
 
-/// The address under the cursor and the value there, or why there is none; nothing while that is not known.
+/// The address under the cursor and the value there, or the reason why there is none; none until it is known.
 fn under_cursor(app: &App) -> Option<Result<(Piece, Vec<Piece>), String>> {
     let tensor = app.tensor()?;
-    if app.beyond {
+    if app.comparison.out_of_range {
         let place = app.place().path();
-        return Some(Err(match app.lacking {
+        return Some(Err(match app.comparison.missing_pass {
             Some(pass) => format!("there is no pass {pass} here: this is {place}"),
             None => format!("{place} has no such value"),
         }));
@@ -88,7 +87,7 @@ fn under_cursor(app: &App) -> Option<Result<(Piece, Vec<Piece>), String>> {
     Some(Ok((address, value)))
 }
 
-/// The tokens that the value under the cursor is about, each with what it is there or alone.
+/// The tokens of the value under the cursor, with their roles (query, key, …) or without.
 fn about(app: &App, with_roles: bool) -> String {
     let axes = app.place().step.axes();
     let tokens = axes.iter().zip(app.index()).filter_map(|(&axis, index)| {
@@ -108,7 +107,7 @@ fn about(app: &App, with_roles: bool) -> String {
     tokens.collect::<Vec<_>>().join(" → ")
 }
 
-/// The root mean square of the row under the cursor, where that is a vector and its numbers are finite.
+/// The root mean square of the row under the cursor, if that is a vector of finite numbers.
 fn row(app: &App) -> Vec<Piece> {
     let Some(stats) = app.row().and_then(|row| app.answers.spread(row)).map(|spread| spread.stats) else {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! Many values in little room: where there are colours two of them stand in a character, one above the other. Where
-//! there is no room for each, the one furthest from 0 stands for its neighbours, so that no extreme is lost.
+//! Rasters of many values: with colours a character shows two values as half blocks. If the values outnumber the
+//! places, the one furthest from 0 stands for its neighbours, so that no extreme is lost.
 
 use std::ops::Range;
 
@@ -15,11 +15,10 @@ use super::super::plane::Plane;
 use super::super::theme::{Depth, Span};
 use super::paint::put;
 
-/// The most values that one look at a tensor takes; of more the rows around the cursor.
+/// Maximum number of values in a raster; of larger tensors only the rows around the cursor are drawn.
 pub(super) const MOST: usize = 1 << 20;
 
-/// A matrix on a raster: which of its rows are looked at, and how many of them and of its columns one place stands
-/// for.
+/// A matrix on a raster: the rows that are drawn, and the number of rows and columns in one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Raster {
     pub(super) rows: Range<usize>,
@@ -28,14 +27,14 @@ pub(super) struct Raster {
     pub(super) each: (usize, usize),
     /// Places down and across.
     pub(super) places: (usize, usize),
-    /// The lines that a place takes, and half its columns; 0 where it is a character.
+    /// Lines of a place, and half its columns; 0 if it is one character.
     zoom: usize,
 }
 
-/// The lines that a magnified value takes, at the most.
+/// Maximum lines of a magnified value.
 const ZOOM: usize = 4;
 
-/// The rows around `at` that are looked at together, of `rows` with so many values each: `most` values or one row.
+/// The rows around `at`, of `rows` with `values` values each, that have at most `most` values; at least one row.
 pub(super) fn window(at: usize, rows: usize, values: usize, most: usize) -> Range<usize> {
     let room = (most / values.max(1)).max(1);
     let start = at / room * room;
@@ -43,7 +42,7 @@ pub(super) fn window(at: usize, rows: usize, values: usize, most: usize) -> Rang
 }
 
 impl Raster {
-    /// Fits these rows and columns into `room` lines and columns of characters.
+    /// The raster of these rows and columns in `room` lines and columns.
     pub(super) fn new(app: &App, rows: Range<usize>, columns: Range<usize>, room: (usize, usize)) -> Self {
         let high = if coloured(app) { 2 } else { 1 };
         let down = rows.len().div_ceil(room.0.max(1) * high).max(1) * high;
@@ -52,20 +51,19 @@ impl Raster {
         Self { rows, columns, each: (down, across), places, zoom: 0 }
     }
 
-    /// The same where each value has room for two characters or more, as large as that is; none where it has not.
+    /// The raster with the largest places of two characters or more per value; none if there is no room for them.
     pub(super) fn magnified(rows: Range<usize>, columns: Range<usize>, room: (usize, usize)) -> Option<Self> {
         let places = (rows.len(), columns.len());
         let zoom = (room.0 / places.0.max(1)).min(room.1 / (2 * places.1).max(1)).min(ZOOM);
         (zoom > 0).then_some(Self { rows, columns, each: (1, 1), places, zoom })
     }
 
-    /// The lines and columns of a place.
+    /// Columns and lines of a place.
     pub(super) fn size(&self) -> (u16, u16) {
         if self.zoom == 0 { (1, 1) } else { (self.zoom as u16, 2 * self.zoom as u16) }
     }
 
-    /// How many rows stand in one place, where these are several, in words: where a half of a character stands for more than
-    /// one, those of a half.
+    /// The number of rows in one place in words, or in half a place if that has several; none for one row.
     pub(super) fn down(&self, app: &App) -> Option<String> {
         match self.each.0 {
             0 | 1 => None,
@@ -74,12 +72,12 @@ impl Raster {
         }
     }
 
-    /// The same of columns.
+    /// The number of columns in one place in words; none for one column.
     pub(super) fn right(&self) -> Option<String> {
         (self.each.1 > 1).then(|| format!("{} each", self.each.1))
     }
 
-    /// The place that a row and a column are in.
+    /// The place of a row and a column.
     pub(super) fn place_of(&self, row: usize, column: usize) -> (usize, usize) {
         let down = row.saturating_sub(self.rows.start) / self.each.0;
         let across = column.saturating_sub(self.columns.start) / self.each.1;
@@ -95,7 +93,7 @@ impl Raster {
         (part(place.0, self.each.0, &self.rows), part(place.1, self.each.1, &self.columns))
     }
 
-    /// The part of it that is at these places across.
+    /// The part of the raster at these places across.
     pub(super) fn across(&self, places: Range<usize>) -> Self {
         let end = places.end.min(self.places.1);
         let (first, last) = (self.cell((0, places.start)).1, self.cell((0, end.saturating_sub(1))).1);
@@ -103,12 +101,12 @@ impl Raster {
         Self { columns: first.start..last.end, places, rows: self.rows.clone(), ..*self }
     }
 
-    /// Draws it at the upper left of `area`.
+    /// Draws the raster at the upper left of `area`.
     pub(super) fn draw(&self, app: &App, span: Span, plane: &Plane<'_>, area: Rect, buf: &mut Buffer) {
         self.draw_values(app, span, |row, column| plane.get(row, column), area, buf);
     }
 
-    /// The same, of any values by row and column.
+    /// Like [`Raster::draw`], with any values by row and column.
     pub(super) fn draw_values(
         &self,
         app: &App,
@@ -150,8 +148,8 @@ fn coloured(app: &App) -> bool {
     app.theme.depth() > Depth::Ansi
 }
 
-/// Draws a small matrix at the upper left of `area`, as large as there is room for; in less room the value furthest from
-/// 0 stands for its neighbours.
+/// Draws a small matrix at the upper left of `area`, as large as possible. In little room the value furthest from 0
+/// stands for its neighbours.
 pub(super) fn small(
     app: &App,
     span: Span,
@@ -164,8 +162,8 @@ pub(super) fn small(
     Raster::new(app, 0..rows, 0..columns, room).draw_values(app, span, value, area, buf);
 }
 
-/// The value that is furthest from 0, with its row and column. What is no number comes before all, and what is masked
-/// after all; of equals the first.
+/// The value furthest from 0, with its row and column. NaN counts as furthest, masked values as nearest; of equal ones
+/// the first counts.
 pub(super) fn furthest(
     rows: Range<usize>,
     columns: Range<usize>,
@@ -188,8 +186,8 @@ pub(super) fn furthest(
     best
 }
 
-/// Two values in a character, one above the other. Of one below 0 only a quarter of the character has its colour, and a
-/// darker one: so two of them are chequered, whatever their colours are.
+/// Two values in a character, one above the other. A value below 0 has a darker colour in only a quarter of the
+/// character: two of them look chequered with any colours.
 fn halves(app: &App, span: Span, upper: Option<f64>, lower: Option<f64>) -> (&'static str, Style) {
     let below = |value: Option<f64>| value.is_some_and(|value| value < 0.0 && value.is_finite());
     let colour = |value: Option<f64>, marked: bool| app.theme.half(value?, span, marked);
@@ -206,12 +204,12 @@ fn halves(app: &App, span: Span, upper: Option<f64>, lower: Option<f64>) -> (&'s
     }
 }
 
-/// The colour of the ink, and of the ground where that has one.
+/// The style with a colour for the ink and one for the background.
 fn two(ink: Option<Color>, ground: Option<Color>) -> Style {
     Style { fg: ink, bg: ground, ..Style::new() }
 }
 
-/// One value in a character, and in colour a sign where it is below 0.
+/// One value in a character. With colours a value below 0 has a sign.
 pub(super) fn mark(app: &App, span: Span, value: Option<f64>) -> (&'static str, Style) {
     match value {
         Some(value) if coloured(app) && value.is_finite() => {
@@ -228,12 +226,12 @@ pub(super) fn mark(app: &App, span: Span, value: Option<f64>) -> (&'static str, 
     }
 }
 
-/// A whole character for a value.
+/// One value in a whole character.
 pub(super) fn block(app: &App, span: Span, value: Option<f64>) -> (&'static str, Style) {
     if coloured(app) { halves(app, span, value, value) } else { shade(app, span, value) }
 }
 
-/// A character for a value: one for each quarter of its size, others below 0.
+/// The shade of a value, by quarters of the span; values below 0 have other characters.
 fn shade(app: &App, span: Span, value: Option<f64>) -> (&'static str, Style) {
     const BELOW: [&str; 5] = ["-", "-", "=", "≡", "≣"];
     let Some(value) = value else { return (" ", Style::new()) };
@@ -249,12 +247,12 @@ fn shade(app: &App, span: Span, value: Option<f64>) -> (&'static str, Style) {
     (symbol, cell.style)
 }
 
-/// What small pictures are made of where there are no colours.
+/// The characters of small pictures without colours, for their caption.
 pub(super) fn characters(app: &App) -> &'static str {
     if coloured(app) { "" } else { " · ░▒▓█ above 0, -=≡≣ below" }
 }
 
-/// What the marks of [`Raster::draw`] mean, in words and in fewer. What is masked is told where something is.
+/// The meaning of the marks of [`Raster::draw`], long and short. Masked values are named if there are any.
 pub(super) fn marks(app: &App, positive: bool) -> Piece {
     let masked = app.answers.spread(app.span_part()).is_some_and(|spread| spread.stats.neg_inf > 0);
     let [long, middle, short, hidden] = match (coloured(app), positive) {
@@ -283,7 +281,7 @@ pub(super) fn marks(app: &App, positive: bool) -> Piece {
     Piece::forms(forms, app.theme.dim())
 }
 
-/// The slice of the current step that is held, with these of its rows and all columns, in the axes of its step.
+/// The held slice of the step with these rows and all columns, in the axes of the step.
 pub(super) fn slice(app: &App, rows: Range<usize>) -> Region {
     let (cut, shape) = (app.cut(), app.shape());
     let mut region: Vec<_> = app.index().iter().map(|&index| index..index + 1).collect();

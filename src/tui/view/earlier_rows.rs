@@ -1,5 +1,5 @@
-//! The rows of attention over all passes: where a pass reads one token, those of the passes before stand above it, so that
-//! the triangle of the prompt grows as one decodes.
+//! Rows of attention of earlier passes: in a decode pass they are above its own row, so that the triangle of the prompt
+//! grows with each token.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use llama_trace_core::trace::{Axis, Part, Query, Region, Site};
 use super::super::app::App;
 use super::super::place::{Place, Walk};
 
-/// Whether rows of earlier passes stand above those of this one.
+/// Whether rows of earlier passes are above those of this one.
 pub(super) fn applies(app: &App) -> bool {
     let axes = app.place().step.axes();
     let queries = axes.get(app.cut().rows) == Some(&Axis::Token);
@@ -17,7 +17,7 @@ pub(super) fn applies(app: &App) -> bool {
     app.dims().start > 0 && app.cut().held == Some(0) && queries && keys
 }
 
-/// The pass that a row belongs to, its site, and which of the pass's queries the row is.
+/// The pass of a row, its site, and the row's query in that pass.
 fn of_row(app: &App, row: usize) -> Option<(usize, Site, usize)> {
     let passes = &app.outline().passes;
     let pass = passes.partition_point(|pass| pass.dims.start <= row).checked_sub(1)?;
@@ -26,7 +26,7 @@ fn of_row(app: &App, row: usize) -> Option<(usize, Site, usize)> {
     site.stage.present(&sizes, dims).then_some((pass, site, row - dims.start))
 }
 
-/// The passes of these rows, and which of each one's queries they are.
+/// The sites of these rows, and the range of queries of each.
 fn passes(app: &App, rows: Range<usize>) -> Vec<(Site, Range<usize>)> {
     let mut found: Vec<(Site, Range<usize>)> = Vec::new();
     for (_, site, query) in rows.filter_map(|row| of_row(app, row)) {
@@ -38,7 +38,8 @@ fn passes(app: &App, rows: Range<usize>) -> Vec<(Site, Range<usize>)> {
     found
 }
 
-/// What is asked to draw these rows and columns of some heads, this pass first; one scale does for all of `part`.
+/// The questions for these rows and columns of `heads`, those of this pass first. The colours span all parts that
+/// `part` returns.
 pub(super) fn questions(
     app: &App,
     heads: Range<usize>,
@@ -46,7 +47,7 @@ pub(super) fn questions(
     part: impl Fn(Site) -> Part,
 ) -> Vec<Query> {
     let own = app.place().site();
-    // Before it has settled, the cursor may be elsewhere.
+    // The cursor can be out of sight until it has settled.
     if !columns.contains(&app.index()[2]) {
         columns = app.index()[2]..app.index()[2] + 1;
     }
@@ -72,7 +73,7 @@ pub(super) fn questions(
     asked
 }
 
-/// The value of a row and a key in a head; none where that key came later, or while it is not there.
+/// The value of a row and a key in a head; none if the key came later, or until it is there.
 pub(super) fn value(app: &App, head: usize, (row, key): (usize, usize)) -> Option<Number> {
     let (_, site, query) = of_row(app, row)?;
     let index = [head, query, key];
@@ -80,7 +81,7 @@ pub(super) fn value(app: &App, head: usize, (row, key): (usize, usize)) -> Optio
     app.answers.covering(site, &region)?.get(&index)
 }
 
-/// The largest size of the values in these rows, as far as that is known.
+/// The largest absolute value in these rows, as far as it is known.
 pub(super) fn largest(app: &App, rows: Range<usize>, part: impl Fn(Site) -> Part) -> f64 {
     let spreads = passes(app, rows).into_iter().filter_map(|(site, _)| {
         let stats = app.answers.spread(part(site))?.stats;
@@ -89,13 +90,13 @@ pub(super) fn largest(app: &App, rows: Range<usize>, part: impl Fn(Site) -> Part
     spreads.fold(0.0, f64::max)
 }
 
-/// Puts the cursor on a cell, in the pass that it belongs to.
+/// Puts the cursor on a cell, in the pass of its row.
 pub(super) fn select(app: &mut App, (row, key): (usize, usize)) {
     let Some((pass, _, query)) = of_row(app, row) else { return };
     if pass != app.place().pass {
         let place = Walk::new(app.outline(), pass).same(app.place());
         app.go(place);
     }
-    app.selected.set(Axis::Token, query);
-    app.selected.set(Axis::Key, key);
+    app.cursor.selected.set(Axis::Token, query);
+    app.cursor.selected.set(Axis::Key, key);
 }

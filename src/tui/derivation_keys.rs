@@ -1,34 +1,36 @@
-//! Taking the number under the cursor apart, and going from it to its operands and back.
+//! Keys of the derivation: Enter takes the number under the cursor apart and goes to its operands, Backspace goes back.
 
 use llama_trace_core::trace::explanation::From;
 use llama_trace_core::trace::{Address, Subject};
 
-use super::app::{App, Focus, Wish};
-use super::derivation::{Derivation, Left};
+use super::app::App;
+use super::derivation::{Derivation, TrailEntry};
+use super::display::ViewNames;
 use super::goto;
+use super::panel_state::Focus;
 use super::place::Place;
 use super::view::{self, derivation};
 
-/// The lines below what is chosen that are brought into sight with it.
+/// Lines below the default operand that are scrolled into sight with it.
 const BELOW: usize = 3;
 
-/// Opens the derivation of the number under the cursor; where it is open, goes to the operand that is chosen.
+/// Opens the derivation of the number under the cursor. An open one goes to the chosen operand.
 pub(super) fn enter(app: &mut App) {
-    match app.focus {
+    match app.panels.focus {
         Focus::Derivation => follow(app),
-        Focus::Tensor if app.view().jump(app).is_some() => {
-            let (before, Some(address)) = (app.view().name(), app.view().jump(app)) else { return };
+        Focus::Tensor if app.view().enter_address(app).is_some() => {
+            let (before, Some(address)) = (app.view().name(), app.view().enter_address(app)) else { return };
             match goto::find(app, &address) {
                 Ok(spot) => goto::go(app, &spot),
                 Err(wrong) => app.say(wrong, true),
             }
-            // Whoever leaves a map wants to see what is there.
+            // From a map of other stages the next view shows values.
             if app.view().name() == before {
-                app.choose_view(Wish::default().plain);
+                app.choose_view(ViewNames::default().plain);
             }
         }
-        Focus::Tensor if app.view().opened(app).is_some() => {
-            let Some((place, view)) = app.view().opened(app) else { return };
+        Focus::Tensor if app.view().enter_place(app).is_some() => {
+            let Some((place, view)) = app.view().enter_place(app) else { return };
             app.go(place);
             app.choose_view(view);
         }
@@ -39,27 +41,27 @@ pub(super) fn enter(app: &mut App) {
             if app.derivation.is_none() {
                 app.derivation = Some(Derivation::default());
             }
-            app.focus = Focus::Derivation;
+            app.panels.focus = Focus::Derivation;
         }
-        Focus::Notes | Focus::Outline => app.focus = Focus::Tensor,
+        Focus::Notes | Focus::Outline => app.panels.focus = Focus::Tensor,
     }
 }
 
 /// Opens the row of a weight at the place that reads it.
-pub(super) fn row(app: &mut App, place: Place, row: Address) {
+pub(super) fn open_weight_row(app: &mut App, place: Place, row: Address) {
     app.go(place);
-    // A list by size would move the cursor, and so close what is open, as soon as its order is known.
+    // A list by size would move the cursor once its order is known, and so close the derivation.
     match app.place.step.over_vocabulary() {
         true => app.choose_view("numbers"),
-        false if !app.view().shows_numbers() => app.choose_view(Wish::default().plain),
+        false if !app.view().shows_numbers() => app.choose_view(ViewNames::default().plain),
         false => {}
     }
     let of = Some(app.number_at_cursor());
     app.derivation = Some(Derivation { weight: Some(row), follows: true, of, ..Derivation::default() });
-    app.focus = Focus::Derivation;
+    app.panels.focus = Focus::Derivation;
 }
 
-/// To the operand that is chosen: a number in its own stage, or a row of a weight.
+/// Goes to the chosen operand: a number in its own stage, or a row of a weight.
 fn follow(app: &mut App) {
     let is_weight = app.derivation().is_some_and(|derivation| derivation.weight.is_some());
     if is_weight {
@@ -68,7 +70,7 @@ fn follow(app: &mut App) {
     }
     let Some(Ok(explanation)) = app.explanation() else { return };
     let (from, chosen) = (explanation.address.clone(), app.chosen_operand());
-    // Nobody goes to what was not seen.
+    // An operand out of sight is scrolled into sight first.
     if chosen.is_some_and(|chosen| !is_seen(app, chosen)) {
         if let Some(derivation) = &mut app.derivation {
             derivation.follows = true;
@@ -79,7 +81,7 @@ fn follow(app: &mut App) {
     let Some(operand) = operand else {
         return app.say("nothing leads further back: this number is given", false);
     };
-    let left = Left { address: from, chosen };
+    let left = TrailEntry { address: from, chosen };
     match operand.from.clone() {
         From::Constant(name) => app.say(format!("{name}: this is no number of another stage"), false),
         From::Weight(address) => {
@@ -97,14 +99,14 @@ fn follow(app: &mut App) {
                 let of = app.number_at_cursor();
                 if let Some(derivation) = &mut app.derivation {
                     derivation.trail.push(left);
-                    derivation.turn_to(Some(of));
+                    derivation.restart(Some(of));
                 }
             }
         },
     }
 }
 
-/// Back to where Enter came from; from the first number the derivation is closed. False where none is open.
+/// Goes back along the trail; at its start the derivation is closed. False if none is open.
 pub(super) fn back(app: &mut App) -> bool {
     let Some(derivation) = &mut app.derivation else { return false };
     let was_weight = derivation.weight.take().is_some();
@@ -119,10 +121,10 @@ pub(super) fn back(app: &mut App) -> bool {
             Err(wrong) => app.say(wrong, true),
             Ok(spot) => {
                 goto::go(app, &spot);
-                // What was chosen there is chosen again: it is about that number from here on.
+                // The operand that was chosen there is chosen again.
                 let of = app.number_at_cursor();
                 if let Some(derivation) = &mut app.derivation {
-                    derivation.turn_to(Some(of));
+                    derivation.restart(Some(of));
                     derivation.chosen = left.chosen;
                     derivation.follows = true;
                 }
@@ -132,15 +134,15 @@ pub(super) fn back(app: &mut App) -> bool {
     true
 }
 
-/// Closes it; true where it was open.
+/// Closes the derivation; true if it was open.
 pub(super) fn close(app: &mut App) -> bool {
-    if app.focus == Focus::Derivation {
-        app.focus = Focus::Tensor;
+    if app.panels.focus == Focus::Derivation {
+        app.panels.focus = Focus::Tensor;
     }
     app.derivation.take().is_some()
 }
 
-/// Chooses the term `down` on, or the operand `right` on; past the last term the lines move.
+/// Moves the choice by terms (`down`) or operands (`right`). Past the last term the lines scroll.
 pub(super) fn choose(app: &mut App, down: isize, right: isize) {
     let Some(derivation) = app.derivation() else { return };
     if derivation.weight.is_some() {
@@ -170,17 +172,17 @@ fn is_seen(app: &App, operand: (usize, usize)) -> bool {
     line.is_some_and(|line| (first..first + usize::from(area.height)).contains(&line))
 }
 
-/// Moves the lines.
+/// Scrolls the lines.
 pub(super) fn scroll(app: &mut App, down: isize) {
     if let Some(derivation) = &mut app.derivation {
         derivation.line = derivation.line.saturating_add_signed(down);
     }
 }
 
-/// Chooses the operand at a place of the panel; the one that is chosen is gone to.
+/// Chooses the operand at a place of the panel; a click on the chosen one goes to it.
 pub(super) fn click(app: &mut App, x: u16, y: u16) {
     let Some(area) = view::Panels::new(app).derivation else { return };
-    let focused = std::mem::replace(&mut app.focus, Focus::Derivation) == Focus::Derivation;
+    let focused = std::mem::replace(&mut app.panels.focus, Focus::Derivation) == Focus::Derivation;
     let Some(operand) = derivation::operand_at(app, area, x, y) else { return };
     if focused && app.chosen_operand() == Some(operand) {
         follow(app);
@@ -190,18 +192,18 @@ pub(super) fn click(app: &mut App, x: u16, y: u16) {
     }
 }
 
-/// Keeps the derivation to the number under the cursor, and its lines in range.
+/// Keeps the derivation on the number under the cursor, and its lines in range.
 pub(super) fn settle(app: &mut App) {
     if !app.view().shows_numbers() {
         close(app);
     }
     let of = app.number_at_cursor();
     let Some(derivation) = &mut app.derivation else { return };
-    // To a number that was come to by another way than Enter no trail leads.
+    // The trail ends if another key than Enter moved the cursor.
     if derivation.of != Some(of) {
-        let led = !derivation.trail.is_empty();
+        let had_trail = !derivation.trail.is_empty();
         *derivation = Derivation { of: Some(of), follows: true, ..Derivation::default() };
-        if led && app.message.is_none() {
+        if had_trail && app.input.message.is_none() {
             app.say("the way of Enter ends here: no Enter led to this number; Alt-← goes back", false);
         }
     }
@@ -215,7 +217,7 @@ pub(super) fn settle(app: &mut App) {
     };
     if let Some(wanted) = wanted.filter(|_| follows) {
         let seen = (line..line + height).contains(&wanted);
-        // Where nobody chose it a few of the lines below it come into sight with it.
+        // The default operand is shown with a few of the lines below it.
         let below = if seen || derivation.chosen.is_some() { 0 } else { BELOW.min(height / 3) };
         let last = (wanted + below).min(rows.len().saturating_sub(1));
         line = line.min(wanted).max((last + 1).saturating_sub(height));
@@ -227,7 +229,7 @@ pub(super) fn settle(app: &mut App) {
     }
 }
 
-/// Which value of its row an address of a weight names.
+/// The component of its row that an address of a weight names.
 fn component(weight: &Address) -> Option<usize> {
     matches!(weight.subject, Some(Subject::Weight(_))).then(|| weight.index.last().map(|(_, at)| *at))?
 }

@@ -1,8 +1,9 @@
-//! How a token would be drawn instead: temperature, top-k, top-p and seed as somebody tries them. The run keeps its own.
+//! Trial of other sampler settings: temperature, top-k, top-p and seed as the sampler view tries them. The run keeps
+//! its own.
 
 use llama_trace_core::trace::draw::Sampling;
 
-/// What can be changed.
+/// A setting that can be changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Knob {
     /// Temperature.
@@ -16,24 +17,56 @@ pub enum Knob {
     Seed,
 }
 
-/// What is tried.
+/// The tried setting of the sampler view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Trying {
-    /// What the arrows change.
-    pub knob: Knob,
-    /// The setting; none for the run's own.
-    pub setting: Option<Sampling>,
+pub struct SamplerTrial {
+    knob: Knob,
+    setting: Option<Sampling>,
 }
 
-/// The steps of the arrows.
+impl SamplerTrial {
+    /// The knob that the arrows turn.
+    pub fn knob(&self) -> Knob {
+        self.knob
+    }
+
+    /// The tried setting; none for the run's own.
+    pub fn setting(&self) -> Option<Sampling> {
+        self.setting
+    }
+
+    /// Ends the trial; the knob stays chosen.
+    pub(super) fn end(&mut self) {
+        self.setting = None;
+    }
+
+    /// Chooses the next knob (`by` > 0) or the one before.
+    pub(super) fn choose(&mut self, by: isize) {
+        let count = Knob::ALL.len();
+        let now = Knob::ALL.iter().position(|&knob| knob == self.knob).unwrap_or(0);
+        self.knob = Knob::ALL[(now + count).saturating_add_signed(by.signum()) % count];
+    }
+
+    /// Turns the chosen knob a step up or down from the tried setting, or from the run's `own`. The own setting is no
+    /// trial. Returns a message if the knob was at its end.
+    pub(super) fn turn(&mut self, own: Sampling, up: bool) -> Option<String> {
+        let now = self.setting.unwrap_or(own);
+        let next = turned(now, own, self.knob, up);
+        self.setting = (next != own).then_some(next);
+        let end = if up { "last" } else { "first" };
+        (next == now).then(|| format!("{} {} is the {end} step", self.knob.name(), self.knob.value(now)))
+    }
+}
+
+/// The steps of the arrow keys.
 const TEMPERATURES: [f32; 17] =
     [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0];
 const TOP_PS: [f32; 13] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
-/// All tokens come last.
+/// 0 stands for all tokens.
 const TOP_KS: [usize; 13] = [1, 2, 3, 5, 10, 20, 40, 50, 100, 200, 500, 1000, 0];
 
 impl Knob {
-    /// All of them, in the order in which the sampler goes by them.
+    /// All of them, in the order in which the sampler applies them.
     pub const ALL: [Self; 4] = [Self::Temperature, Self::TopK, Self::TopP, Self::Seed];
 
     /// Its name.
@@ -58,26 +91,26 @@ impl Knob {
     }
 }
 
-/// The step after `now` among `steps` and the run's `own`, or the one before; `now` where there is none.
-fn beside<T: Copy + PartialOrd>(now: T, steps: &[T], own: T, up: bool) -> T {
+/// The step after `now` among `steps` and the run's `own`, or the one before; `now` if there is none.
+fn neighbour<T: Copy + PartialOrd>(now: T, steps: &[T], own: T, up: bool) -> T {
     let beyond = steps.iter().copied().chain([own]).filter(|&step| if up { step > now } else { step < now });
     beyond.reduce(|a, b| if (a < b) == up { a } else { b }).unwrap_or(now)
 }
 
-/// `now` with one of its parts a step up or down; `own` is the run's.
-pub(super) fn turned(now: Sampling, own: Sampling, knob: Knob, up: bool) -> Sampling {
+/// `now` with one of its values a step up or down; `own` is the run's setting.
+fn turned(now: Sampling, own: Sampling, knob: Knob, up: bool) -> Sampling {
     // No limit is the largest.
     let count = |k: usize| if k == 0 { usize::MAX } else { k };
     match knob {
         Knob::Temperature => {
-            let temperature = beside(now.temperature, &TEMPERATURES, own.temperature, up);
+            let temperature = neighbour(now.temperature, &TEMPERATURES, own.temperature, up);
             Sampling { temperature, ..now }
         }
         Knob::TopK => {
-            let next = beside(count(now.top_k), &TOP_KS.map(count), count(own.top_k), up);
+            let next = neighbour(count(now.top_k), &TOP_KS.map(count), count(own.top_k), up);
             Sampling { top_k: if next == usize::MAX { 0 } else { next }, ..now }
         }
-        Knob::TopP => Sampling { top_p: beside(now.top_p, &TOP_PS, own.top_p, up), ..now },
+        Knob::TopP => Sampling { top_p: neighbour(now.top_p, &TOP_PS, own.top_p, up), ..now },
         Knob::Seed if up => Sampling { seed: now.seed.saturating_add(1), ..now },
         Knob::Seed => Sampling { seed: now.seed.saturating_sub(1), ..now },
     }

@@ -1,17 +1,19 @@
-//! Going on from a pass with another token, and choosing among the branches.
+//! Keys of the branches: `b` begins one with another token, and the keys in their list.
 
 use llama_trace_core::trace::source::all_recorded;
 use llama_trace_core::trace::{Address, Axis, Fork, Run};
 
 use super::action::Action;
-use super::app::{App, Mode};
-use super::beside::Beside;
-use super::courses::Courses;
+use super::app::App;
+use super::branch_list::BranchList;
+use super::comparison::ComparedWith;
+use super::input::Mode;
 use super::view::kind::View;
 use super::view::sampler::Sampler;
 
-/// What a branch that goes on from here would read: what the sampler view would draw, or the token under the cursor.
-fn next_token(app: &App, by_hand: bool) -> Result<Fork, String> {
+/// The branch that would begin here: with the token that the sampler view draws, or the one under the cursor. `by_hand`
+/// takes the token under the cursor of the sampler view too.
+fn fork_here(app: &App, by_hand: bool) -> Result<Fork, String> {
     if app.outline.recorded {
         return Err(all_recorded().to_string());
     }
@@ -22,14 +24,14 @@ fn next_token(app: &App, by_hand: bool) -> Result<Fork, String> {
     }
     let fork = |token, setting| Ok(Fork { of: app.outline.run, pass, token, setting });
     if app.view().name() == Sampler.name() {
-        let setting = app.trying.setting;
+        let setting = app.sampler.setting();
         return match by_hand {
-            // A token that was picked says nothing about how the next ones are drawn.
+            // A picked token says nothing about how the next ones are drawn.
             true => {
                 let token = Sampler::token(app).ok_or("choose a token: no other line is one")?;
                 fork(token, None)
             }
-            false => match app.answers.told(&app.draw_at(setting)) {
+            false => match app.answers.get(&app.draw_at(setting)) {
                 Some(Ok(draw)) => fork(draw.drawn, setting),
                 _ => Err("what would be drawn is not known yet".into()),
             },
@@ -53,44 +55,44 @@ fn next_token(app: &App, by_hand: bool) -> Result<Fork, String> {
     fork(u32::try_from(index[vocab]).unwrap_or_default(), None)
 }
 
-/// Where a branch begins that goes on from here with another token; none where there is no such token, which is said.
+/// The branch that begins here; none, with a message, if there is no token for it.
 pub(super) fn branch(app: &mut App, by_hand: bool) -> Option<Fork> {
-    next_token(app, by_hand).map_err(|wrong| app.say(wrong, true)).ok()
+    fork_here(app, by_hand).map_err(|wrong| app.say(wrong, true)).ok()
 }
 
-/// Chooses in the list; answers where to go, to the branch that is chosen or to both side by side.
-pub(super) fn choose(app: &mut App, mut list: Courses, action: &Action) -> Option<(Run, Address)> {
-    let last = list.all.len().saturating_sub(1);
+/// Handles a key in the list. Returns where to go: to the chosen branch, alone or beside the current run.
+pub(super) fn choose(app: &mut App, mut list: BranchList, action: &Action) -> Option<(Run, Address)> {
+    let last = list.rows.len().saturating_sub(1);
     match action {
         Action::Down | Action::NextStep => list.chosen = (list.chosen + 1).min(last),
         Action::Up | Action::PreviousStep => list.chosen = list.chosen.saturating_sub(1),
         Action::Home => list.chosen = 0,
         Action::End => list.chosen = last,
         Action::Explain | Action::Compare => {
-            app.mode = Mode::Walk;
-            let course = list.all.get(list.chosen)?;
+            app.input.mode = Mode::Walk;
+            let row = list.rows.get(list.chosen)?;
             let beside = *action == Action::Compare;
-            if course.shown {
+            if row.shown {
                 if beside {
                     app.say("this one is shown; choose another to stand beside it", false);
                 }
                 return None;
             }
             if beside {
-                app.compares = Some(Beside::Before);
+                app.comparison.with = Some(ComparedWith::Previous);
             }
-            // To where they part: of the branch that is shown, or of the one that is chosen.
-            let here = app.outline.fork.filter(|fork| course.parts.is_none() || fork.of == course.run);
-            let pass = here.map(|fork| fork.pass).or(course.parts.map(|(_, pass)| pass));
-            let address = Address { sequence: Some(course.sequence.0), pass, ..Address::default() };
-            return Some((course.run, address));
+            // To the branching point: of the branch that is shown, or of the chosen one.
+            let here = app.outline.fork.filter(|fork| row.parent.is_none() || fork.of == row.run);
+            let pass = here.map(|fork| fork.pass).or(row.parent.map(|(_, pass)| pass));
+            let address = Address { sequence: Some(row.sequence.0), pass, ..Address::default() };
+            return Some((row.run, address));
         }
         Action::Close | Action::Quit | Action::Branches | Action::Help | Action::Click(..) => {
-            app.mode = Mode::Walk;
+            app.input.mode = Mode::Walk;
             return None;
         }
         _ => {}
     }
-    app.mode = Mode::Branches(list);
+    app.input.mode = Mode::Branches(list);
     None
 }

@@ -1,18 +1,19 @@
-//! Going from difference to difference, where two runs were judged.
+//! Keys and names of a verdict: `D` goes from difference to difference of two judged runs.
 
 use llama_trace_core::trace::Run;
 
 use super::app::App;
-use super::beside::Beside;
+use super::comparison::ComparedWith;
 use super::goto;
 use super::verdict::Verdict;
 
-/// Which of the two a run is, where a verdict is there.
+/// The letter of a run, A or B; none without a verdict.
 pub(super) fn letter(app: &App, run: Run) -> Option<&'static str> {
-    app.verdict.as_ref().map(|_| if run == Run::ITSELF { "A" } else { "B" })
+    app.comparison.verdict.as_ref().map(|_| if run == Run::ITSELF { "A" } else { "B" })
 }
 
-/// What is beside the run that is shown, of this run and called this, and which of the two is taken from which.
+/// The heading of the compared run, whose name is `name` without a verdict, and which of the two is subtracted from
+/// which.
 pub(super) fn names(app: &App, run: Run, name: String) -> (String, &'static str) {
     let which = letter(app, run).map_or(name, str::to_owned);
     let less = match &*which {
@@ -23,9 +24,9 @@ pub(super) fn names(app: &App, run: Run, name: String) -> (String, &'static str)
     (which, less)
 }
 
-/// To the next stage that differs, and after the last to the first.
-pub(super) fn next(app: &mut App) {
-    let Some(verdict) = &mut app.verdict else {
+/// Goes to the next stage that differs, and after the last to the first.
+pub(super) fn next_difference(app: &mut App) {
+    let Some(verdict) = &mut app.comparison.verdict else {
         return app
             .say("nothing is judged here: `llama-trace diff A B --tui` shows where B parts from A", false);
     };
@@ -39,7 +40,7 @@ pub(super) fn next(app: &mut App) {
     match goto::find(app, &difference.address) {
         Ok(spot) => {
             goto::go(app, &spot);
-            app.compares = app.goes_back.then_some(Beside::Before);
+            app.comparison.with = app.comparison.has_previous.then_some(ComparedWith::Previous);
             app.say(format!("{} of {count}  {}", at + 1, difference.words), false);
         }
         Err(wrong) => app.say(wrong, true),
@@ -47,10 +48,11 @@ pub(super) fn next(app: &mut App) {
 }
 
 impl App {
-    /// Stands at the first stage in which two runs differ, the other one beside it.
+    /// Opens the viewer at the first stage in which two runs differ, the two side by side.
     pub fn judge(&mut self, verdict: Verdict) {
-        (self.verdict, self.compares, self.goes_back) = (Some(verdict), Some(Beside::Before), true);
-        next(self);
+        self.comparison.verdict = Some(verdict);
+        (self.comparison.with, self.comparison.has_previous) = (Some(ComparedWith::Previous), true);
+        next_difference(self);
         self.settle();
     }
 }

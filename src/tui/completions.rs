@@ -1,31 +1,32 @@
-//! What the text of the go-to line may be meant to be: stages, layers, passes, sequences, heads and tokens, found by
-//! some of their letters. Words narrow each other: `soft up h2` finds `softmax[h=2,t=3]` where token 3 is "␣upon".
+//! Completions of the go-to line: stages, layers, passes, sequences, heads and tokens that contain the typed letters.
+//! Several words narrow the choice: `soft up h2` finds `softmax[h=2,t=3]` if token 3 is "␣upon".
 
 use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::{Axis, Step};
 
-use super::app::{App, GotoLine};
+use super::app::App;
 use super::goto::{prompt_of, step_in, without_in};
+use super::input::GotoLine;
 use super::place::present;
 use super::text;
 
-/// A line that the go-to line offers.
+/// A completion of the go-to line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// What the line becomes.
+    /// The completed line.
     pub text: String,
-    /// What is there, where the text does not say it: the text of a token.
+    /// A note beside it: the text of a token, or nothing.
     pub what: String,
 }
 
-/// How well a name fits: 0 is the name itself.
+/// Rank of a match: 0 is the name itself.
 type Rank = u8;
 
-/// Tokens that are offered at most: more are no choice but a list.
+/// Tokens that are offered at most. More would not be a choice.
 const TOKENS: usize = 40;
 
 impl GotoLine {
-    /// What the text may be meant to be, the likeliest first. Of a path only the last part is completed.
+    /// The completions of the text, the best first. Only the last part of a path is completed.
     pub fn completions(&self, app: &App) -> Vec<Completion> {
         let (before, part) = self
             .text
@@ -54,7 +55,7 @@ impl GotoLine {
     }
 }
 
-/// How well `name` fits `part`; not at all where its letters are not there in this order: `amx` finds `attn_max`.
+/// Rank of `name` for the letters `part`; none unless it has all of them in this order: `amx` finds `attn_max`.
 fn rank(part: &str, name: &str) -> Option<Rank> {
     let name = name.to_lowercase();
     let mut letters = name.chars();
@@ -77,14 +78,14 @@ fn steps(app: &App) -> impl Iterator<Item = Step> {
     all.filter(move |&step| present(step, &sizes, dims))
 }
 
-/// Stages, layers, passes and sequences that `part` may be.
+/// Stages, layers, passes and sequences that match `part`.
 fn names(app: &App, before: &str, part: &str) -> Vec<(Rank, Completion)> {
     let mut names: Vec<String> = steps(app).map(|step| step.name().to_owned()).collect();
     names.extend((0..app.outline.card.sizes().layers).map(|layer| format!("L{layer}")));
     if before.is_empty() {
         names.extend(["prompt ", "without "].map(str::to_owned));
         names.extend((0..app.outline.passes.len()).map(|pass| format!("p{pass}")));
-        // There may be thousands, and one is enough to go on typing.
+        // There may be thousands; one shows how to go on typing.
         let sequences = app.outline.sequences.min(if part.starts_with('s') { usize::MAX } else { 1 });
         names.extend((0..sequences).filter(|_| sequences > 1).map(|sequence| format!("s{sequence}")));
     }
@@ -95,13 +96,13 @@ fn names(app: &App, before: &str, part: &str) -> Vec<(Rank, Completion)> {
     names.into_iter().filter_map(fits).collect()
 }
 
-/// What words ask for.
+/// The parts of an address that the words name.
 #[derive(Debug, Default)]
 struct Wanted<'a> {
     pass: Option<usize>,
     layer: Option<usize>,
     head: Option<usize>,
-    /// Letters of a stage or of a token.
+    /// Letters of a stage or a token.
     words: Vec<&'a str>,
 }
 
@@ -124,7 +125,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Places with a head or a token in brackets that `wanted` may be.
+/// Addresses with a head or a token that match `wanted`.
 fn places(app: &App, before: &str, wanted: &Wanted) -> Vec<(Rank, Completion)> {
     let here = app.place.step;
     let stages = |word: &str| -> Vec<(Rank, Step)> {
@@ -139,7 +140,7 @@ fn places(app: &App, before: &str, wanted: &Wanted) -> Vec<(Rank, Completion)> {
     match wanted.words[..] {
         [] => add(0, here, None),
         [word] => {
-            // A stage alone is offered by its name already.
+            // The name of a stage alone is among the names.
             if wanted.pass.or(wanted.layer).or(wanted.head).is_some() {
                 stages(word).into_iter().for_each(|(rank, step)| add(rank, step, None));
             }
@@ -162,19 +163,19 @@ fn places(app: &App, before: &str, wanted: &Wanted) -> Vec<(Rank, Completion)> {
     found
 }
 
-/// The tokens of this pass in whose text `part` is.
+/// The tokens of this pass whose text contains `part`.
 fn tokens(app: &App, part: &str) -> Vec<(Rank, usize)> {
     let pass = app.outline.passes.get(app.place.pass);
     let labels = pass.map_or(&[][..], |pass| &pass.tokens).iter().enumerate();
     let fits = labels.filter_map(|(row, label)| {
         let rank = rank(part, label.text.trim())?;
-        // Letters that are apart are found in most words.
+        // Separate letters would match most words.
         (rank < 3).then_some((rank, row))
     });
     fits.take(TOKENS).collect()
 }
 
-/// The address of a place, if it has what is wanted of it.
+/// The address of a step with the wanted layer, pass, head and token; none if it has no such index.
 fn place(
     app: &App,
     before: &str,

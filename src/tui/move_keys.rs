@@ -1,11 +1,13 @@
-//! Moving about: by steps, layers, passes and slices, and by cells of the view.
+//! Keys that move: by steps, layers, passes, slices and cells, and back and forward in the history.
 
-use llama_trace_core::trace::{Axis, End};
+use llama_trace_core::trace::{Address, Axis, End, Run};
 
+use super::action::Action;
 use super::app::App;
+use super::history::Spot;
 use super::place::{Place, Walk};
 
-/// Goes `by` steps on; past the end of a pass into the next one, where there is one.
+/// Goes `by` steps on; past the end of a pass into the next one, if there is one.
 pub(super) fn step(app: &mut App, by: isize) {
     let walk = app.walk();
     let number = walk.number(app.place);
@@ -16,14 +18,14 @@ pub(super) fn step(app: &mut App, by: isize) {
     } else if by < 0 && app.place.pass > 0 {
         app.go(Walk::new(&app.outline, app.place.pass - 1).at(usize::MAX));
     } else if by > 0 {
-        app.say(format!("this was the last step; {}", goes_on(app)), false);
+        app.say(format!("this was the last step; {}", how_to_continue(app)), false);
     } else {
         app.say("this is the first step", false);
     }
 }
 
-/// How to go on after the last pass.
-fn goes_on(app: &App) -> &'static str {
+/// How to continue after the last pass, as a part of a message.
+fn how_to_continue(app: &App) -> &'static str {
     match app.outline.ended {
         _ if app.outline.recorded => "a trace has no more than was recorded",
         None => "t runs the next token",
@@ -32,7 +34,7 @@ fn goes_on(app: &App) -> &'static str {
     }
 }
 
-/// The same step `by` layers on. Outside the layers: to the nearest step of the first or the last layer.
+/// Goes to the same step `by` layers on; from outside the layers to the nearest step of the first or the last layer.
 pub(super) fn layer(app: &mut App, by: isize) {
     let walk = app.walk();
     let after = app.place.layer.is_none() && walk.end.contains(&app.place.step);
@@ -61,15 +63,16 @@ fn end_layer(walk: &Walk, by: isize) -> usize {
     if by > 0 { walk.layers.saturating_sub(1) } else { 0 }
 }
 
+/// Goes to the same step of pass number `pass`; none stands for one before the first.
 pub(super) fn pass(app: &mut App, pass: Option<usize>) {
     match pass.filter(|&pass| pass < app.outline.passes.len()) {
         Some(pass) => app.go(Walk::new(&app.outline, pass).same(app.place)),
         None if pass.is_none() => app.say("this is the first pass", false),
-        None => app.say(format!("this is the last pass so far; {}", goes_on(app)), false),
+        None => app.say(format!("this is the last pass so far; {}", how_to_continue(app)), false),
     }
 }
 
-/// The sequence `by` on, if there is one.
+/// Number of the sequence `by` on; none, with a message, if there is none.
 pub(super) fn sequence(app: &mut App, by: isize) -> Option<usize> {
     let (here, count) = (app.outline.sequence, app.outline.sequences);
     let there = here.checked_add_signed(by).filter(|&sequence| sequence < count);
@@ -84,37 +87,82 @@ pub(super) fn sequence(app: &mut App, by: isize) -> Option<usize> {
     there
 }
 
-/// Moves the index of the axis that is held.
+/// Moves the index of the held axis: to the next head.
 pub(super) fn slice(app: &mut App, by: isize) {
     if app.view().choose(app, by) {
         return;
     }
     let axes = app.place.step.axes();
     match app.cut().held {
-        Some(held) => move_on(app, held, by),
+        Some(held) => move_index(app, held, by),
         None => match axes.iter().position(|axis| matches!(axis, Axis::HeadsMerged)) {
-            // Side by side, the next head begins one head width further on.
-            Some(merged) => move_on(app, merged, by * app.outline.card.sizes().head_dim as isize),
+            // In merged heads the next head begins one head width further on.
+            Some(merged) => move_index(app, merged, by * app.outline.card.sizes().head_dim as isize),
             None => app.say(format!("{} has no heads to choose from", app.place.step.name()), false),
         },
     }
 }
 
-/// Moves the selected index of one axis of the current tensor, within its length.
-pub(super) fn move_on(app: &mut App, axis: usize, by: isize) {
+/// Moves the selected index of one axis of the tensor, within its length.
+fn move_index(app: &mut App, axis: usize, by: isize) {
     let length = app.shape()[axis];
     let axis = app.place.step.axes()[axis];
-    let now = app.selected.get(axis, length);
-    app.selected.set(axis, now.saturating_add_signed(by).min(length.saturating_sub(1)));
+    let now = app.cursor.selected.get(axis, length);
+    app.cursor.selected.set(axis, now.saturating_add_signed(by).min(length.saturating_sub(1)));
 }
 
-/// Moves the cursor of the tensor.
+/// Moves the cursor in the view, or changes the view's setting.
 pub(super) fn move_cursor(app: &mut App, down: isize, right: isize) {
     if down == 0 && app.view().change(app, right) {
         return;
     }
     if let Some(layout) = app.layout() {
-        app.opened |= app.place.step.axes().contains(&Axis::Key);
+        app.cursor.keeps_key |= app.place.step.axes().contains(&Axis::Key);
         app.view().select(app, layout.moved(down, right));
     }
+}
+
+/// The current spot.
+pub(super) fn here(app: &App) -> Spot {
+    Spot { place: app.place, selected: app.cursor.selected, rank: app.cursor.rank }
+}
+
+/// Records in the history that `action` led from `was` to the current spot.
+pub(super) fn record(app: &mut App, was: Spot, action: Action) {
+    let now = here(app);
+    let slice_changed = held_index(app, &was) != held_index(app, &now);
+    app.history.record(was, now, slice_changed, action);
+}
+
+/// The index of the axis that the current step holds, at `spot`.
+fn held_index(app: &App, spot: &Spot) -> Option<usize> {
+    let held = app.cut().held?;
+    Some(spot.selected.get(app.place.step.axes()[held], usize::MAX))
+}
+
+/// Goes back in the history. Returns the address of a spot in another run or sequence.
+pub(super) fn back(app: &mut App) -> Option<(Run, Address)> {
+    let spot = app.history.back(here(app));
+    go_to_spot(app, spot, "there is nothing before this place")
+}
+
+/// Goes forward in the history. Returns the address of a spot in another run or sequence.
+pub(super) fn forward(app: &mut App) -> Option<(Run, Address)> {
+    let spot = app.history.forward(here(app));
+    go_to_spot(app, spot, "there is nothing after this place")
+}
+
+fn go_to_spot(app: &mut App, spot: Option<Spot>, nothing: &str) -> Option<(Run, Address)> {
+    let Some(Spot { place, selected, rank }) = spot else {
+        app.say(nothing, false);
+        return None;
+    };
+    if (place.run, place.sequence) != (app.outline.run, app.outline.sequence) {
+        let index = selected.index(place.step.axes(), &vec![usize::MAX; place.step.axes().len()]);
+        let address = Address { run: None, ..Address::of(place.site(), place.step, &index) };
+        return Some((place.run, Address { sequence: Some(place.sequence), ..address }));
+    }
+    app.go(place);
+    (app.cursor.selected, app.cursor.rank, app.cursor.keeps_key) = (selected, rank, true);
+    None
 }

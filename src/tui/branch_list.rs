@@ -1,0 +1,75 @@
+//! The list of branches.
+
+use llama_trace_core::trace::{Outline, Run};
+
+/// A run in the list of branches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BranchRow {
+    /// Its number.
+    pub run: Run,
+    /// Number of its sequence, and how many there are.
+    pub sequence: (usize, usize),
+    /// The parent run and the last common pass; none for a run that is no branch.
+    pub parent: Option<(Run, usize)>,
+    /// Whether it is a branch or has branches.
+    pub branched: bool,
+    /// Whether it continues with the same token as its parent.
+    pub same_token: bool,
+    /// The tokens before the first branching point; the prompt if there is none.
+    pub before: Vec<String>,
+    /// The tokens after it.
+    pub after: Vec<String>,
+    /// Parts of the model that are switched off in this run.
+    pub without: Vec<String>,
+    /// Whether this run is shown.
+    pub shown: bool,
+}
+
+/// The list of branches and the chosen row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BranchList {
+    /// The rows.
+    pub rows: Vec<BranchRow>,
+    /// Number of the chosen row.
+    pub chosen: usize,
+}
+
+impl BranchList {
+    /// The runs of `outlines`, with the row of `shown` chosen.
+    pub fn new(outlines: &[Outline], shown: &Outline) -> Self {
+        let here = (shown.run, shown.sequence);
+        let rows: Vec<_> = outlines.iter().map(|outline| BranchRow::new(outline, outlines, here)).collect();
+        let chosen = rows.iter().position(|row| row.shown).unwrap_or(0);
+        Self { rows, chosen }
+    }
+}
+
+impl BranchRow {
+    fn new(outline: &Outline, all: &[Outline], here: (Run, usize)) -> Self {
+        let same_sequence = |other: &&Outline| other.sequence == outline.sequence;
+        let child = |other: &Outline| other.fork.filter(|fork| fork.of == outline.run).map(|fork| fork.pass);
+        let first_child = all.iter().filter(same_sequence).filter_map(child).min();
+        let fork_pass = outline.fork.map(|fork| fork.pass).or(first_child);
+        let drawn = |outline: &Outline, pass: usize| Some(outline.passes.get(pass)?.sampled.as_ref()?.id);
+        let same_token = outline.fork.is_some_and(|fork| {
+            let parent = all.iter().find(|other| other.run == fork.of && other.sequence == outline.sequence);
+            parent.and_then(|parent| drawn(parent, fork.pass)) == Some(fork.token)
+        });
+        // Without a branching point: the prompt before, the drawn tokens after.
+        let last = fork_pass.unwrap_or(0);
+        let passes = outline.passes.get(..=last).unwrap_or(&outline.passes);
+        let before = passes.iter().flat_map(|pass| &pass.tokens).map(|token| token.text.clone());
+        let after = outline.passes.iter().skip(last).filter_map(|pass| pass.sampled.as_ref());
+        Self {
+            run: outline.run,
+            sequence: (outline.sequence, outline.sequences),
+            parent: outline.fork.map(|fork| (fork.of, fork.pass)),
+            branched: fork_pass.is_some(),
+            same_token,
+            before: before.collect(),
+            after: after.map(|token| token.text.clone()).collect(),
+            without: outline.card.without.clone(),
+            shown: (outline.run, outline.sequence) == here,
+        }
+    }
+}

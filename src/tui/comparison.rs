@@ -1,0 +1,66 @@
+//! State of the comparison of two tensors or two runs.
+
+use llama_trace_core::trace::{Axis, Step};
+
+use super::verdict::Verdict;
+
+/// The second tensor of a comparison.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ComparedWith {
+    /// The sequence or the run that was shown before.
+    Previous,
+    /// Another part of the same run and sequence: the same place except for the pinned coordinates.
+    Pinned(Pinned),
+}
+
+/// Coordinates that stay fixed in the second tensor while the others follow the first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pinned {
+    pub(super) pass: Option<usize>,
+    pub(super) layer: Option<usize>,
+    pub(super) step: Option<Step>,
+    pub(super) index: Vec<(Axis, usize)>,
+}
+
+impl Pinned {
+    /// The pinned coordinates as an address has them: "L1 h=3".
+    pub(super) fn name(&self) -> String {
+        let pass = self.pass.map(|pass| format!("p{pass}"));
+        let layer = self.layer.map(|layer| format!("L{layer}"));
+        let step = self.step.map(|step| step.name().to_owned());
+        let index = self.index.iter().map(|(axis, at)| format!("{}={at}", axis.index()));
+        let parts: Vec<String> = [pass, layer, step].into_iter().flatten().chain(index).collect();
+        parts.join(" ")
+    }
+}
+
+/// State of the comparison. The second tensor is drawn by a viewer of its own, `App::other`, which has such a state
+/// too.
+#[derive(Debug, Default)]
+pub(super) struct Comparison {
+    pub(super) with: Option<ComparedWith>,
+    /// Whether the difference is shown in place of the second tensor.
+    pub(super) subtracts: bool,
+    /// In the second viewer: whether it has no value at the index of the first one.
+    pub(super) out_of_range: bool,
+    /// In the second viewer: the pass of the first one, if it has no pass of that number.
+    pub(super) missing_pass: Option<usize>,
+    /// The common colour span of both, as `App::span_of_both` returns it.
+    pub(super) shared_span: Option<(bool, f64)>,
+    /// The verdict of `diff` on the two runs.
+    pub(super) verdict: Option<Verdict>,
+    /// Whether another run or sequence was shown before, which Esc goes back to if this one has no pass yet.
+    pub(super) has_previous: bool,
+}
+
+impl Comparison {
+    /// Ends the comparison of two tensors.
+    pub(super) fn end(&mut self) {
+        (self.with, self.subtracts) = (None, false);
+    }
+}
+
+/// `one` − `other`; 0 for equal values, also for two masked ones (−inf).
+pub(super) fn difference(one: f64, other: f64) -> f64 {
+    if one == other { 0.0 } else { one - other }
+}

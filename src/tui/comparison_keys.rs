@@ -1,0 +1,112 @@
+//! Keys that compare: `c` compares, `d` subtracts, `/compare` says with what.
+
+use llama_trace_core::trace::{Address, Axis, Subject};
+
+use super::app::App;
+use super::comparison::{ComparedWith, Pinned};
+use super::goto;
+use super::panel_state::Focus;
+use super::slice::Selected;
+use super::view::heatmap::Heatmap;
+use super::view::kind::View;
+
+/// Compares with what was shown before, or ends the comparison.
+pub(super) fn toggle(app: &mut App) {
+    if app.comparison.with.is_some() {
+        app.comparison.end();
+        app.other = None;
+    } else if app.comparison.has_previous {
+        begin(app, ComparedWith::Previous);
+    } else if let Some(pinned) = shown_before(app) {
+        begin(app, ComparedWith::Pinned(pinned));
+    } else {
+        let sequences = if app.outline.sequences > 1 { ", ) or /s1 another sequence" } else { "" };
+        app.say(
+            format!(
+                "there is nothing to compare with yet: ] shows another head, N another layer{sequences}, then c \
+                 compares; /compare h=2 (or t=3, L0, p0, xq) says with which"
+            ),
+            false,
+        );
+    }
+}
+
+/// Shows the difference in place of the second tensor, or the second tensor again.
+pub(super) fn subtract(app: &mut App) {
+    if std::mem::take(&mut app.comparison.subtracts) {
+        return;
+    }
+    let Some(other) = &app.other else {
+        return app.say("d shows the difference of two that stand side by side: c compares, then d", false);
+    };
+    let (step, there) = (app.place.step, other.place.step);
+    if step.stage().is_ids() {
+        return app.say("ids are names: what they differ by says nothing", false);
+    }
+    if step.axes() != there.axes() || !Heatmap.fits(step) {
+        let name = step.name();
+        let words =
+            format!("the difference is a heatmap, which {name} has not: the line above has one number");
+        return app.say(words, false);
+    }
+    if !app.view().spans_grid() {
+        app.choose_view(Heatmap.name());
+    }
+    app.comparison.subtracts = true;
+}
+
+fn begin(app: &mut App, with: ComparedWith) {
+    app.comparison.with = Some(with);
+    app.derivation = None;
+    app.panels.focus = Focus::Tensor;
+}
+
+/// The coordinates in which the last other spot of this step differs from the current one.
+fn shown_before(app: &App) -> Option<Pinned> {
+    let before = app.history.last_on_step(app.place)?;
+    let (here, there) = (app.place, before.place);
+    let axis = app.cut().held.map(|held| app.place.step.axes()[held]);
+    let at = |axis: Axis, of: &Selected| (axis, of.get(axis, usize::MAX));
+    let index = axis.map(|axis| (at(axis, &before.selected), at(axis, &app.cursor.selected)));
+    Some(Pinned {
+        pass: Some(there.pass).filter(|_| there.pass != here.pass),
+        layer: there.layer.filter(|_| there.layer != here.layer),
+        step: None,
+        index: index.filter(|(before, now)| before != now).map(|(before, _)| before).into_iter().collect(),
+    })
+}
+
+/// Compares with the tensor at an address; the parts that it leaves out follow the cursor.
+///
+/// # Errors
+/// An error message for the message line.
+pub(super) fn with(app: &mut App, text: &str) -> Result<(), String> {
+    if text.is_empty() {
+        return Err("type what to compare with: h=2, t=3, L0, p0, L0/xq[h=1]".to_owned());
+    }
+    let bare = text.contains('=') && !text.contains(['[', '/']);
+    let address = Address::parse(&if bare { format!("[{text}]") } else { text.to_owned() })?;
+    let elsewhere = address.run.is_some() || address.sequence.is_some_and(|it| it != app.outline.sequence);
+    if elsewhere {
+        return Err("go to that sequence or run first (/s1), then c compares with the one before".to_owned());
+    }
+    let spot = goto::find(app, &address)?;
+    let step = match address.subject {
+        Some(Subject::Step(step)) if step != app.place.step => Some(step),
+        _ => None,
+    };
+    if step.is_some_and(|step| step.axes() != app.place.step.axes()) {
+        return Err(format!("{} and {} have other axes", app.place.step.name(), spot.place.step.name()));
+    }
+    let index = app.index();
+    let here = |(axis, at): &(Axis, usize)| {
+        app.place.step.axes().iter().zip(&index).any(|(own, here)| (own, here) == (axis, at))
+    };
+    let itself = spot.place == app.place && spot.index.iter().all(here);
+    if itself {
+        return Err(format!("{text} is what is shown: compare it with another"));
+    }
+    let pinned = Pinned { pass: address.pass, layer: address.layer, step, index: spot.index };
+    begin(app, ComparedWith::Pinned(pinned));
+    Ok(())
+}

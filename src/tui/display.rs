@@ -1,0 +1,42 @@
+//! The chosen display of the tensors: view, layout of the axes, and colour scale.
+
+/// Colour scale: the values that the colours span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// The usual values of the slice on the screen: one head.
+    Slice,
+    /// The usual values of the whole tensor.
+    Tensor,
+    /// Three standard deviations of all values.
+    Deviations,
+    /// All values up to the largest: nothing is clipped.
+    Largest,
+}
+
+/// The chosen display. A step that does not support a choice falls back to its first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Display {
+    pub(super) views: ViewNames,
+    /// Number of the [`Cut`](super::slice::Cut) among those of the step.
+    pub(super) turn: usize,
+    pub(super) scale: Scale,
+}
+
+impl Default for Display {
+    fn default() -> Self {
+        Self { views: ViewNames::default(), turn: 0, scale: Scale::Slice }
+    }
+}
+
+/// Names of the chosen views, of a vocabulary and of all other steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ViewNames {
+    pub(super) plain: &'static str,
+    pub(super) vocabulary: &'static str,
+}
+
+impl Default for ViewNames {
+    fn default() -> Self {
+        Self { plain: "heatmap", vocabulary: "largest" }
+    }
+}

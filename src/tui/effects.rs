@@ -1,0 +1,192 @@
+//! Execution of the effects that need the runs, their sources or a file. What comes of them goes back to
+//! [`update`] as a [`Report`]; the effects on the terminal are in `events`.
+
+use std::path::Path;
+use std::task::Poll;
+
+use llama_trace_core::error::{Error, printable};
+use llama_trace_core::trace::{Address, Fork, Run, Source, source};
+
+use super::action::Action;
+use super::app::{App, Shown};
+use super::branch_list::BranchList;
+use super::export::{self, Saving};
+use super::goto;
+use super::report::Report;
+use super::runs::{NewRun, Runs};
+use super::update::update;
+
+/// Hands a report to `app`.
+pub(super) fn report(app: &mut App, report: Report) {
+    update(app, Action::Report(report));
+}
+
+/// Shows a message.
+pub(super) fn say(app: &mut App, text: impl Into<String>) {
+    report(app, Report::Message { text: text.into(), failure: false });
+}
+
+/// Shows a message on a failure.
+pub(super) fn fail(app: &mut App, text: impl Into<String>) {
+    report(app, Report::Message { text: text.into(), failure: true });
+}
+
+/// Requests one more pass of `source`; the viewer goes to the same step of it once it is there.
+pub fn advance(app: &mut App, source: &mut dyn Source) {
+    match source.advance() {
+        Ok(()) => report(app, Report::PassRequested),
+        Err(error) => fail(app, error.to_string()),
+    }
+}
+
+/// Begins a branch, shows it, and requests its first pass.
+pub fn branch(app: &mut App, runs: &mut Runs, fork: Fork) {
+    let drawn = |app: &App| Some(app.outline().passes.get(fork.pass)?.sampled.as_ref()?.id);
+    let (sequence, drawn_before) = (app.outline().sequence, drawn(app));
+    let run = match runs.branch(fork) {
+        Ok(run) => run,
+        Err(error) => return fail(app, error.to_string()),
+    };
+    app.leave(runs.source());
+    app.leave_compared(runs.before());
+    // The branch exists, so this begins nothing and cannot fail.
+    drop(runs.show(run, sequence));
+    report(app, Report::Branched(Box::new(runs.source().outline().clone())));
+    advance(app, runs.source());
+    if app.awaits_pass() {
+        let same = drawn_before.is_some() && drawn_before == drawn(app);
+        let how = if same { "goes on from" } else { "parts from" };
+        let token = if same { ", with the same token" } else { "" };
+        let Fork { of, pass, .. } = fork;
+        say(
+            app,
+            format!(
+                "{run} {how} {of} after pass {pass}{token}; B lists the branches, c shows both, /{of}: goes back"
+            ),
+        );
+    }
+}
+
+/// Opens the list of branches.
+pub fn list_branches(app: &mut App, runs: &mut Runs) {
+    let list = BranchList::new(&runs.outlines(), app.outline());
+    report(app, Report::Branches(list));
+}
+
+/// Shows again what was shown before; false if there is nothing.
+pub(super) fn back(app: &mut App, runs: &mut Runs) -> bool {
+    app.leave(runs.source());
+    let back = runs.back();
+    if back {
+        show(app, runs, None);
+    }
+    back
+}
+
+/// Reports the run and the sequence that `runs` shows now.
+fn show(app: &mut App, runs: &mut Runs, at: Option<Address>) {
+    let has_previous = runs.before().is_some();
+    let outline = Box::new(runs.source().outline().clone());
+    report(app, Report::Shown { outline, has_previous, at });
+}
+
+/// Goes to an address in another sequence or another run.
+pub fn open_run(app: &mut App, runs: &mut Runs, run: Run, address: &Address) {
+    let Some(count) = runs.sequences(run) else {
+        let there: Vec<_> = runs.all().map(|run| run.to_string()).collect();
+        let there = match &there[..] {
+            [one] => format!("{one} is the only one"),
+            many => format!("there are {}", many.join(", ")),
+        };
+        return fail(app, format!("there is no run {run}: {there}"));
+    };
+    // Another run may have fewer sequences, and a branch has only one.
+    let here = match runs.only_sequence(run) {
+        Some(only) => only,
+        None => app.outline().sequence.min(count.max(1) - 1),
+    };
+    let sequence = address.sequence.unwrap_or(here);
+    app.leave(runs.source());
+    app.leave_compared(runs.beside(app));
+    match runs.show(run, sequence) {
+        Ok(true) => show(app, runs, Some(address.clone())),
+        Ok(false) => {
+            let wrong = match runs.only_sequence(run) {
+                Some(only) if count > 1 => format!("{run} is a branch of sequence {only} alone"),
+                _ => goto::no_sequence(runs.of(run, 0).outline(), sequence),
+            };
+            fail(app, wrong);
+        }
+        Err(error) => fail(app, error.to_string()),
+    }
+}
+
+/// Begins another run beside the present ones, and shows its first pass.
+pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
+    let before = app.outline().run;
+    let what = match &new {
+        NewRun::Prompt(_) => "runs this prompt".to_owned(),
+        NewRun::Without { parts, .. } => format!("runs this prompt without {}", printable(parts)),
+    };
+    match runs.begin(new) {
+        Ok(run) => {
+            open_run(app, runs, run, &Address { pass: Some(0), ..Address::default() });
+            say(app, format!("{run} {what}; Esc stops it, /{before}: goes back"));
+        }
+        Err(error) => fail(app, error.to_string()),
+    }
+}
+
+/// Writes the marks into their file, together with those that others wrote there meanwhile.
+pub fn save_marks(app: &mut App) {
+    let mut marks = app.marks().clone();
+    match marks.save() {
+        Ok(()) => report(app, Report::Marks(marks)),
+        Err(error) => fail(app, error.to_string()),
+    }
+}
+
+/// Begins to write the current stage into `folder`. [`continue_saving`] writes the blocks that come later.
+pub fn save(app: &mut App, source: &mut dyn Source, folder: &Path) -> Option<Saving> {
+    // The values of steps since the last drawing have not been asked for yet.
+    app.sync(source);
+    let Some(tensor) = app.tensor() else {
+        match app.shown() {
+            Shown::Failed(reason) => fail(app, reason),
+            _ => say(app, "there is nothing to export yet: it is being computed"),
+        }
+        return None;
+    };
+    let saving = Saving::begin(app.place().site(), tensor.block(), folder)
+        .map_err(|error| fail(app, error.to_string()));
+    continue_saving(app, source, saving.ok())
+}
+
+/// Writes the blocks that have come of the stage that is being exported; none at its end, or if it was stopped.
+pub fn continue_saving(app: &mut App, source: &mut dyn Source, saving: Option<Saving>) -> Option<Saving> {
+    let mut saving = saving?;
+    let block = match source::block(source, saving.site(), &saving.next()) {
+        Poll::Pending => return Some(saving),
+        Poll::Ready(block) => block,
+    };
+    match block.and_then(|block| saving.write(&block)) {
+        Ok(Some(path)) => say(app, format!("wrote {}", printable(&path.display().to_string()))),
+        Ok(None) => {
+            say(app, format!("writing {}: {} %; Esc stops", saving.site(), saving.percent()));
+            return Some(saving);
+        }
+        Err(Error::Interrupted(_)) => say(app, "the export was stopped; e begins again"),
+        Err(error) => fail(app, error.to_string()),
+    }
+    None
+}
+
+/// Draws the screen into a file in `folder`.
+pub fn draw_into(app: &mut App, source: &mut dyn Source, folder: &Path) {
+    // The values of steps since the last drawing have not been asked for yet.
+    app.sync(source);
+    match export::draw(app, folder) {
+        Ok(path) => say(app, format!("drew {}", printable(&path.display().to_string()))),
+        Err(error) => fail(app, error.to_string()),
+    }
+}

@@ -1,0 +1,55 @@
+//! State of the input: what keys do now, the message after the last one, and where the pointer was pressed.
+
+use super::branch_list::BranchList;
+
+/// The go-to line: its text and the chosen completion.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GotoLine {
+    /// The text.
+    pub text: String,
+    /// Number of the chosen completion; none if the text stands for itself.
+    pub chosen: Option<usize>,
+}
+
+/// Mode of the keyboard.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mode {
+    /// Keys walk through the pass.
+    Walk,
+    /// Keys scroll the help screen or filter it: its first line on the screen, and the text to find.
+    Help(usize, String),
+    /// Keys choose a chapter: its number in the list.
+    Chapters(usize),
+    /// The next key is the letter that marks this place.
+    Mark,
+    /// The next key is the letter of the mark to return to.
+    Return,
+    /// Keys edit the go-to line.
+    Goto(GotoLine),
+    /// Keys choose in the list of branches.
+    Branches(BranchList),
+}
+
+/// A message to the user, shown until the next key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The text.
+    pub text: String,
+    /// Whether it reports a failure.
+    pub failure: bool,
+}
+
+/// State of the input.
+#[derive(Debug)]
+pub(super) struct Input {
+    pub(super) mode: Mode,
+    pub(super) message: Option<Message>,
+    /// The column and row where the pointer was pressed, or dragged to since.
+    pub(super) dragged: Option<(u16, u16)>,
+}
+
+impl Default for Input {
+    fn default() -> Self {
+        Self { mode: Mode::Walk, message: None, dragged: None }
+    }
+}

@@ -1,0 +1,22 @@
+//! Progress of the source, and what the viewer waits for before it moves.
+
+use llama_trace_core::trace::Status;
+
+use super::place::OpenAt;
+
+/// Status of the source and the passes that are awaited.
+#[derive(Debug)]
+pub(super) struct Progress {
+    /// The source's status when it was last asked.
+    pub(super) status: Status,
+    /// Whether a pass was requested, which is shown once it is there.
+    pub(super) awaits_pass: bool,
+    /// A place of a later pass, which is opened once that pass is there.
+    pub(super) opens_at: Option<OpenAt>,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self { status: Status::Idle, awaits_pass: false, opens_at: None }
+    }
+}

@@ -1,0 +1,35 @@
+//! Reports: results of the effects, which come back to [`update`](super::update::update) as an action.
+
+use llama_trace_core::trace::{Address, Outline};
+
+use super::branch_list::BranchList;
+use super::marks::Marks;
+
+/// The result of an effect.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Report {
+    /// A message to the user.
+    Message {
+        /// The text.
+        text: String,
+        /// Whether it reports a failure.
+        failure: bool,
+    },
+    /// The source was asked for another pass.
+    PassRequested,
+    /// Another run or sequence is shown.
+    Shown {
+        /// Its outline.
+        outline: Box<Outline>,
+        /// Whether another one was shown before.
+        has_previous: bool,
+        /// The address to go to; the place stays the same if there is none.
+        at: Option<Address>,
+    },
+    /// A new branch is shown.
+    Branched(Box<Outline>),
+    /// The branches, for their list.
+    Branches(BranchList),
+    /// The marks as they are in their file now.
+    Marks(Marks),
+}
