@@ -382,46 +382,37 @@ fn no_file_needs_one_that_needs_it() {
     }
 }
 
-/// The paths that a module's doc names in backticks; of one with a part to be filled in (`<view>`), the folder.
+/// The paths that a text names in backticks; of one with a part to be filled in (`<view>`), the folder.
 fn named_paths(text: &str) -> Vec<String> {
-    let doc: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("//!")).collect();
     let is_path = |word: &&str| {
         word.contains('/') && word.chars().all(|c| c.is_ascii_alphanumeric() || "/_.-<>".contains(c))
     };
-    let doc = doc.join("\n");
-    let words = doc.split('`').skip(1).step_by(2).filter(is_path);
+    let words = text.split('`').skip(1).step_by(2).filter(is_path);
     words.map(|word| word.split('<').next().unwrap_or_default().to_owned()).collect()
 }
 
 #[test]
 fn every_path_that_the_map_names_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let paths = named_paths(&std::fs::read_to_string(root.join("src/lib.rs")).unwrap());
+    let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap();
+    let lib = read("src/lib.rs");
+    let doc: Vec<&str> = lib.lines().filter_map(|line| line.strip_prefix("//!")).collect();
+    let paths = [named_paths(&doc.join("\n")), named_paths(&read("CONTRIBUTING.md"))].concat();
     for path in &paths {
-        let folder =
-            if path.starts_with("tests/") || path == "src/" { root.into() } else { root.join("src") };
-        assert!(folder.join(path).exists(), "lib.rs names {path}, which is not there");
-    }
-    // CONTRIBUTING.md has the rest of the map: what a change touches.
-    let contributing = std::fs::read_to_string(root.join("CONTRIBUTING.md")).unwrap();
-    let paths = named_paths(&contributing.lines().map(|line| format!("//!{line}\n")).collect::<String>());
-    for path in paths.iter().filter(|path| !path.contains('.') || path.ends_with(".rs")) {
-        let places = [root.join("src"), root.into()];
-        assert!(
-            places.iter().any(|place| place.join(path).exists()),
-            "CONTRIBUTING.md names {path}, which is not there"
-        );
+        let of_root = ["tests/", "fixtures/", "chapters/", "fuzz/", ".ci/", "src/"];
+        let folder = if of_root.iter().any(|part| path.starts_with(part)) { root } else { &root.join("src") };
+        assert!(folder.join(path).exists(), "{path} is named, and is not there");
     }
     for named in [
         "tui/view/views.rs",
         "formats/checkpoint/mod.rs",
         "core/trace/stage/table.rs",
         "engine/model/forward.rs",
-        "cuda/operations.rs",
+        "cuda/sources.rs",
     ] {
         assert!(paths.iter().any(|path| path == named), "the map does not say what {named} is touched for");
     }
-    assert_eq!(named_paths("//! | `a/b.rs`, [`c`] | `d/<e>/f.rs`: `g()` |\n/// `h/i.rs`"), ["a/b.rs", "d/"]);
+    assert_eq!(named_paths("| `a/b.rs`, [`c`] | `d/<e>/f.rs`: `g()` |"), ["a/b.rs", "d/"]);
 }
 
 /// Names of libc that the sources use. Before one is added: it must be in libc's modules for Linux and for Apple

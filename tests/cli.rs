@@ -308,7 +308,7 @@ fn the_manual_is_printed_page_by_page_and_plain_into_a_pipe() {
     let lens = ok(&llama_trace(["help", "lens"]));
     let (options, page) = lens.split_once("\nWhere a number comes from\n").unwrap();
     assert!(options.contains("Usage: llama-trace lens") && options.contains("--top <K>"), "{options}");
-    assert!(page.contains("(the logit lens)"), "{page}");
+    assert!(page.contains("each layer (the logit"), "{page}");
     for help in ["-h", "--help"] {
         assert!(options.starts_with(ok(&llama_trace(["lens", help])).trim_end()), "{options}");
     }

@@ -113,7 +113,7 @@ pub(super) struct RecordArgs {
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = KeepName::Minimal, hide_possible_values = true)]
     pub(super) keep: KeepName,
 
-    /// Largest size of the file, as 512MiB [default: no limit]
+    /// Largest size of the file, as 512MiB
     #[arg(long, value_name = "SIZE", value_parser = memory::any)]
     pub(super) budget: Option<usize>,
 
@@ -158,7 +158,7 @@ pub(super) struct ExplainArgs {
     #[command(flatten)]
     pub(super) trace: TraceArgs,
 
-    /// Terms to show, the largest first; 0 shows all
+    /// Terms to show, largest first; 0 for all
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) terms: usize,
 
@@ -232,7 +232,7 @@ pub(super) struct ChatArgs {
     #[command(flatten)]
     pub(super) cpu: CpuArgs,
 
-    /// Tokens of the KV cache [default: the model's context]
+    /// Tokens of the KV cache [default: the context]
     #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true, help_heading = DEVICE)]
     pub(super) context: Option<usize>,
 
@@ -275,7 +275,7 @@ pub(super) struct BenchArgs {
     #[arg(long, value_name = "NAME", conflicts_with_all = ["model", "ignore_config"])]
     pub(super) shape: Option<String>,
 
-    /// Number type of the random weights, as q8_0
+    /// Number type of the weights, as q8_0
     #[arg(long, value_name = "TYPE", default_value = "bf16", value_parser = random_weights(), requires = "shape", hide_possible_values = true)]
     pub(super) weights: random::Weights,
 

@@ -26,9 +26,6 @@ pub struct Help<'a> {
 
 const KEYS: usize = 14;
 
-const MANUAL: &str =
-    "In a shell, `llama-trace help keys` prints more on these; `llama-trace help` lists the manual.";
-
 fn place(area: Rect) -> Rect {
     let width = area.width.saturating_sub(4).min(100);
     let height = area.height.saturating_sub(2);
@@ -47,10 +44,6 @@ fn lines(theme: Theme, width: usize, wanted: &str) -> Vec<Line<'static>> {
     let wanted = wanted.to_lowercase();
     let is_wanted = |texts: &[&str]| texts.iter().any(|text| text.to_lowercase().contains(&wanted));
     let mut lines = Vec::new();
-    if is_wanted(&[MANUAL]) {
-        lines.extend(text::wrap(MANUAL, width).into_iter().map(Line::from));
-        lines.push(Line::default());
-    }
     for group in Group::ALL {
         let found = |binding: &&Binding| {
             binding.group == group && is_wanted(&[group.title(), binding.help, &binding.labels()])
@@ -111,7 +104,7 @@ impl Widget for Help<'_> {
         let place = place(area);
         clear(buf, place);
         let title = match self.wanted {
-            "" => " help · type to find ".to_owned(),
+            "" => " help · type to find · the manual: llama-trace help keys ".to_owned(),
             wanted => format!(" help · {} ", text::cut(&text::visible(wanted), 40)),
         };
         Block::bordered().title(title).border_style(self.theme.dim()).render(place, buf);
