@@ -1,5 +1,5 @@
-//! Where a unit has an order of its own for many tokens: a row is summed in the order of its own span, whoever else is
-//! in the pass.
+//! Kernels that sum in another order for many tokens: a row is summed in the order of its own span, whatever other
+//! sequences are in the pass.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use llama_trace_engine::backend::Span;
 use llama_trace_engine::backend::cpu::Cpu;
 use llama_trace_engine::model::{Activations, KvCache, Model, pass};
 
-/// Everything that a pass offers, in the order of its sites.
+/// All rows that a pass records, by site.
 #[derive(Default)]
 struct Bits(std::collections::BTreeMap<Site, Vec<(usize, Vec<u32>)>>);
 

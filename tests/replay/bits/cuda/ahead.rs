@@ -1,5 +1,5 @@
-//! Passes that a device is asked for before it is known here what the one before them drew: the texts are those that it
-//! draws pass by pass, whatever ends them.
+//! Passes that are queued before the host knows the token of the pass before: the texts are those of single passes,
+//! whatever ends them.
 
 use super::*;
 use llama_trace_core::error::Error;
@@ -48,7 +48,7 @@ fn texts_that_end_by_themselves_leave_the_others_as_they_are() {
             let expected = texts(&cpu, prompts(&ends, None), temperature);
             ended_early += expected.iter().filter(|(_, ended)| *ended == Some(Ended::Text)).count();
             assert_eq!(texts(&cuda, prompts(&ends, None), temperature), expected, "{ends:?}");
-            // Where some wait for others to end.
+            // With memory for some at a time.
             let some = Some(2 * buffer_bytes(&cuda.config, 6, 2) + (48 << 10));
             assert_eq!(texts(&cuda, prompts(&ends, some), temperature), expected, "{ends:?}");
         }

@@ -1,4 +1,4 @@
-//! What is recorded on the device, and a layer that runs again there.
+//! Recording on the device, and a layer that runs again there.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn recorded_is_plain_to_the_bit_and_decode_passes_are_repeated() {
             for id in 0..8 {
                 session.read(&[id], &mut NoProbe).unwrap();
             }
-            // The first passes are taken down, each way that the buffers can stand.
+            // The first passes are captured as graphs, one for each order of the buffers.
             assert!(cuda.backend.repeated() - before >= 4, "{} of 8", cuda.backend.repeated() - before);
         }
     }
