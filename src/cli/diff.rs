@@ -30,12 +30,12 @@ use llama_trace_judge::recorded::RecordedRun;
 use llama_trace_judge::suggest;
 use llama_trace_tui as tui;
 
-/// Which rows of large matrices are computed again.
+/// The rows of large matrices that are computed again.
 fn sample(args: &DiffArgs) -> Sample {
     if args.full { Sample::All } else { Sample::Seeded(1) }
 }
 
-/// Runs it.
+/// Runs the command.
 pub(super) fn run(args: &DiffArgs) -> Result<()> {
     let (Some(a), Some(b)) = (&args.a, &args.b) else {
         if args.suggest_map {
@@ -61,7 +61,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
     choose::run(Recorded { args, a, b })
 }
 
-/// Two runs that were recorded.
+/// A comparison of two recorded runs.
 struct Recorded<'a> {
     args: &'a DiffArgs,
     a: &'a Path,
@@ -87,7 +87,7 @@ impl Command for Recorded<'_> {
         }
         let (mut a, mut b) = (RecordedRun::open::<D>(self.a)?, RecordedRun::open::<D>(self.b)?);
         for one in [&a, &b] {
-            // Tokens and masks are in them, and would be all that is the same.
+            // It has tokens and masks, which alone prove nothing.
             if one.has_statistics_alone() {
                 return Err(Error::usage("there is nothing to compare: the trace has statistics alone")
                     .at(&one.about().name)
@@ -100,7 +100,7 @@ impl Command for Recorded<'_> {
         let model = match args.model.model {
             None => None,
             Some(_) => {
-                // The rules are computed with the weights as they are stored, in whatever precision A ran.
+                // The rules read the weights as stored, in any precision of A.
                 let asked = check_precision(args, a.about())?;
                 let precision = asked.or(Some(PrecisionName::F32));
                 let args_of = ModelArgs { precision, ..args.model.clone() };
@@ -108,7 +108,7 @@ impl Command for Recorded<'_> {
             }
         };
         let mut report = Report::default();
-        // Side by side are two sequences, the first of each.
+        // The viewer shows the first sequence of each.
         let all = if args.tui { vec![(Run::ITSELF, 0)] } else { a.all() };
         let theirs = b.all();
         for (run, sequence) in all {
@@ -147,7 +147,7 @@ impl Command for Recorded<'_> {
 }
 
 impl Recorded<'_> {
-    /// The sizes of the model that A is a run of: A says them, or its map does, or the model that was given.
+    /// The sizes of A's model: from A's card, `--model` or A's map.
     fn sizes(&self, a: &About) -> Result<Sizes> {
         if let Some(card) = &a.card {
             return Ok(card.sizes());
@@ -169,10 +169,10 @@ impl Recorded<'_> {
     }
 }
 
-/// The precision that the model is asked for in, where A does not say its own.
+/// The precision of `--precision`, if A does not state its own.
 ///
 /// # Errors
-/// [`Error::Usage`] where A says another.
+/// [`Error::Usage`] if A states another.
 fn check_precision(args: &DiffArgs, a: &About) -> Result<Option<PrecisionName>> {
     let Some(of_a) = a.precision else { return Ok(args.model.precision) };
     let asked = args.model.precision.and_then(|asked| Some(asked.to_possible_value()?.get_name().to_owned()));
@@ -211,7 +211,7 @@ fn unknown(names: &[String]) -> Option<String> {
     Some(format!("{files}: {}{more}", told.join(", ")))
 }
 
-/// A bar over the stages, whose number is known when the first is done.
+/// A bar over the stages. Their number is known after the first.
 #[derive(Default)]
 struct Bar(OnceCell<Progress>);
 
@@ -234,7 +234,7 @@ impl Bar {
     }
 }
 
-/// Prints what was found, and ends as it deserves.
+/// Prints the report, and returns its verdict as the command's result.
 fn print(format: DiffFormat, report: &Report, [a, b]: [&About; 2]) -> Result<()> {
     let printed = match format {
         DiffFormat::Text => text::print(report, a, b),
@@ -260,7 +260,7 @@ fn print(format: DiffFormat, report: &Report, [a, b]: [&About; 2]) -> Result<()>
     })
 }
 
-/// What may read a stage of another shape, where a map says how files lie.
+/// Advice for a stage of another shape: the key of a map that may read it.
 fn mapped(report: &Report, b: &About) -> Option<String> {
     let (one, key) = report.misshapen.iter().find_map(|one| Some((one, one.key?)))?;
     b.is_foreign().then(|| {
@@ -271,7 +271,7 @@ fn mapped(report: &Report, b: &About) -> Option<String> {
     })
 }
 
-/// Where nothing differs in what could be compared: the error for what could not.
+/// The error for stages that could not be compared, if all others are the same.
 fn unread(report: &Report, [a, b]: [&About; 2]) -> Result<()> {
     if let Some(&site) = report.absent.first() {
         let what = diff::whole(site);
@@ -295,7 +295,7 @@ fn unread(report: &Report, [a, b]: [&About; 2]) -> Result<()> {
         .next("write what is damaged again; stages that are left out of B on purpose have no file at all"))
 }
 
-/// For `--tui`.
+/// Fails without a terminal, for `--tui`.
 fn require_terminal() -> Result<()> {
     tui::require_terminal().map_err(|error| error.next("leave --tui out: the report says what differs"))
 }

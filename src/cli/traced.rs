@@ -1,5 +1,4 @@
-//! `--trace PATH`, and `open`: a run that was recorded, in place of a model, and its model beside it where that is to be
-//! had.
+//! `--trace PATH`, and `open`: a recorded run instead of a live one, with its model if that is available.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,25 +22,24 @@ use llama_trace_runs::record::{Kept, Trace};
 use llama_trace_runs::replay::{Follows, Recorded};
 use llama_trace_tui as tui;
 
-/// The name of the model that is always at hand.
+/// The name of the built-in model's card.
 const BUILT_IN: &str = "built-in";
 
-/// A trace or a folder that is open.
+/// An open trace or folder.
 pub(super) struct Traced<D: Device> {
     pub(super) kept: Arc<dyn Kept>,
     recorded: Recorded<D>,
 }
 
 impl<D: Device + 'static> Traced<D> {
-    /// Opens the trace or the folder at `path`, and the model that `args` names; the built-in one where it is that one's.
-    /// Says where what is derived may differ in its last bits from what was computed.
+    /// Opens the trace or the folder at `path`, and the model that `args` names, or the built-in one if it is the run's.
+    /// Prints a note if derived values may differ in their last bits.
     pub(super) fn open(path: &Path, args: &ModelArgs, cpu: &CpuArgs, memory: usize) -> Result<Self> {
         Self::open_as(path, args, args, cpu, memory)
     }
 
-    /// The same as run `run` beside the one that it is judged by, without the model that `of` names, from which nothing is
-    /// computed: a folder that does not say which model it is of has its configuration, and tokens without texts have those
-    /// of its tokenizer.
+    /// The same as run number `run`, beside the run that it is judged by. Nothing is computed with the model that `of` names:
+    /// it only gives the configuration of a folder without one, and the texts of tokens.
     pub(super) fn open_judged(
         path: &Path,
         run: Run,
@@ -85,7 +83,7 @@ impl<D: Device + 'static> Traced<D> {
         self.recorded.open(run, sequence)
     }
 
-    /// Which of its stages are to be had without running anything again.
+    /// The stages that are recorded or can be derived.
     pub(super) fn follows(&self) -> Follows<'_> {
         self.recorded.follows()
     }
@@ -96,10 +94,10 @@ impl<D: Device + 'static> Traced<D> {
         itself.chain((1..).map(Run).zip(self.kept.branches().iter().map(|branch| branch.sequence)))
     }
 
-    /// Its sequences for the tracer, and where that opens: the one of `at` is begun.
+    /// The sequences for the tracer, and the place where it opens. Loads the sequence of `at`.
     pub(super) fn begin(self, at: Option<&Address>) -> Result<(tui::Runs, tui::OpenAt)> {
         let first = at.and_then(|address| address.sequence);
-        // Of one that is not there the viewer says so.
+        // The viewer reports a sequence that does not exist.
         let first = first.filter(|&number| number < self.sequences()).unwrap_or(0);
         let itself = self.source(Run::ITSELF, first)?;
         let branches = self.all().filter(|(run, _)| *run != Run::ITSELF);
@@ -110,7 +108,7 @@ impl<D: Device + 'static> Traced<D> {
         let shown = match sources.iter().position(|source| Some(source.outline().run) == named) {
             Some(shown) => shown,
             None => {
-                // Says which there are.
+                // Its error lists the runs.
                 named.map_or(Ok(()), |run| self.source(run, first).map(drop))?;
                 0
             }
@@ -124,7 +122,7 @@ impl<D: Device + 'static> Traced<D> {
         Ok((runs, open))
     }
 
-    /// Says of a trace with branches that the run itself alone was looked at.
+    /// Prints that the branches of a trace were not read.
     pub(super) fn say_branches(&self) {
         if let count @ 1.. = self.kept.branches().len() {
             tell(format_args!(
@@ -135,7 +133,7 @@ impl<D: Device + 'static> Traced<D> {
         }
     }
 
-    /// Says of a trace with several sequences that the first alone was looked at.
+    /// Prints that only the first sequence of several was read.
     pub(super) fn say_sequences(&self) {
         if let count @ 2.. = self.sequences() {
             tell(format_args!(
@@ -145,7 +143,7 @@ impl<D: Device + 'static> Traced<D> {
         }
     }
 
-    /// How many sequences there are.
+    /// The number of sequences.
     pub(super) fn sequences(&self) -> usize {
         self.kept.sequences()
     }
@@ -153,7 +151,7 @@ impl<D: Device + 'static> Traced<D> {
 
 type Opened<D> = (Arc<Model<D>>, Option<Arc<dyn llama_trace_formats::tokenizer::Tokenizer>>);
 
-/// What a run says of its model.
+/// What a recorded run states of its model.
 struct Says {
     /// Settings under the names of a configuration.
     settings: Map<String, Value>,
@@ -161,7 +159,7 @@ struct Says {
     weights: Option<String>,
 }
 
-/// The model beside a run, where one is given or it is the built-in one's.
+/// The model that `args` names, or the built-in one if it is the run's.
 fn beside<D: Device>(
     kept: &dyn Kept,
     says: &Says,
@@ -170,7 +168,7 @@ fn beside<D: Device>(
 ) -> Result<Option<Opened<D>>> {
     match args.model {
         Some(_) => model::<D>(kept, says, args, cpu).map(Some),
-        // Who wants it otherwise than it was is told what does not fit; else it is there, or not.
+        // An error matters only if an option asks for the model.
         None if kept.card().name == BUILT_IN => match model::<D>(kept, says, args, cpu) {
             Err(error) if is_otherwise(args, cpu) => Err(error),
             opened => Ok(opened.ok()),
@@ -229,7 +227,7 @@ fn model<D: Device>(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArg
     Ok((Arc::new(model), opened.tokenizer))
 }
 
-/// In what `model` differs from that of the run, as far as that says.
+/// The settings in which `model` differs from what the run states.
 fn different<D: Device>(kept: &dyn Kept, says: &Says, model: &Model<D>) -> Result<Vec<String>> {
     let (theirs, card) = (kept.card(), model.card());
     let ours = serde_json::to_value(&card.config).unwrap_or_default();
@@ -262,7 +260,7 @@ fn different<D: Device>(kept: &dyn Kept, says: &Says, model: &Model<D>) -> Resul
     Ok(differs)
 }
 
-/// Whether two settings are one: a float32 that is written with more digits is the same.
+/// Whether two settings are equal as float32.
 fn alike(ours: Option<&Value>, theirs: &Value) -> bool {
     let float = |value: &Value| value.as_f64().map(|x| x as f32);
     match ours {
@@ -271,8 +269,7 @@ fn alike(ours: Option<&Value>, theirs: &Value) -> bool {
     }
 }
 
-/// Says of a folder that what it has not may differ in its last bits from what was computed; and of another program's,
-/// that a model beside it computes it otherwise altogether.
+/// Prints that derived values may differ in their last bits, and that a model's values are not those of another program.
 fn say_derived(folder: &RecordedFolder, with_model: bool) {
     if folder.is_captured() || !folder.is_complete() {
         tell(
@@ -286,7 +283,7 @@ fn say_derived(folder: &RecordedFolder, with_model: bool) {
     }
 }
 
-/// Says where derived values are not those of the run to the bit.
+/// Prints a note if derived values are not bit-exact.
 fn say_bounds(trace: &Trace) {
     if trace.arithmetic() != ARITHMETIC {
         tell(format_args!(
@@ -301,7 +298,7 @@ fn say_bounds(trace: &Trace) {
 }
 
 impl SelectArgs {
-    /// What is chosen of a trace whose longest sequence is `outline`'s.
+    /// The selection from a trace whose longest sequence is `outline`'s.
     pub(super) fn select_of(&self, outline: &Outline, views: bool) -> Result<Select> {
         let passes = outline.passes.len();
         if let Some(text) = &self.pass {
@@ -316,7 +313,7 @@ impl SelectArgs {
     }
 }
 
-/// Waits for the answer of `source`.
+/// The answer of `source`, when it comes.
 pub(super) fn wait<Q: Question>(source: &mut dyn Source, question: &Q) -> Result<Q::Answer> {
     loop {
         source.poll()?;
@@ -341,7 +338,7 @@ pub(super) fn show(
     shape: &[usize],
     probe: &mut dyn Probe,
 ) -> Result<()> {
-    /// Values that are asked for at once.
+    /// The most values of one request.
     const AT_ONCE: usize = 1 << 18;
     let count: usize = shape.iter().product();
     let Some(&width) = shape.last() else { return Ok(()) };
@@ -350,7 +347,7 @@ pub(super) fn show(
         record(probe, &block, 0..count / width.max(1));
         return Ok(());
     }
-    // Rows that lie side by side on the axis before the last.
+    // The number of adjacent rows on the axis before the last.
     let beside = if shape.len() > 1 { shape[shape.len() - 2] } else { 1 };
     let at_once = (AT_ONCE / width.max(1)).clamp(1, beside);
     for run in 0..count / (width * beside) {
@@ -363,7 +360,7 @@ pub(super) fn show(
     Ok(())
 }
 
-/// Rows that lie side by side, as a region of a stage of `shape`.
+/// Adjacent rows as a region of a stage of `shape`.
 fn region(shape: &[usize], rows: std::ops::Range<usize>) -> Region {
     let (Some(&width), axes) = (shape.last(), shape.len()) else { return Region(Vec::new()) };
     let mut region = vec![0..width; axes];
@@ -376,7 +373,7 @@ fn region(shape: &[usize], rows: std::ops::Range<usize>) -> Region {
     Region(region)
 }
 
-/// Shows `probe` these rows of a block that has them.
+/// Shows `probe` rows of a block.
 fn record(probe: &mut dyn Probe, block: &Block, rows: std::ops::Range<usize>) {
     let width = block.shape.last().copied().unwrap_or(1).max(1);
     let mut row = rows.start;

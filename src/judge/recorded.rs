@@ -55,6 +55,13 @@ impl RecordedRun {
         }
     }
 
+    fn run(&self) -> &dyn Traced {
+        match &self.0 {
+            Kind::Folder(folder) => &**folder,
+            Kind::Trace(trace) => &**trace,
+        }
+    }
+
     /// Whether it is a trace of statistics without any values.
     pub fn has_statistics_alone(&self) -> bool {
         matches!(&self.0, Kind::Trace(trace) if trace.has_statistics_alone())
@@ -81,10 +88,7 @@ impl RecordedRun {
 
 impl Traced for RecordedRun {
     fn about(&self) -> &About {
-        match &self.0 {
-            Kind::Folder(folder) => folder.about(),
-            Kind::Trace(trace) => trace.about(),
-        }
+        self.run().about()
     }
 
     fn stage(&mut self, site: Site) -> Result<Found> {
@@ -95,37 +99,22 @@ impl Traced for RecordedRun {
     }
 
     fn rows(&self, site: Site, rows: Range<usize>) -> std::result::Result<Option<Values<'_>>, String> {
-        match &self.0 {
-            Kind::Folder(folder) => Traced::rows(&**folder, site, rows),
-            Kind::Trace(trace) => trace.rows(site, rows),
-        }
+        self.run().rows(site, rows)
     }
 
     fn unwritten(&self, site: Site) -> Option<String> {
-        match &self.0 {
-            Kind::Folder(folder) => folder.unwritten(site),
-            Kind::Trace(_) => None,
-        }
+        self.run().unwritten(site)
     }
 
     fn has_beyond(&self, site: Site) -> bool {
-        match &self.0 {
-            Kind::Folder(folder) => folder.has_beyond(site),
-            Kind::Trace(_) => false,
-        }
+        self.run().has_beyond(site)
     }
 
     fn done(&self, site: Site, rows: Range<usize>) {
-        match &self.0 {
-            Kind::Folder(folder) => folder.done(site, rows),
-            Kind::Trace(trace) => trace.done(site, rows),
-        }
+        self.run().done(site, rows);
     }
 
     fn print(&self, site: Site) -> Option<u64> {
-        match &self.0 {
-            Kind::Folder(folder) => folder.print(site),
-            Kind::Trace(trace) => trace.print(site),
-        }
+        self.run().print(site)
     }
 }

@@ -26,10 +26,10 @@ use llama_trace_engine::model::{Model, pass};
 use llama_trace_formats::checkpoint::random;
 use llama_trace_runs::replay::{DEFAULT_MEMORY, Live, Start};
 
-/// V of the models: small, for the plain loops of the development build.
+/// The vocabulary size, small for unoptimized loops.
 const VOCAB: usize = 96;
 
-/// A small model whose products, the head's too, are of `width` inputs and more.
+/// A small model whose products, the head's included, have at least `width` inputs.
 fn config(width: usize) -> ModelConfig {
     ModelConfig {
         ffn_dim: width + 32,
@@ -42,7 +42,7 @@ fn config(width: usize) -> ModelConfig {
 
 const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }];
 
-/// The kernels that multiply bfloat16 in an order of their own, the plain one of them last.
+/// The kernels with their own order of bfloat16 sums; the portable one is last.
 fn kernels() -> Vec<Kernel> {
     let mut kernels = Kernel::available();
     kernels.retain(|kernel| ["amx", "avx512bf16"].contains(&kernel.name()));
@@ -73,7 +73,7 @@ fn bits(values: impl IntoIterator<Item = f32>) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
-/// The bits of the logits of the last token of a session's pass.
+/// The bits of the last token's logits.
 fn last_bits(session: &Session<'_, Cpu>) -> Vec<u32> {
     let mut seen = Vec::new();
     let see = |logits: &[f32]| {
@@ -84,7 +84,7 @@ fn last_bits(session: &Session<'_, Cpu>) -> Vec<u32> {
     seen
 }
 
-/// The bits of the last logits of the prompt's pass and of a decode pass after it, both watched by `probe`.
+/// The bits of the last logits of the prompt's pass and of a decode pass, both with `probe`.
 fn logits<P: Probe>(
     model: &Model<Cpu>,
     tokens: usize,
@@ -127,7 +127,7 @@ fn recording_never_changes_which_path_computes_a_row() {
             for &tokens in lengths {
                 let plain = logits(&model, tokens, |_| NoProbe);
                 for stage in [None, Some(Stage::Logits), Some(Stage::Qk)] {
-                    // All of a long pass takes the plain loops long.
+                    // Recording all stages of a long pass is slow.
                     if tokens < 300 || stage == Some(Stage::Logits) {
                         let select = stage.map_or_else(Select::all, |stage| Select::stages(&[stage]));
                         let (_, logits) = recorded(&model, tokens, &select);
@@ -155,7 +155,7 @@ fn every_stage_is_the_same_recorded_alone_and_with_all_others() {
     }
 }
 
-/// What the viewer computes again of a prefill of `tokens` tokens, layer by layer, has the bits of `frames`.
+/// Asserts that a prefill of `tokens` tokens that the viewer runs again, layer by layer, has the bits of `frames`.
 fn assert_runs_again<B: Backend + 'static>(
     model: Model<B>,
     tokens: usize,

@@ -1,4 +1,4 @@
-//! Two runs of the program itself, side by side: each hands its stages over as they come, and waits for the other.
+//! `diff --a --b`: two live runs, each on its own thread, which send their stages as they come and wait for the other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,36 +21,36 @@ use llama_trace_formats::tokenizer::Tokenizer;
 use llama_trace_judge::diff::{self, About, Found, Pass, Traced};
 use llama_trace_runs::replay::{DEFAULT_MEMORY, Live, Start};
 
-/// Frames that a run is ahead of what is asked for.
+/// The most frames that a run is ahead.
 const AHEAD: usize = 2;
 
 /// The command.
 pub(super) struct Both<'a> {
     args: &'a DiffArgs,
-    /// What both read, where no ids are given.
+    /// The text that both read, without `--ids`.
     text: String,
     a: Setting,
     b: Setting,
 }
 
-/// A run that waits to be recorded.
+/// A run that is ready to start.
 struct Ready<D: Device> {
     model: Model<D>,
     tokenizer: Option<Arc<dyn Tokenizer>>,
-    /// The tokens of the text, without those that follow.
+    /// The tokens of the prompt.
     ids: Vec<u32>,
     pool: Option<ThreadPool>,
     setting: Setting,
 }
 
-/// What one thread sends of a run.
+/// A message from a run's thread.
 type Sent = Result<Frame>;
 
 /// A run that is recorded while it is compared.
 struct Recording {
     about: About,
     frames: Receiver<Sent>,
-    /// What came before it was asked for.
+    /// Frames that came before they were asked for.
     early: HashMap<Site, Arc<Frame>>,
 }
 
@@ -79,7 +79,7 @@ impl Two for Both<'_> {
             let (mut a_runs, mut b_runs) =
                 (a.start(scope, a.passes(&decoded), two)?, b.start(scope, b.passes(&decoded), two)?);
             let shown = |doing| bar.show(doing);
-            // Two models are held against each other, one is known to be right.
+            // Two different models are compared with each other; otherwise the model itself is the reference.
             let same = a_runs.about.fingerprint == b_runs.about.fingerprint;
             let report = match two && !same {
                 true => diff::compare(&mut a_runs, &mut b_runs, &shown),
@@ -133,7 +133,7 @@ impl<D: Device> Ready<D> {
         Ok(Self { model, tokenizer, ids, pool, setting })
     }
 
-    /// Does `work` on the threads of the run.
+    /// Runs `work` on the run's thread pool.
     fn pooled<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         match &self.pool {
             Some(pool) => pool.install(work),
@@ -145,7 +145,7 @@ impl<D: Device> Ready<D> {
         Session::with_capacity(&self.model, Sampler::new(Sampling::default())?, tokens)
     }
 
-    /// The tokens that this run draws and reads again: both runs read them, so that they can be compared.
+    /// The tokens that this run draws and reads again. Both runs read them, so their passes can be compared.
     fn decoded(&self, draws: usize) -> Result<Vec<u32>> {
         let mut session = self.session(self.ids.len() + draws)?;
         session.begin(self.ids.clone(), &[], draws)?;
@@ -156,7 +156,7 @@ impl<D: Device> Ready<D> {
         Ok(decoded)
     }
 
-    /// The passes over the text and each of the tokens after it, as far as there is room.
+    /// The passes over the prompt and over each decoded token, as far as the context has room.
     fn passes(&self, decoded: &[u32]) -> Vec<Pass> {
         let label = |id: u32| {
             let text =
@@ -173,7 +173,7 @@ impl<D: Device> Ready<D> {
         std::iter::once(first).chain(after).collect()
     }
 
-    /// Starts the recorded run on a thread of its own; `weights` tells whether another model may be held against it.
+    /// Starts the recorded run on its own thread. With `weights`, its report has a fingerprint of the weights.
     fn start<'scope, 'env>(
         &'env self,
         scope: &'scope Scope<'scope, 'env>,

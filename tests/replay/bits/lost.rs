@@ -1,5 +1,4 @@
-//! A device that is lost in the middle of a run: an error with a message, in text, batch, chat and `--step`, and what was
-//! drawn before stays.
+//! A device that is lost in the middle of a run gives an error, in text, batch, chat and `--step`. Earlier tokens stay.
 
 use super::cuda::{ROOM, small};
 use super::*;
@@ -8,10 +7,10 @@ use llama_trace_core::stop;
 use llama_trace_cuda::Cuda;
 use llama_trace_engine::generate::{Batch, Chat, Prompts};
 
-/// A small model on a device that is lost after so many launches, of which none is one of loading it.
+/// A small model on a device that is lost after so many launches, not counting those of loading.
 fn lost_after(launches: usize) -> Option<Model<Cuda>> {
     let checkpoint = random::of_config("random", small(0), Dtype::BF16);
-    // Random weights are made by a launch each.
+    // Each random weight takes a launch.
     let made = checkpoint.tensors().filter(|(_, tensor)| tensor.shape().len() == 2).count();
     Some(Model::load(&checkpoint, Cuda::lost_after(ROOM, made.saturating_add(launches))?).unwrap())
 }
@@ -93,7 +92,7 @@ fn a_chat_has_shown_what_was_drawn_and_asks_no_lost_device_again() {
 
 #[test]
 fn passes_that_were_traced_are_still_shown_when_the_device_is_lost() {
-    // Recorded passes are more launches; the first ones are whole.
+    // Recorded passes take more launches; the first passes are complete.
     let Some(model) = lost_after(700) else { return };
     let (ids, draws, sampler) = (prompt(4), 50, sampler());
     let (tokenizer, eos, memory, context) = (None, Vec::new(), DEFAULT_MEMORY, Some(64));
@@ -105,7 +104,7 @@ fn passes_that_were_traced_are_still_shown_when_the_device_is_lost() {
     }
     let passes = live.outline().passes.len();
     assert!((1..50).contains(&passes), "{passes}");
-    // What is held is shown, what would have to be computed says why it cannot be, and no other pass follows.
+    // Held stages are shown, others are errors, and no further pass runs.
     assert_lost(&live.advance().unwrap_err());
     assert!(live.outline().passes[0].sampled.is_some());
 }

@@ -9,7 +9,7 @@ use llama_trace_engine::backend::Span;
 use llama_trace_engine::backend::cpu::Cpu;
 use llama_trace_engine::model::{Activations, KvCache, Model, pass};
 
-/// Everything that a pass offers, in the order of its sites.
+/// All rows that a pass records, by site.
 #[derive(Default)]
 struct Bits(std::collections::BTreeMap<Site, Vec<(usize, Vec<u32>)>>);
 

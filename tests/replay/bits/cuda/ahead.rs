@@ -1,5 +1,5 @@
-//! Passes that a device is asked for before it is known here what the one before them drew: the texts are those that it
-//! draws pass by pass, whatever ends them.
+//! Passes that are queued before the host knows the token of the pass before: the texts are those of single passes,
+//! whatever ends them.
 
 use super::*;
 use llama_trace_core::error::Error;

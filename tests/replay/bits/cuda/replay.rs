@@ -1,4 +1,4 @@
-//! What is recorded on the device, and a layer that runs again there.
+//! Recording on the device, and a layer that runs again there.
 
 use super::*;
 
