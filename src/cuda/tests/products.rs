@@ -163,10 +163,10 @@ fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind
                     values(backend, &out, rows * outputs)
                 }
                 let expected = run(&cpu, (&w, &x), |x, w, out| cpu.matmul(x, w, None, out).unwrap());
-                for tile in product::OF_WHOLE {
+                for tile in product::OF_INTEGERS {
                     let found = run(&cuda, (&w, &x), |x, matrix, out| {
                         let asked = product::Asked { matrix, bias: None, out };
-                        product::whole_in(&cuda, x, &asked, 32, tile).unwrap();
+                        product::integer_in(&cuda, x, &asked, 32, tile).unwrap();
                     });
                     // NaNs have different bits on different machines.
                     let other =
