@@ -88,20 +88,20 @@ pub(super) fn take_back(cuda: &Cuda, out: Address, width: usize) -> Result<Optio
 }
 
 /// The output of a norm: its address, its rows, and their width.
-pub(super) type Made = (Address, usize, usize);
+pub(super) type NormOutput = (Address, usize, usize);
 
 /// Makes the norm of these rows also write int8 values and scales, in groups of 32, if it is the last launch and still
 /// waits. Returns whether it does.
-pub(super) fn quantize_too(cuda: &Cuda, made: Made, to: [Address; 2]) -> bool {
+pub(super) fn quantize_too(cuda: &Cuda, made: NormOutput, to: [Address; 2]) -> bool {
     write_too(cuda, made, WHOLE, &to)
 }
 
 /// The same with the packed layout for products with many rows: `struct PackedRows`.
-pub(super) fn pack_too(cuda: &Cuda, made: Made, to: [Address; 4]) -> bool {
+pub(super) fn pack_too(cuda: &Cuda, made: NormOutput, to: [Address; 4]) -> bool {
     write_too(cuda, made, PACKED, &to)
 }
 
-fn write_too(cuda: &Cuda, (out, rows, width): Made, which: Range<usize>, to: &[Address]) -> bool {
+fn write_too(cuda: &Cuda, (out, rows, width): NormOutput, which: Range<usize>, to: &[Address]) -> bool {
     width.is_multiple_of(32)
         && cuda.kernels.change_recent(|kernel, last| {
             // The index of the width in the arguments. The result follows it, or the sum and the result.

@@ -373,7 +373,7 @@ impl Nvidia {
     }
 
     /// Captures these launches as a graph.
-    fn taken_down(&self, launches: &[Launch], early: bool) -> Result<Graph> {
+    fn captured(&self, launches: &[Launch], early: bool) -> Result<Graph> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is ours, and the caller keeps other users from it.
         check(unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) }, "capture a graph")?;
@@ -629,7 +629,7 @@ impl Driver for Nvidia {
         })
     }
 
-    fn take_down(&self, launches: &[Launch]) -> Result<Graph> {
+    fn capture(&self, launches: &[Launch]) -> Result<Graph> {
         self.enter()?;
         if self.disabled.graphs {
             return Err(failed("capture a graph", disabled_features::VARIABLE));
@@ -637,21 +637,21 @@ impl Driver for Nvidia {
         let overlaps = self.overlaps();
         // Drivers before CUDA 12.3 do not capture kernels that may begin early. A graph without early starts is still
         // better than none.
-        self.taken_down(launches, overlaps).or_else(|error| match overlaps {
-            true => self.taken_down(launches, false),
+        self.captured(launches, overlaps).or_else(|error| match overlaps {
+            true => self.captured(launches, false),
             false => Err(error),
         })
     }
 
-    fn repeat(&self, graph: Graph) -> Result<()> {
+    fn launch_graph(&self, graph: Graph) -> Result<()> {
         self.enter()?;
-        // SAFETY: the graph was made by `take_down` and not destroyed. Its launches equal those of this call.
+        // SAFETY: the graph was made by `capture` and not destroyed. Its launches equal those of this call.
         check(unsafe { sys::cuGraphLaunch(graph.0 as CUgraphExec, self.stream) }, "launch a graph")
     }
 
-    fn forget(&self, graph: Graph) {
+    fn destroy_graph(&self, graph: Graph) {
         if self.enter().is_ok() {
-            // SAFETY: it was made by `take_down`, and the driver waits until it is not used.
+            // SAFETY: it was made by `capture`, and the driver waits until it is not used.
             let _ = unsafe { sys::cuGraphExecDestroy(graph.0 as CUgraphExec) };
         }
     }
