@@ -11,7 +11,7 @@
 //! order depends on the sizes and on the tokens of a row's own span. It never depends on the other spans, nor on
 //! recording. Only values that `ops/` rounds are rounded: no TF32, no approximate division.
 //!
-//! The README says which GPUs have run this, and what only the emulation has run.
+//! `llama-trace help gpu` lists what GPUs have run, and what the emulation alone.
 
 mod attention;
 mod blas;
