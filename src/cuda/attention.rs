@@ -3,10 +3,10 @@
 
 use super::Cuda;
 use super::driver::{Address, Arguments, MOST_TOGETHER, pair};
-use super::fetching::{self, ALIGNED};
 use super::kernels::Kernel;
 use super::memory::{Buffer, Memory};
 use super::pass::Pass;
+use super::stage_readback::{self, ALIGNED};
 use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::{AttentionPart, AttentionShape, AttentionSink, Fetched};
@@ -209,7 +209,9 @@ fn fetch_parts(
     let tokens = asked.pass.spans()[asked.span].tokens;
     let count = wanted.iter().filter(|wanted| **wanted).count();
     let each = (values * 4).next_multiple_of(ALIGNED);
-    let Some((Fetched(places), first)) = fetching::place(cuda, &asked.pass.fetching, count * each)? else {
+    let Some((Fetched(places), first)) =
+        stage_readback::place(cuda, &asked.pass.stage_readback, count * each)?
+    else {
         return Ok(false);
     };
     let mut arguments = asked.arguments().int(0).int(tokens);
@@ -243,7 +245,7 @@ fn repeat_kv(
     let kernel = Kernel { file: "cache", name: "repeat_kv", weight: None };
     let from = |first| Arguments::new().address(cache).int(first).int(heads).int(kv_heads).int(head_dim);
     let place = match sink.waits() && at_once == keys {
-        true => fetching::place(cuda, &asked.pass.fetching, keys * width * 4)?,
+        true => stage_readback::place(cuda, &asked.pass.stage_readback, keys * width * 4)?,
         false => None,
     };
     if let Some((fetched, out)) = place {

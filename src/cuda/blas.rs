@@ -65,8 +65,8 @@ struct Chosen {
     reserved: [c_int; 4],
 }
 
-/// Constants of cublasLt.h and library_types.h: float32 and bfloat16 values, sums in float32, the attribute and the
-/// value for a transposed first matrix, and the attribute for the size of the workspace.
+/// Constants of cublasLt.h and library_types.h: float32 and bfloat16 values; sums in float32; the attribute and the
+/// value for a transposed first matrix; the attribute for the size of the workspace.
 const FLOAT32: c_int = 0;
 const BFLOAT16: c_int = 14;
 const COMPUTE_FLOAT32: c_int = 68;

@@ -274,13 +274,13 @@ pub(super) trait Driver: Send + Sync {
     fn launch(&self, launches: &[Launch]) -> Result<()>;
 
     /// Captures launches as a graph, without running them.
-    fn take_down(&self, launches: &[Launch]) -> Result<Graph>;
+    fn capture(&self, launches: &[Launch]) -> Result<Graph>;
 
     /// Launches a graph.
-    fn repeat(&self, graph: Graph) -> Result<()>;
+    fn launch_graph(&self, graph: Graph) -> Result<()>;
 
     /// Destroys a graph.
-    fn forget(&self, graph: Graph);
+    fn destroy_graph(&self, graph: Graph);
 
     /// Returns an error with the reason if kernels are not compiled for this very device. The driver then compiles the
     /// embedded PTX.

@@ -553,19 +553,19 @@ impl Driver for Emulated {
         launches.iter().try_for_each(|launch| self.run(&state, launch))
     }
 
-    fn take_down(&self, launches: &[Launch]) -> Result<Graph> {
+    fn capture(&self, launches: &[Launch]) -> Result<Graph> {
         let mut state = self.state();
         state.graphs.push(launches.to_vec());
         Ok(Graph(state.graphs.len() as u64 - 1))
     }
 
-    fn repeat(&self, graph: Graph) -> Result<()> {
+    fn launch_graph(&self, graph: Graph) -> Result<()> {
         let state = self.state();
         self.say(Asked::Graph(state.graphs[graph.0 as usize].len()));
         state.graphs[graph.0 as usize].iter().try_for_each(|launch| self.run(&state, launch))
     }
 
-    fn forget(&self, graph: Graph) {
+    fn destroy_graph(&self, graph: Graph) {
         self.state().graphs[graph.0 as usize].clear();
     }
 

@@ -86,8 +86,8 @@ impl Kernels {
         self.queue.launch_together(self.made(kernel, grid, block, 0, arguments)?, words)
     }
 
-    /// Removes the last launch from the queue, if it is of `kernel`, still waits, and `of` returns a value for the
-    /// words of its arguments. The caller then queues a launch that does the same and more.
+    /// Removes the last launch from the queue. Possible if it is of `kernel`, still waits, and `of` returns a value for
+    /// its argument words. The caller then queues a launch that does the same and more.
     pub(super) fn take_back<T>(
         &self,
         kernel: Kernel,
@@ -116,8 +116,8 @@ impl Kernels {
         Ok(self.queue.change(|last| last.function == function && change(last)))
     }
 
-    /// Makes the last launch write its result to `to` in bfloat16 and nowhere else, if it still waits and its result is
-    /// these values. Returns whether it does. See [`Arguments::narrow`].
+    /// Makes the last launch write its result to `to` in bfloat16 and nowhere else. Possible if it still waits and its
+    /// result is these values. Returns whether it does. See [`Arguments::narrow`].
     pub(super) fn narrow(&self, result: (Address, usize), to: Address) -> bool {
         self.queue.change(|last| last.arguments.narrow(result, to))
     }

@@ -15,12 +15,10 @@
 
 mod attention;
 mod blas;
-mod coming;
+mod disabled_features;
 mod driver;
 #[cfg(any(test, feature = "testing"))]
 pub mod emulated;
-mod fetching;
-mod finding;
 mod kernels;
 mod libraries;
 mod limits;
@@ -35,17 +33,19 @@ mod nvidia;
 pub mod nvrtc;
 mod operations;
 mod pass;
+mod probe_driver;
 mod product;
 mod proof;
 pub mod ptx;
 mod queue;
+mod rope;
 mod sampling;
 pub mod sources;
+mod stage_readback;
 mod store;
 #[cfg(test)]
 mod tests;
-mod turning;
-mod without;
+mod token_readback;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -148,7 +148,7 @@ impl Cuda {
 
     /// Whether there is a driver that reports a device, or that cannot be queried.
     pub fn is_there() -> bool {
-        finding::is_there()
+        probe_driver::is_there()
     }
 
     /// Returns the device of the tests: GPU number LLAMA_TRACE_GPU if that variable is set, otherwise the CPU emulation

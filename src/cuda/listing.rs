@@ -126,15 +126,15 @@ impl Driver for Listing {
         Ok(())
     }
 
-    fn take_down(&self, _: &[Launch]) -> Result<Graph> {
+    fn capture(&self, _: &[Launch]) -> Result<Graph> {
         Ok(Graph(0))
     }
 
-    fn repeat(&self, _: Graph) -> Result<()> {
+    fn launch_graph(&self, _: Graph) -> Result<()> {
         Ok(())
     }
 
-    fn forget(&self, _: Graph) {}
+    fn destroy_graph(&self, _: Graph) {}
 
     fn has_warpgroups(&self) -> bool {
         self.warpgroups

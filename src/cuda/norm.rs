@@ -77,7 +77,7 @@ impl Norm {
     }
 }
 
-/// Removes from the queue the norm of one row with its result at `out`, if it is the last launch and still waits.
+/// Removes the norm of one row from the queue. Possible if it is the last launch, still waits, and writes to `out`.
 pub(super) fn take_back(cuda: &Cuda, out: Address, width: usize) -> Result<Option<Norm>> {
     cuda.kernels.take_back(RMS_NORM, |words| match *words {
         [x, weight, eps, of, to, 0, 0, 0, 0, 0, 0, 0] if (to, of) == (out, width as u64) && width <= KEPT => {
@@ -88,20 +88,20 @@ pub(super) fn take_back(cuda: &Cuda, out: Address, width: usize) -> Result<Optio
 }
 
 /// The output of a norm: its address, its rows, and their width.
-pub(super) type Made = (Address, usize, usize);
+pub(super) type NormOutput = (Address, usize, usize);
 
-/// Makes the norm of these rows also write int8 values and scales, in groups of 32, if it is the last launch and still
-/// waits. Returns whether it does.
-pub(super) fn quantize_too(cuda: &Cuda, made: Made, to: [Address; 2]) -> bool {
+/// Makes the last norm also write int8 values and scales, in groups of 32. Possible if it still waits and makes these
+/// rows. Returns whether it does.
+pub(super) fn quantize_too(cuda: &Cuda, made: NormOutput, to: [Address; 2]) -> bool {
     write_too(cuda, made, WHOLE, &to)
 }
 
 /// The same with the packed layout for products with many rows: `struct PackedRows`.
-pub(super) fn pack_too(cuda: &Cuda, made: Made, to: [Address; 4]) -> bool {
+pub(super) fn pack_too(cuda: &Cuda, made: NormOutput, to: [Address; 4]) -> bool {
     write_too(cuda, made, PACKED, &to)
 }
 
-fn write_too(cuda: &Cuda, (out, rows, width): Made, which: Range<usize>, to: &[Address]) -> bool {
+fn write_too(cuda: &Cuda, (out, rows, width): NormOutput, which: Range<usize>, to: &[Address]) -> bool {
     width.is_multiple_of(32)
         && cuda.kernels.change_recent(|kernel, last| {
             // The index of the width in the arguments. The result follows it, or the sum and the result.

@@ -16,13 +16,13 @@ use std::time::Duration;
 use cudarc::driver::sys::{self, CUevent, CUfunction, CUgraphExec, CUmodule, CUresult, CUstream};
 
 use super::blas::Blas;
+use super::disabled_features::{self, DisabledFeatures};
 use super::driver::{About, Address, Driver, Event, Function, Graph, Launch, LibraryProduct, Room, failed};
-use super::finding::{Found, check, find};
 use super::nvrtc::{Nvrtc, Version, WARPGROUPS};
+use super::probe_driver::{Found, check, find};
 use super::ptx;
 use super::sources::Module;
 use super::store::Store;
-use super::without::{self, Without};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::memory::no_memory;
 
@@ -43,7 +43,7 @@ const SHARED: u32 = 24 << 10;
 pub(super) struct Nvidia {
     about: About,
     driver: Version,
-    without: Without,
+    disabled: DisabledFeatures,
     /// Whether the driver has refused an early start: a launch with it failed, the same launch without it did not.
     refuses_early: AtomicBool,
     device: sys::CUdevice,
@@ -142,12 +142,12 @@ impl Nvidia {
 
     /// Creates the context, the streams and the pinned memory.
     fn begin(Found { about, driver, device }: Found) -> Result<Self> {
-        let without = Without::of_environment()?;
+        let disabled = DisabledFeatures::of_environment()?;
         // If a step fails, dropping this releases what was created before.
         let mut new = Self {
             about,
             driver,
-            without,
+            disabled,
             refuses_early: AtomicBool::new(false),
             device,
             context: ptr::null_mut(),
@@ -180,8 +180,8 @@ impl Nvidia {
         let program = std::env::current_exe().ok()?.metadata().ok()?;
         let built = program.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
         let compiler = self.nvrtc().map(Nvrtc::version).ok();
-        let Self { about, driver, without, .. } = self;
-        Some(format!("{what} {about:?} {driver:?} {compiler:?} {without:?} {} {built:?}", program.len()))
+        let Self { about, driver, disabled, .. } = self;
+        Some(format!("{what} {about:?} {driver:?} {compiler:?} {disabled:?} {} {built:?}", program.len()))
     }
 
     /// Makes the context current for this thread.
@@ -281,7 +281,7 @@ impl Nvidia {
             return Ok(function);
         }
         self.enter()?;
-        // Without a compiler for the device, or if the driver refuses its code, the driver compiles the embedded PTX.
+        // DisabledFeatures a compiler for the device, or if the driver refuses its code, the driver compiles the embedded PTX.
         let (function, handle) = match self.alone(module, name) {
             Ok((handle, function)) => (function, Some(handle)),
             Err(error) => {
@@ -368,12 +368,12 @@ impl Nvidia {
 
     /// Whether a kernel may begin before the one before it has ended.
     fn overlaps(&self) -> bool {
-        let refused = self.without.early || self.refuses_early.load(Ordering::Relaxed);
+        let refused = self.disabled.early || self.refuses_early.load(Ordering::Relaxed);
         self.about.architecture >= OVERLAPS && !refused
     }
 
     /// Captures these launches as a graph.
-    fn taken_down(&self, launches: &[Launch], early: bool) -> Result<Graph> {
+    fn captured(&self, launches: &[Launch], early: bool) -> Result<Graph> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is ours, and the caller keeps other users from it.
         check(unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) }, "capture a graph")?;
@@ -629,29 +629,29 @@ impl Driver for Nvidia {
         })
     }
 
-    fn take_down(&self, launches: &[Launch]) -> Result<Graph> {
+    fn capture(&self, launches: &[Launch]) -> Result<Graph> {
         self.enter()?;
-        if self.without.graphs {
-            return Err(failed("capture a graph", without::VARIABLE));
+        if self.disabled.graphs {
+            return Err(failed("capture a graph", disabled_features::VARIABLE));
         }
         let overlaps = self.overlaps();
         // Drivers before CUDA 12.3 do not capture kernels that may begin early. A graph without early starts is still
         // better than none.
-        self.taken_down(launches, overlaps).or_else(|error| match overlaps {
-            true => self.taken_down(launches, false),
+        self.captured(launches, overlaps).or_else(|error| match overlaps {
+            true => self.captured(launches, false),
             false => Err(error),
         })
     }
 
-    fn repeat(&self, graph: Graph) -> Result<()> {
+    fn launch_graph(&self, graph: Graph) -> Result<()> {
         self.enter()?;
-        // SAFETY: the graph was made by `take_down` and not destroyed. Its launches equal those of this call.
+        // SAFETY: the graph was made by `capture` and not destroyed. Its launches equal those of this call.
         check(unsafe { sys::cuGraphLaunch(graph.0 as CUgraphExec, self.stream) }, "launch a graph")
     }
 
-    fn forget(&self, graph: Graph) {
+    fn destroy_graph(&self, graph: Graph) {
         if self.enter().is_ok() {
-            // SAFETY: it was made by `take_down`, and the driver waits until it is not used.
+            // SAFETY: it was made by `capture`, and the driver waits until it is not used.
             let _ = unsafe { sys::cuGraphExecDestroy(graph.0 as CUgraphExec) };
         }
     }
@@ -662,15 +662,15 @@ impl Driver for Nvidia {
     }
 
     fn has_warpgroups(&self) -> bool {
-        self.about.architecture == WARPGROUPS && !self.without.wgmma && self.nvrtc().is_ok()
+        self.about.architecture == WARPGROUPS && !self.disabled.wgmma && self.nvrtc().is_ok()
     }
 
     fn splits_attention(&self) -> bool {
-        !self.without.split
+        !self.disabled.split
     }
 
     fn streams(&self) -> bool {
-        !self.without.streams && self.nvrtc().is_ok()
+        !self.disabled.streams && self.nvrtc().is_ok()
     }
 
     fn library_product(&self, side: usize) -> Option<LibraryProduct<'_>> {

@@ -12,9 +12,9 @@ use super::memory::{Buffer, Memory, Vector};
 use super::norm::{self, Norm};
 use super::pass::Pass;
 use super::product::Input;
+use super::rope::{self, Turned};
 use super::sampling::Place;
-use super::turning::{self, Turned};
-use super::{Cache, Cuda, Mark, attention, fetching, limits, product};
+use super::{Cache, Cuda, Mark, attention, limits, product, stage_readback};
 use llama_trace_core::config::{CacheDtype, Pairing, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_core::stop::Stop;
@@ -177,15 +177,17 @@ impl Backend for Cuda {
 
     fn fetch(&self, buffer: &Buffer, range: Range<usize>, pass: &Pass) -> Result<Option<Fetched>> {
         self.stop.check()?;
-        fetching::copy(self, &buffer.memory, range, &pass.fetching)
+        stage_readback::copy(self, &buffer.memory, range, &pass.stage_readback)
     }
 
     fn fetch_cache(&self, cache: &Cache, count: usize, pass: &Pass) -> Result<Option<Fetched>> {
         self.stop.check()?;
         if cache.dtype == CacheDtype::F32 {
-            return fetching::copy(self, &cache.memory, 0..count, &pass.fetching);
+            return stage_readback::copy(self, &cache.memory, 0..count, &pass.stage_readback);
         }
-        let Some((fetched, out)) = fetching::place(self, &pass.fetching, count * 4)? else { return Ok(None) };
+        let Some((fetched, out)) = stage_readback::place(self, &pass.stage_readback, count * 4)? else {
+            return Ok(None);
+        };
         let kernel = Kernel { file: "cache", name: "read_cache", weight: None };
         let arguments = Arguments::new().address(cache.memory.at()).long(0).long(count).address(out);
         self.kernels.launch_apart(kernel, (count.div_ceil(512), 1), 128, 0, arguments)?;
@@ -205,14 +207,14 @@ impl Backend for Cuda {
         let Some([values, scales]) = input.quantized(self, group)? else { return Ok(None) };
         let (groups, words) = (input.width.div_ceil(group), input.width / 4);
         let fetch = |memory: &Memory, width: usize| {
-            fetching::copy(self, memory, rows.start * width..rows.end * width, &pass.fetching)
+            stage_readback::copy(self, memory, rows.start * width..rows.end * width, &pass.stage_readback)
         };
         let values = fetch(&values, words)?;
         Ok(values.zip(fetch(&scales, groups)?).map(|(values, scales)| [values, scales]))
     }
 
     fn bring(&self, pass: &Pass) -> Result<()> {
-        fetching::bring(self, &pass.fetching)
+        stage_readback::bring(self, &pass.stage_readback)
     }
 
     fn fetched(
@@ -221,11 +223,11 @@ impl Backend for Cuda {
         pass: &Pass,
         see: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        fetching::show(self, fetched, &pass.fetching, see)
+        stage_readback::show(self, fetched, &pass.stage_readback, see)
     }
 
     fn all_shown(&self, pass: &Pass) {
-        fetching::clear(&pass.fetching);
+        stage_readback::clear(&pass.stage_readback);
     }
 
     fn read_rows(
@@ -372,7 +374,7 @@ impl Backend for Cuda {
         sin.holds(rows * head_dim / 2);
         let turned = Turned { x: x.at(0), out: out.at(0), cache: [0; 2], heads };
         let neighbours = pairing == Pairing::Neighbours;
-        turning::turn(self, turned, [cos.at(0), sin.at(0)], neighbours, head_dim, rows)
+        rope::rotate(self, turned, [cos.at(0), sin.at(0)], neighbours, head_dim, rows)
     }
 
     fn cache_dtype(&self) -> CacheDtype {
@@ -393,7 +395,7 @@ impl Backend for Cuda {
             "a cache is not written beyond its room"
         );
         let to = [cache.memory.at(), pass.span(0)];
-        if pass.spans().len() == 1 && turning::cache(self, x.at(0), width, tokens, to)? {
+        if pass.spans().len() == 1 && rope::cache(self, x.at(0), width, tokens, to)? {
             return Ok(());
         }
         let kernel = Kernel { file: "cache", name: "cache", weight: None };
@@ -504,7 +506,7 @@ impl Backend for Cuda {
     }
 
     fn drawn(&self, pass: &Pass) -> Result<Vec<Drawn>> {
-        pass.coming.first(self)
+        pass.token_readback.first(self)
     }
 
     fn matmuls(

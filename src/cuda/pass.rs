@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::coming::{Coming, DRAWN};
 use super::driver::Address;
-use super::fetching::Fetching;
 use super::memory::Growing;
 use super::queue::Queue;
+use super::stage_readback::StageReadback;
+use super::token_readback::{DRAWN, TokenReadback};
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::{Draw, Span};
 
@@ -30,9 +30,9 @@ pub struct Pass {
     /// Which of the two first kernels of a pass were queued: 1, embedding; 2, also the tables of RoPE.
     begun: AtomicU8,
     /// Read-back of the drawn tokens.
-    pub(super) coming: Coming,
+    pub(super) token_readback: TokenReadback,
     /// Read-back of recorded values.
-    pub(super) fetching: Fetching,
+    pub(super) stage_readback: StageReadback,
 }
 
 /// Bytes of a `struct Span` of the kernels.
@@ -50,7 +50,7 @@ impl Pass {
         assert!(draws.is_empty() || draws.len() == spans.len(), "a draw for each span, or none");
         let bytes = (draws.len() * DRAWN).next_power_of_two();
         self.drawn_at = self.drawn.room(queue, bytes, false)?;
-        self.coming.begin(queue, if draws.is_empty() { 0 } else { bytes })?;
+        self.token_readback.begin(queue, if draws.is_empty() { 0 } else { bytes })?;
         (self.follows, self.moves_on) = (false, false);
         *self.begun.get_mut() = 0;
         self.set(ids, spans, draws);

@@ -20,16 +20,16 @@ use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
 use llama_trace_engine::backend::{PassRows, Span};
 
+mod dequantized;
+mod integer;
 mod streams;
 mod tiles;
-mod unpacked;
-mod whole;
 
+pub(super) use integer::SILU_MUL;
+#[cfg(test)]
+pub(super) use integer::{TILES as OF_INTEGERS, multiply_in as integer_in};
 pub(super) use tiles::{OF_WARPGROUPS, OF_WARPS, Tiles, all_gated_in_tiles, all_in_tiles};
 use tiles::{in_tiles, suited};
-pub(super) use whole::SILU_MUL;
-#[cfg(test)]
-pub(super) use whole::{TILES as OF_WHOLE, multiply_in as whole_in};
 
 /// The fewest tokens of a span whose rows are multiplied in tiles.
 const MANY: usize = 16;
@@ -44,7 +44,7 @@ pub(super) const MOST_PRODUCTS: usize = 3;
 pub(super) const PRODUCT_WORDS: usize = 7;
 
 /// Products of one row that compute the norm of their input themselves. Arguments: `struct Products`, `struct Norm`,
-/// tiles, and `struct Turns`, which describes RoPE and caching of the results ([`super::turning`]).
+/// tiles, and `struct Turns`, which describes RoPE and caching of the results ([`super::rope`]).
 const OF_NORM: Kernel = Kernel { file: "matvec_bf16", name: "matvec_bf16_norm", weight: None };
 
 /// The words of `struct Turns`.
@@ -68,7 +68,7 @@ pub struct Input {
     /// The rows in int8, for integer products.
     whole: Mutex<Whole>,
     /// The same in the packed layout of the tensor cores, for many rows.
-    packed: Mutex<whole::Packed>,
+    packed: Mutex<integer::Packed>,
     /// The rows in bfloat16, for products by tensor cores.
     narrow: Mutex<Narrow>,
 }
@@ -230,7 +230,7 @@ impl Input {
         Ok(x.at())
     }
 
-    fn packed(&self) -> MutexGuard<'_, whole::Packed> {
+    fn packed(&self) -> MutexGuard<'_, integer::Packed> {
         self.packed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -355,8 +355,8 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
             cuda.kernels.launch(few_bf16(rows), (tiles, 1), 256, 0, arguments)
         });
     }
-    if run.many && unpacked::takes(cuda, products) {
-        return unpacked::in_bf16(cuda, products, |products| {
+    if run.many && dequantized::takes(cuda, products) {
+        return dequantized::in_bf16(cuda, products, |products| {
             let tiles = suited(cuda, run.rows, |outputs| blocks(products, outputs));
             in_tiles(cuda, x, products, run, tiles)
         });
@@ -472,8 +472,8 @@ fn whole_numbers(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: usize) -
         _ => true,
     };
     let all_fit = products.iter().all(fits);
-    if all_fit && x.rows > FEW && whole::takes(dtype, group) {
-        return products.iter().try_for_each(|product| whole::multiply(cuda, x, product, group));
+    if all_fit && x.rows > FEW && integer::takes(dtype, group) {
+        return products.iter().try_for_each(|product| integer::multiply(cuda, x, product, group));
     }
     let [values, scales] = x.whole(cuda, group)?;
     let groups = x.width.div_ceil(group);
@@ -529,11 +529,11 @@ pub(super) fn gated(
         return all_gated_in_tiles(cuda, x, gate, up, (silu, hidden), tiles).map(|()| true);
     }
     if let [run @ Run { many: true, .. }] = x.runs[..]
-        && unpacked::takes(cuda, &[gate, up])
+        && dequantized::takes(cuda, &[gate, up])
         && outputs.is_multiple_of(2)
     {
         let tiles = suited(cuda, run.rows, |of_both| outputs.div_ceil(of_both / 2));
-        return unpacked::in_bf16(cuda, &[gate, up], |both| {
+        return dequantized::in_bf16(cuda, &[gate, up], |both| {
             all_gated_in_tiles(cuda, x, both[0], both[1], (silu, hidden), tiles).map(|()| true)
         });
     }

@@ -58,12 +58,12 @@ const KEYS_OF_HEADS: usize = 1 << 14;
 const MANY_TOKENS: &str = "compute attention for many tokens";
 
 /// The tolerance of a result with another order of summation: the relative L2 distance.
-fn orders_apart(precision: Precision) -> f64 {
+fn reorder_tolerance(precision: Precision) -> f64 {
     if precision == Precision::Bf16 { 2e-2 } else { 1e-5 }
 }
 
 /// Results of some kernels.
-struct Made {
+struct KernelResult {
     /// What the kernels do.
     what: &'static str,
     /// The tolerance of the difference from the CPU's results.
@@ -173,9 +173,9 @@ const LIKELIEST: [usize; 4] = [13, 1203, 1900, 2999];
 const GREEDY: usize = LIKELIEST[2];
 
 /// Returns the results of each kind of kernel.
-fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
+fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<KernelResult>> {
     let mut all = Vec::new();
-    let mut add = |what, bound, values| all.push(Made { what, bound, values });
+    let mut add = |what, bound, values| all.push(KernelResult { what, bound, values });
 
     let (x, weight) = (buffer(backend, &any(3 * INPUTS, 3))?, any(INPUTS, 4));
     let bytes = weight.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -191,7 +191,7 @@ fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
             backend.matrix(&weights(dtype, outputs, inputs, group.unwrap_or(DEFAULT_GROUP), seed))
         };
         // Integer sums are bit-exact, and so are sums of exact floats.
-        let apart = orders_apart(backend.precision());
+        let apart = reorder_tolerance(backend.precision());
         let bound = if group.is_some() || dtype.is_float() { 0.0 } else { apart };
         let of_rows = matrix(OUTPUTS, INPUTS, 1)?;
         for (what, tokens) in TOKENS {
@@ -264,7 +264,7 @@ fn made<B: Backend>(backend: &B, uses: &Uses) -> Result<Vec<Made>> {
         backend.cache(&k, of_keys, &pass, 0, &mut keys)?;
         backend.cache(&v, of_keys, &pass, 0, &mut cached)?;
         backend.attention(uses.heads, &q, &pass, 0, &keys, &cached, &mut out, &mut NoSink)?;
-        add(what, orders_apart(backend.precision()), values(backend, &out, tokens * width)?);
+        add(what, reorder_tolerance(backend.precision()), values(backend, &out, tokens * width)?);
     }
     Ok(all)
 }
@@ -277,7 +277,7 @@ fn distance(found: &[f32], expected: &[f32]) -> f64 {
     if found == expected { 0.0 } else { (apart / size).sqrt() }
 }
 
-fn compare(found: &Made, expected: &[f32]) -> Result<()> {
+fn compare(found: &KernelResult, expected: &[f32]) -> Result<()> {
     let apart = distance(&found.values, expected);
     // This also rejects NaN.
     if apart <= found.bound {
@@ -369,7 +369,7 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
     let prove = |all: &[Tiles]| {
         all.iter().try_for_each(|&tiles| {
             made_by_tiles(cuda, tiles)?.into_iter().zip(&expected).try_for_each(|(values, expected)| {
-                compare(&Made { what: "multiply in tiles", bound: 0.0, values }, expected)
+                compare(&KernelResult { what: "multiply in tiles", bound: 0.0, values }, expected)
             })
         })
     };
@@ -490,7 +490,7 @@ fn prove_streams(cuda: &Cuda, cpu: &Cpu, uses: &Uses) -> Result<()> {
         for width in sizes_of_streams(dtype).1 {
             for rows in [1, 3, 16] {
                 let (values, expected) = (layer(cuda, dtype, rows, width)?, layer(cpu, dtype, rows, width)?);
-                compare(&Made { what: "multiply whole numbers", bound: 0.0, values }, &expected)?;
+                compare(&KernelResult { what: "multiply whole numbers", bound: 0.0, values }, &expected)?;
             }
         }
     }
@@ -575,7 +575,7 @@ mod tests {
 
     #[test]
     fn a_wrong_value_and_none_at_all_are_told_from_the_right_ones() {
-        let made = |bound, values: &[f32]| Made { what: "add", bound, values: values.to_vec() };
+        let made = |bound, values: &[f32]| KernelResult { what: "add", bound, values: values.to_vec() };
         assert!(compare(&made(0.0, &[1.0, 2.0]), &[1.0, 2.0]).is_ok());
         assert!(compare(&made(1e-3, &[1.0, 2.001]), &[1.0, 2.0]).is_ok());
         for wrong in [[1.0, 2.1], [1.0, f32::NAN], [f32::INFINITY, 2.0]] {

@@ -147,20 +147,20 @@ impl Queue {
             let Some(at) = seen.iter().position(|seen| seen.launches == *launches) else {
                 if seen.len() == GRAPHS {
                     let oldest = seen.remove(0);
-                    oldest.graph.into_iter().for_each(|graph| self.driver.forget(graph));
+                    oldest.graph.into_iter().for_each(|graph| self.driver.destroy_graph(graph));
                 }
                 seen.push(Seen { launches: launches.to_vec(), graph: None, refused: false });
                 return self.driver.launch(launches);
             };
             let mut known = seen.remove(at);
             if known.graph.is_none() && !known.refused {
-                known.graph = self.driver.take_down(&known.launches).ok();
+                known.graph = self.driver.capture(&known.launches).ok();
                 known.refused = known.graph.is_none();
             }
             let done = match known.graph {
                 Some(graph) => {
                     *repeated += 1;
-                    self.driver.repeat(graph)
+                    self.driver.launch_graph(graph)
                 }
                 None => self.driver.launch(launches),
             };

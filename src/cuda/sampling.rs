@@ -1,11 +1,11 @@
 //! Sampling on the device, as a part of the pass: only token ids go to the host.
 
 use super::Cuda;
-use super::coming::DRAWN;
 use super::driver::{Address, Arguments};
 use super::kernels::Kernel;
 use super::memory::{Buffer, Memory};
 use super::pass::Pass;
+use super::token_readback::DRAWN;
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::Draw;
 
@@ -62,13 +62,13 @@ impl Place {
         logits.holds(pass.draws().len() * vocab);
         let alike = |a: &Draw, b: &Draw| Draw { random: 0.0, ..*a } == Draw { random: 0.0, ..*b };
         let mut first = 0;
-        let (place, shown) = pass.coming.place();
+        let (place, shown) = pass.token_readback.place();
         for draws in pass.draws().chunk_by(alike).flat_map(|alike| alike.chunks(ROWS)) {
             self.draw_alike(cuda, logits, vocab, pass, (first, draws), shown)?;
             first += draws.len();
         }
         // A result is the token's id, and whether a logit is NaN.
-        pass.coming.asked(cuda, place, pass.draws().len() * DRAWN)
+        pass.token_readback.asked(cuda, place, pass.draws().len() * DRAWN)
     }
 
     /// Queues the draws from number `first` on, which differ only in their random numbers. All results also go to the

@@ -19,7 +19,7 @@ pub mod replace;
 pub mod scratch;
 
 #[cfg(unix)]
-mod last;
+mod cleanup_thread;
 #[cfg(unix)]
 pub mod lost;
 #[cfg(unix)]
@@ -56,7 +56,7 @@ pub fn watch() -> Result<()> {
     static WATCHED: OnceLock<Result<()>> = OnceLock::new();
     let watch = || {
         #[cfg(unix)]
-        let watched = signals::watch().and_then(|()| last::start()).and_then(|()| lost::watch());
+        let watched = signals::watch().and_then(|()| cleanup_thread::start()).and_then(|()| lost::watch());
         #[cfg(not(unix))]
         let watched =
             signal_hook::flag::register(signal_hook::consts::SIGINT, stop::process().flag()).map(drop);
@@ -64,7 +64,7 @@ pub fn watch() -> Result<()> {
             // If the thread does not start for lack of memory, the error looks like too many threads. This allocation
             // then fails with the right message.
             #[cfg(unix)]
-            drop(std::hint::black_box(Vec::<u8>::with_capacity(last::KEPT)));
+            drop(std::hint::black_box(Vec::<u8>::with_capacity(cleanup_thread::KEPT)));
             let (room, next) = match no_file(&error) {
                 true => ("the files", "raise the limit on open files (ulimit -n)"),
                 false => ("the thread", "raise the limit on processes (ulimit -u), or end other programs"),

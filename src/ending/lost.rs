@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use libc::{c_int, c_void, siginfo_t};
 
-use super::{last, memory, terminal};
+use super::{cleanup_thread, memory, terminal};
 use llama_trace_core::error::Error;
 
 /// Faults after which the process cannot go on.
@@ -123,7 +123,7 @@ extern "C" fn handle(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
             unsafe {
                 libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len());
             }
-            last::wake(CODE);
+            cleanup_thread::wake(CODE);
         }
         // Every other thread that reads the file comes here too, and waits for the end.
         loop {

@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{CLAIMED, last, signals, terminal};
+use super::{CLAIMED, cleanup_thread, signals, terminal};
 use llama_trace_core::memory::{answered, purpose};
 
 /// The system's allocator. A failed allocation ends the process, unless its caller handles the failure
@@ -59,7 +59,7 @@ unsafe impl GlobalAlloc for Memory {
 #[inline]
 fn given(block: *mut u8, size: usize) -> *mut u8 {
     // Once the process ends, the rest of the memory is for the thread that removes its folders.
-    if block.is_null() && !answered() || ENDING.load(Ordering::Relaxed) && !last::is_it() {
+    if block.is_null() && !answered() || ENDING.load(Ordering::Relaxed) && !cleanup_thread::is_it() {
         end(size);
     }
     block
@@ -82,7 +82,7 @@ pub(super) fn end_where_short() {
 /// Ends the process after a failed allocation of `size` bytes. Does not allocate.
 #[cold]
 fn end(size: usize) -> ! {
-    if last::is_it() {
+    if cleanup_thread::is_it() {
         signals::exit(CODE);
     }
     if !ENDING.swap(true, Ordering::SeqCst) {
@@ -97,7 +97,7 @@ fn end(size: usize) -> ! {
             // A failed write cannot be reported.
             let _ = rustix::io::write(rustix::stdio::stderr(), part.as_bytes());
         }
-        if last::wake(CODE) {
+        if cleanup_thread::wake(CODE) {
             let started = Instant::now();
             while started.elapsed() < PATIENCE {
                 // SAFETY: it takes a number and waits.

@@ -314,8 +314,8 @@ fn of_gated(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     }
 }
 
-/// The first word of the int8 result's addresses, if `kernel` makes these rows of `width` values at `out` and does not
-/// quantise them yet.
+/// The first word of the int8 result's addresses. `None` unless `kernel` makes these rows of `width` values at `out`
+/// and does not quantise them yet.
 fn makes(kernel: Kernel, words: &[u64], (out, rows, width): (Address, usize, usize)) -> Option<usize> {
     let (own, at) = of_gated(kernel, words)?;
     let can = width.is_multiple_of(TILE)

@@ -129,7 +129,7 @@ fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind
     let whole = Dtype::ALL.into_iter().filter(|dtype| !dtype.is_float());
     for dtype in sampled("number types of many rows", whole, 4) {
         let Some((cuda, cpu)) = both(Precision::Q8 { group: 32 }) else { return };
-        // Partial tiles in both directions, fewer groups than there are partial sums, stages that are reused, and
+        // Partial tiles in both directions, and fewer groups than there are partial sums. Stages that are reused, and
         // groups of each partial sum that fill one stage or several.
         for (outputs, inputs, rows) in
             [(11, 256, 17), (130, 2304, 70), (128, 768, 64), (40, 2048, 33), (11, 4096, 17)]
@@ -163,10 +163,10 @@ fn many_rows_of_every_number_type_have_the_bits_of_ops_with_scales_of_every_kind
                     values(backend, &out, rows * outputs)
                 }
                 let expected = run(&cpu, (&w, &x), |x, w, out| cpu.matmul(x, w, None, out).unwrap());
-                for tile in product::OF_WHOLE {
+                for tile in product::OF_INTEGERS {
                     let found = run(&cuda, (&w, &x), |x, matrix, out| {
                         let asked = product::Asked { matrix, bias: None, out };
-                        product::whole_in(&cuda, x, &asked, 32, tile).unwrap();
+                        product::integer_in(&cuda, x, &asked, 32, tile).unwrap();
                     });
                     // NaNs have different bits on different machines.
                     let other =

@@ -19,7 +19,7 @@ const UNDER_WAY: usize = 2;
 
 /// Drawn tokens in flight, one slot for each pass.
 #[derive(Default)]
-pub(super) struct Coming(Mutex<Places>);
+pub(super) struct TokenReadback(Mutex<Places>);
 
 #[derive(Default)]
 struct Places {
@@ -31,7 +31,7 @@ struct Places {
     under_way: VecDeque<(Mark, usize, usize)>,
 }
 
-impl Coming {
+impl TokenReadback {
     fn places(&self) -> MutexGuard<'_, Places> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

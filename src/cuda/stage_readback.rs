@@ -21,7 +21,7 @@ pub(super) const ALIGNED: usize = 256;
 
 /// The memory of one pass, allocated at its first recorded stage.
 #[derive(Default)]
-pub(super) struct Fetching(Mutex<Places>);
+pub(super) struct StageReadback(Mutex<Places>);
 
 #[derive(Default)]
 struct Places {
@@ -31,17 +31,17 @@ struct Places {
     /// Bytes from the start that are on the host, or in flight.
     brought: usize,
     /// The event of the last copy in flight.
-    coming: Option<Event>,
+    in_flight: Option<Event>,
 }
 
-impl Fetching {
+impl StageReadback {
     fn places(&self) -> MutexGuard<'_, Places> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Reserves `bytes` bytes that the next launch writes; `None` if there is no room.
-pub(super) fn place(cuda: &Cuda, memory: &Fetching, bytes: usize) -> Result<Option<(Fetched, Address)>> {
+pub(super) fn place(cuda: &Cuda, memory: &StageReadback, bytes: usize) -> Result<Option<(Fetched, Address)>> {
     let mut places = memory.places();
     let first = places.used.next_multiple_of(ALIGNED);
     if bytes > BYTES - first.min(BYTES) {
@@ -62,7 +62,7 @@ pub(super) fn copy(
     cuda: &Cuda,
     from: &Memory,
     range: Range<usize>,
-    memory: &Fetching,
+    memory: &StageReadback,
 ) -> Result<Option<Fetched>> {
     assert!(range.end * 4 <= from.bytes(), "nothing is read beyond the memory");
     let Some((fetched, out)) = place(cuda, memory, range.len() * 4)? else { return Ok(None) };
@@ -74,17 +74,17 @@ pub(super) fn copy(
 }
 
 /// Starts to copy what was packed so far to the host, by one copy.
-pub(super) fn bring(cuda: &Cuda, memory: &Fetching) -> Result<()> {
+pub(super) fn bring(cuda: &Cuda, memory: &StageReadback) -> Result<()> {
     let mut places = memory.places();
     let Places { memory: Some((packed, pinned)), used, brought, .. } = &*places else { return Ok(()) };
     if brought == used {
         return Ok(());
     }
     let (from, to, bytes) = (packed.at() + *brought as u64, pinned.at(*brought), used - brought);
-    let coming = cuda.queue.ask(|device| device.bring(from, to, bytes))?;
+    let in_flight = cuda.queue.ask(|device| device.bring(from, to, bytes))?;
     places.brought = places.used;
     // Copies end in order: the last event is enough.
-    if let Some(before) = places.coming.replace(coming) {
+    if let Some(before) = places.in_flight.replace(in_flight) {
         cuda.queue.device().release(before);
     }
     Ok(())
@@ -94,15 +94,15 @@ pub(super) fn bring(cuda: &Cuda, memory: &Fetching) -> Result<()> {
 pub(super) fn show(
     cuda: &Cuda,
     fetched: &Fetched,
-    memory: &Fetching,
+    memory: &StageReadback,
     see: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
     bring(cuda, memory)?;
     let pinned = {
         let mut places = memory.places();
-        if let Some(coming) = places.coming.take() {
-            let reached = cuda.queue.reach(coming, &cuda.stop);
-            cuda.queue.device().release(coming);
+        if let Some(in_flight) = places.in_flight.take() {
+            let reached = cuda.queue.reach(in_flight, &cuda.stop);
+            cuda.queue.device().release(in_flight);
             reached?;
         }
         places.memory.as_ref().map(|(_, pinned)| Arc::clone(pinned))
@@ -111,7 +111,7 @@ pub(super) fn show(
 }
 
 /// Discards the fetches. Copies that were begun end before those of what is packed next.
-pub(super) fn clear(memory: &Fetching) {
+pub(super) fn clear(memory: &StageReadback) {
     let mut places = memory.places();
     (places.used, places.brought) = (0, 0);
 }

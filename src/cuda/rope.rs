@@ -58,7 +58,7 @@ fn add(launch: &mut Launch, turned: Turned, head_dim: usize) -> bool {
 }
 
 /// Rotates `turned` by the tables at `cos` and `sin`, in `rows` rows of heads of `head_dim` values.
-pub(super) fn turn(
+pub(super) fn rotate(
     cuda: &Cuda,
     turned: Turned,
     tables: [Address; 2],
@@ -66,7 +66,7 @@ pub(super) fn turn(
     head_dim: usize,
     rows: usize,
 ) -> Result<()> {
-    if rows == 1 && turn_products(cuda, turned, tables, neighbours, head_dim) {
+    if rows == 1 && rotate_products(cuda, turned, tables, neighbours, head_dim) {
         return Ok(());
     }
     let mut words = [0; MOST * WORDS];
@@ -145,7 +145,7 @@ fn product_at(products: &[u64], x: Address, width: usize) -> Option<usize> {
 
 /// Has the products that make `turned` also rotate it, if their launch waits and only other products follow it. Returns
 /// whether they do.
-fn turn_products(
+fn rotate_products(
     cuda: &Cuda,
     turned: Turned,
     tables: [Address; 2],

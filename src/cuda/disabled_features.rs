@@ -7,7 +7,7 @@ pub(super) const VARIABLE: &str = "LLAMA_TRACE_CUDA_WITHOUT";
 
 /// The features that are switched off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Without {
+pub(super) struct DisabledFeatures {
     /// `early`: kernels that begin before the kernel before them has ended.
     pub(super) early: bool,
     /// `graphs`: passes that are launched as one graph.
@@ -20,7 +20,7 @@ pub(super) struct Without {
     pub(super) wgmma: bool,
 }
 
-impl Without {
+impl DisabledFeatures {
     /// Reads the environment variable.
     ///
     /// # Errors
@@ -58,10 +58,10 @@ mod tests {
 
     #[test]
     fn words_are_taken_and_others_are_refused() {
-        assert_eq!(Without::of("").unwrap(), Without::default());
-        let some = Without { early: true, split: true, wgmma: true, ..Without::default() };
-        assert_eq!(Without::of("early, wgmma,split").unwrap(), some);
-        let error = Without::of("graphs,pdl").unwrap_err();
+        assert_eq!(DisabledFeatures::of("").unwrap(), DisabledFeatures::default());
+        let some = DisabledFeatures { early: true, split: true, wgmma: true, ..DisabledFeatures::default() };
+        assert_eq!(DisabledFeatures::of("early, wgmma,split").unwrap(), some);
+        let error = DisabledFeatures::of("graphs,pdl").unwrap_err();
         assert_eq!(error.exit_code(), 2);
         assert!(error.to_string().contains("`pdl`"), "{error}");
     }
