@@ -41,7 +41,7 @@ pub enum Error {
 }
 
 /// The text of an error, in parts: every message has the same form. Each part is one line. It may contain file names
-/// and file contents, so it is printed through [`printable`].
+/// and file contents, so it is printed through [`printable()`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     what: String,
