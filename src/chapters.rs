@@ -65,6 +65,7 @@ pub const MANUAL: Chapters = chapters! {
     "diff",
     "mistakes",
     "capture",
+    "python",
     "check",
     "models",
     "config",

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -188,6 +189,31 @@ def test_a_failure_in_pytest_is_the_verdict(pytester, tmp_path, reference):
     found.stdout.fnmatch_lines(["*First difference: stage  p0/L0/xq_rope*"])
     found.stdout.fnmatch_lines(["*rope_pairing*"])
     assert "_program.py" not in str(found.stdout)
+
+
+def test_the_code_of_the_manual_runs(tmp_path, monkeypatch, pytester):
+    page = (ROOT / "chapters/reference/python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    assert len(blocks) == 4
+    monkeypatch.chdir(tmp_path)
+    program("record", "--ids", "403,407,261", "-n", "1", "--out", "run.trace")
+    program("export", "--ids", "403,407,261", "-n", "1", "--out", "reference")
+    run = llama_trace.open("reference")
+    names = {
+        "embedding": np.array(run["p0/embedding"]),
+        "queries": np.array(run["p0/L0/xq"]),
+        "keys": np.array(run["p0/L0/xk"]).transpose(1, 0, 2)[None],
+        "model": ROOT / "fixtures/builtin",
+    }
+    for block in blocks[:3]:
+        exec(block, names)
+    assert names["verdict"]["same"]
+    np.save("embedding.npy", names["embedding"])
+    code = f"import numpy\nembedding = numpy.load({str(tmp_path / 'embedding.npy')!r})\nmodel = {str(names['model'])!r}\n"
+    code += blocks[3].replace('"reference"', repr(str(tmp_path / "reference")))
+    (pytester.path / "test_port.py").write_text(code)
+    monkeypatch.chdir(pytester.path)
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
 
 
 def test_bfloat16_is_kept_and_axes_are_put_in_order(tmp_path):
