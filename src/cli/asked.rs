@@ -1,4 +1,4 @@
-//! A run that a command asks questions, as the tracer does: the same source, and the same answers.
+//! A finished run that a command queries through the tracer's source.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use llama_trace_core::stop;
 use llama_trace_core::trace::{Outline, Question, Run as Number, Source, Status, TokenLabel};
 use llama_trace_runs::replay::{DEFAULT_MEMORY, Live, Start};
 
-/// A run whose passes are done.
+/// A finished run.
 pub(super) struct Asked {
     source: Box<dyn Source>,
 }
 
 impl Asked {
-    /// Opens sequence number `sequence` of run `number` of the trace that is given; where none is, runs the one prompt of
-    /// `args` and as many tokens after it as are asked for.
+    /// Opens sequence `sequence` of run `number` of the given trace. Without a trace, runs the single prompt of `args` and
+    /// draws the tokens asked for.
     pub(super) fn open<D: Device>(
         trace: &TraceArgs,
         args: &RunArgs,
@@ -29,8 +29,8 @@ impl Asked {
         Ok(Self { source: traced.source(number, sequence)? })
     }
 
-    /// The same of the run itself and its first sequence, by a command that takes no address; of a trace with branches or
-    /// several sequences that is said.
+    /// The same for the run itself and its first sequence, for a command without an address. Prints a note if the trace has
+    /// branches or several sequences.
     pub(super) fn open_itself<D: Device>(trace: &TraceArgs, args: &RunArgs) -> Result<Self> {
         let Some(path) = &trace.trace else { return Self::run::<D>(args) };
         let traced = Traced::<D>::open(path, &args.model, &args.cpu, DEFAULT_MEMORY)?;
@@ -61,7 +61,7 @@ impl Asked {
             stop::check()?;
             live.wait(stop::LOOK);
         }
-        // What was stopped leaves a pass without the token that it would have drawn.
+        // A stopped run has a last pass without a drawn token.
         match live.outline().passes.last() {
             Some(last) if last.sampled.is_some() => Ok(Self { source: Box::new(live) }),
             _ => Err(Error::interrupted("interrupted")),
@@ -91,7 +91,7 @@ impl Asked {
         })
     }
 
-    /// How many tokens were read.
+    /// The number of tokens read.
     pub(super) fn positions(&self) -> usize {
         self.outline().passes.last().map_or(0, |pass| pass.dims.keys())
     }

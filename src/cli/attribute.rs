@@ -1,4 +1,4 @@
-//! `llama-trace attribute`: what each part of the model added to an answer.
+//! `llama-trace attribute`: the contribution of each part of the model to a logit.
 
 use std::io::Write;
 
@@ -12,9 +12,9 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::lens::{Attribution, AttributionAt, Share};
 use llama_trace_core::trace::{Site, Stage};
 
-/// Parts that the text names one by one.
+/// The number of parts that are listed one by one.
 const NAMED: usize = 16;
-/// The columns of the longest bar.
+/// Width of the longest bar, in columns.
 const BAR: f64 = 30.0;
 
 impl Command for &AttributeArgs {
@@ -32,7 +32,7 @@ impl Command for &AttributeArgs {
                 .found(t)
                 .next("-n reads more tokens"));
         };
-        // Where a token was drawn after this one, that is the answer.
+        // The answer is the token drawn after this one, if there is one.
         let drawn = || {
             let pass = &asked.outline().passes[pass];
             pass.sampled.as_ref().filter(|_| token + 1 == pass.tokens.len()).map(|drawn| drawn.id)

@@ -1,4 +1,4 @@
-//! `llama-trace chat`: several turns with a model, the cache kept between them.
+//! `llama-trace chat`: several turns with a model. The KV cache is kept between them.
 
 mod apart;
 mod command;
@@ -65,7 +65,7 @@ fn chat<D: Device>(args: &ChatArgs) -> Result<()> {
     let stop = model.backend.stop().clone();
     let mut lines = Lines::open(&stop);
     if lines.is_editor() {
-        // Elsewhere Ctrl-C ends the program, as it does any that is fed by a pipe.
+        // With piped input, Ctrl-C ends the program, as usual.
         ending::interrupts(Some(stop.clone()));
         let place = format.template.place();
         super::tell(format_args!(
@@ -109,7 +109,7 @@ fn check(format: &Format, mut conversation: Conversation) -> Result<()> {
     }
 }
 
-/// Takes line after line until there are no more.
+/// Handles lines until the input ends.
 fn converse<D: Device>(talk: &mut Talk<'_, D>, lines: &mut Lines) -> std::result::Result<(), Failure> {
     let mut refused = 0;
     loop {
@@ -131,8 +131,8 @@ fn converse<D: Device>(talk: &mut Talk<'_, D>, lines: &mut Lines) -> std::result
         };
         match done {
             Ok(()) => {}
-            // One turn could not be had; the conversation is as it was. What a tokenizer does too long ends only with
-            // the process.
+            // The turn failed, and the conversation is unchanged. A tokenizer that takes too long runs on until the process
+            // ends.
             Err(Failure::Run(
                 error @ (Error::Model(_) | Error::Prompt(_) | Error::Usage(_) | Error::Terminal(_)),
             )) if !talk.tokenizer.late() => {
@@ -152,10 +152,10 @@ fn converse<D: Device>(talk: &mut Talk<'_, D>, lines: &mut Lines) -> std::result
     Ok(())
 }
 
-/// The beginning of an answer, whose spaces are not printed.
+/// The start of an answer. Its leading spaces are not printed.
 #[derive(Default)]
 struct Beginning {
-    /// What came so far, until something else than a space came: part of a character is something else.
+    /// The output so far, while it has only spaces. Part of a character is not a space.
     bytes: Vec<u8>,
     over: bool,
 }
@@ -172,24 +172,24 @@ impl Beginning {
     }
 }
 
-/// A chat under way.
+/// A running chat.
 struct Talk<'m, D: Device> {
     chat: Chat<'m, D>,
-    /// Tokens that the cache is reserved for, where that was asked for.
+    /// Capacity of the KV cache in tokens, if given.
     context: Option<usize>,
     conversation: Conversation,
     model: &'m Arc<Model<D>>,
     format: Format,
     tokenizer: Arc<dyn Tokenizer>,
-    /// How tokens are drawn, for the tracer's title.
+    /// The sampling, for the tracer's title.
     drawing: Drawing,
-    /// Tokens that an answer may have.
+    /// The most tokens of an answer.
     limit: usize,
-    /// Bytes of frames that the tracer may hold.
+    /// Memory for the tracer's frames, in bytes.
     memory: usize,
-    /// The backend's; asked by Ctrl-C.
+    /// The backend's stop request, set by Ctrl-C.
     stop: Stop,
-    /// The tokens of the conversation as of the last answer, and what drew its last one.
+    /// The conversation's tokens up to the last answer, and the sampler before its last token.
     answered: Vec<u32>,
     last_draw: Sampler,
 }
@@ -223,8 +223,7 @@ impl<D: Device> Talk<'_, D> {
         Ok(())
     }
 
-    /// Changes the conversation so that its last word is the user's, and answers. Where there is no answer
-    /// the conversation is as it was.
+    /// Changes the conversation so that the user spoke last, and answers. Without an answer the conversation is unchanged.
     fn turn(&mut self, change: impl FnOnce(&mut Conversation)) -> std::result::Result<(), Failure> {
         let before = self.conversation.clone();
         change(&mut self.conversation);
@@ -234,7 +233,7 @@ impl<D: Device> Talk<'_, D> {
                 self.conversation = before;
             }
             Ok(answer) => self.conversation.push(Role::Assistant, answer),
-            // The process goes on where only this line was to stop.
+            // Only this answer is stopped, not the process.
             Err(Failure::Run(Error::Interrupted(_))) if !stop::process().asked() => {
                 super::tell("(stopped; the line was taken back)");
                 self.conversation = before;
@@ -264,7 +263,7 @@ impl<D: Device> Talk<'_, D> {
                 .into());
         }
         let mut stream = self.tokenizer.stream();
-        // What a token adds depends on those before it.
+        // The text of a token depends on those before it.
         for &id in &prompt {
             stream.push(id);
         }
@@ -291,7 +290,7 @@ impl<D: Device> Talk<'_, D> {
         Ok(answer)
     }
 
-    /// What the context is that a conversation has.
+    /// A description of the conversation's context.
     fn whose(&self) -> &'static str {
         if self.chat.capacity() < self.model.config.context {
             "the context that was reserved"
@@ -300,7 +299,7 @@ impl<D: Device> Talk<'_, D> {
         }
     }
 
-    /// Opens the tracer on the conversation, all of it in one pass, after which it draws the answer's last token again.
+    /// Opens the tracer on the conversation, which is read in one pass. The answer's last token is drawn again.
     fn step(&self) -> Result<()> {
         tui::require_terminal()?;
         if self.answered.is_empty() {

@@ -1,4 +1,4 @@
-//! `llama-trace lens`: what the model would answer after each layer.
+//! `llama-trace lens`: the model's answer after each layer.
 
 use std::io::Write;
 
@@ -56,7 +56,7 @@ fn read(asked: &mut Asked, t: usize, layer: usize, top: usize) -> Result<Reading
     Ok(readings.into_iter().next().unwrap_or_else(|| unreachable!("one was asked for")))
 }
 
-/// The first layer from which on the answer is the likeliest token.
+/// The first layer after which the answer stays the likeliest token.
 fn leads_from(readings: &[Reading]) -> usize {
     readings.len() - readings.iter().rev().take_while(|reading| reading.answer.rank == 1).count()
 }

@@ -1,4 +1,4 @@
-//! The command line: what it looks like, and one short file for each thing it does.
+//! The command line: its options, and one short file for each command.
 
 mod args;
 mod asked;
@@ -162,10 +162,10 @@ enum Command {
     },
 }
 
-/// Said when a run met values that are not a number.
+/// The warning for a run with NaN.
 const NOT_A_NUMBER: &str = "Some logits are not a number (NaN): look for the first stage that has one with `llama-trace log --values`.";
 
-/// Whether this process was started by `llama-trace chat`, to do nothing but [`render_template`].
+/// Whether `llama-trace chat` started this process only for [`render_template`].
 pub fn renders_templates() -> bool {
     std::env::args_os().skip(1).eq([chat::ARGUMENT])
 }
@@ -182,8 +182,7 @@ pub fn tell(line: impl Display) {
     drop(writeln!(io::stderr(), "{}", printable_text(&line.to_string())));
 }
 
-/// Ends the program with what is wrong with the command line, or with the help that it asks for. The words that are
-/// repeated are harmless ones.
+/// Ends the program with the parser's error or the requested help. Control characters in repeated words are escaped.
 pub fn refuse(error: &clap::Error) -> ! {
     if error.use_stderr() {
         let words: Vec<String> =
@@ -207,7 +206,7 @@ pub fn refuse(error: &clap::Error) -> ! {
     process::exit(0)
 }
 
-/// `error` with no more of a word than shows which one is meant.
+/// `error` with long words shortened.
 fn shortened(mut error: clap::Error) -> clap::Error {
     const MOST: usize = 200;
     let long: Vec<_> = error.context().filter(|(_, value)| value.to_string().len() > 10 * MOST).collect();
@@ -226,10 +225,10 @@ fn shortened(mut error: clap::Error) -> clap::Error {
 }
 
 impl Cli {
-    /// Does what the command line asks for.
+    /// Runs the command.
     ///
     /// # Errors
-    /// Whatever goes wrong; [`llama_trace_core::error::Error::exit_code`] is the process's.
+    /// The command's error. Its [`llama_trace_core::error::Error::exit_code`] is the process's.
     pub fn run(self) -> Result<()> {
         match self.command {
             Some(Command::Export(args)) => choose::run(&args),

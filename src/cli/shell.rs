@@ -1,4 +1,4 @@
-//! `llama-trace completions` and `llama-trace man`: what shells and `man` want to know of the command line.
+//! `llama-trace completions` and `llama-trace man`: descriptions of the command line for shells and for `man`.
 
 use std::io::{ErrorKind, Write};
 
@@ -15,7 +15,7 @@ pub(super) fn completions(shell: Shell) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), NAME, &mut script);
     if shell == Shell::Bash {
-        // clap_complete 4.6 looks a command of a program with a hyphen in its name up by another name than it sets.
+        // clap_complete 4.6 uses two names for a command of a program with a hyphen in its name.
         let text = String::from_utf8_lossy(&script).replace("llama__subcmd__trace", "llama__trace");
         script = text.into_bytes();
     }
@@ -43,7 +43,7 @@ pub(super) fn man(command: Option<&str>) -> Result<()> {
     }
 }
 
-/// Prints a text at once. A closed pipe is no error.
+/// Prints a text. A closed pipe is no error.
 pub(super) fn print(text: &[u8]) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {

@@ -1,15 +1,14 @@
-//! A text of several words that was not put in quotation marks: the shell makes a word of each, and the parser does not
-//! know what the second one is.
+//! Advice for a text without quotation marks: the shell splits it into words, and the parser refuses the second one.
 
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 
 use super::Cli;
 
-/// The most words of a text that are repeated.
+/// The most words of a text that a message repeats.
 const SHOWN: usize = 12;
 
-/// What to do about a command line that was refused so, where `words`, the program's name first, have such a text.
+/// Advice for the refused command line `words` (the program's name first), if it has such a text.
 pub(super) fn next(kind: ErrorKind, words: &[String]) -> Option<String> {
     use ErrorKind::{ArgumentConflict, InvalidSubcommand, UnknownArgument};
     if !matches!(kind, ArgumentConflict | InvalidSubcommand | UnknownArgument) {
@@ -21,7 +20,7 @@ pub(super) fn next(kind: ErrorKind, words: &[String]) -> Option<String> {
         Some(at) => (&*words[at], text_at(&words[at + 1..])),
         None => ("--prompt", text_at(words)),
     };
-    // One word alone is the name of a command that is misspelt, or what an option says.
+    // A single word is a misspelt command or an option's value.
     let several = text.iter().any(|word| word.contains(' ')) && after.is_none() || text.len() > 1;
     let command = |word: &String| Cli::command().find_subcommand(word).is_some();
     if !several || text.iter().any(command) {
@@ -34,7 +33,7 @@ pub(super) fn next(kind: ErrorKind, words: &[String]) -> Option<String> {
     Some(format!("quote the text: {option} \"{shown}\""))
 }
 
-/// The words at the beginning that are no options.
+/// The leading words that are no options.
 fn text_at(words: &[String]) -> &[String] {
     &words[..words.iter().position(|word| word.starts_with('-')).unwrap_or(words.len())]
 }

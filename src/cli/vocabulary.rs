@@ -1,4 +1,4 @@
-//! What there is to say of a vocabulary and its model, by `info` and before a chat.
+//! Notes on a vocabulary and its model, for `info` and before a chat.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,10 +6,10 @@ use llama_trace_formats::checkpoint::{Checkpoint, chat_template};
 use llama_trace_formats::files::gguf::ENDS;
 use llama_trace_formats::tokenizer::Tokenizer;
 
-/// The most names that a line lists.
+/// The most names in a line.
 const NAMED: usize = 12;
 
-/// The tokens whose names begin like those of special ones.
+/// The tokens whose names begin as special tokens' do.
 pub(super) struct Specials(BTreeMap<String, u32>);
 
 impl Specials {
@@ -25,8 +25,8 @@ impl Specials {
     }
 }
 
-/// How the tokenizer reads its file, rows of the model that have no token, and what the chat template writes that is
-/// no token.
+/// Notes on the way the tokenizer reads its file, on the model's rows without a token, and on names in the chat template
+/// that are no tokens.
 pub(super) fn remarks(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Vec<String> {
     let mut lines: Vec<String> = tokenizer.note().map(Into::into).into_iter().collect();
     let (tokens, rows) = (tokenizer.vocab_size(), checkpoint.config.vocab);
@@ -42,7 +42,7 @@ pub(super) fn remarks(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Vec
             tokens - rows
         ));
     }
-    // A template that cannot be found or read is reported where a chat begins.
+    // A missing or broken template is reported at the start of a chat.
     let template = chat_template::read(checkpoint).ok().and_then(|files| files.template);
     if let Some((text, _)) = template {
         let specials = Specials::of(tokenizer, rows);
@@ -61,10 +61,10 @@ pub(super) fn remarks(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Vec
     lines
 }
 
-/// The names of special tokens that stand in the text of a template: what is spelt `<|…|>`, and what ends a turn.
+/// The names of special tokens in a template's text: those spelt `<|…|>`, and those that end a turn.
 fn written(text: &str) -> BTreeSet<&str> {
     let mut names: BTreeSet<&str> = ENDS.into_iter().filter(|name| text.contains(name)).collect();
-    // `<EOT>` stands in `_<EOT>`.
+    // `_<EOT>` contains `<EOT>`.
     if names.contains("_<EOT>") {
         names.remove("<EOT>");
     }

@@ -1,4 +1,4 @@
-//! How fast several texts grow side by side, beside one alone.
+//! Generation speed of several texts together, compared with one alone.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use llama_trace_engine::backend::Backend;
 use llama_trace_engine::generate::{Batch, Prompts, Sampler, Sampling};
 use llama_trace_engine::model::Model;
 
-/// Times batches of each of `sizes` prompts of `tokens` tokens, after each of which `draws` are drawn; first one alone.
+/// Times one text alone, then a batch for each number in `sizes`. Prompts have `tokens` tokens, and `draws` tokens follow.
 pub(super) fn measure(
     model: &Model<impl Backend>,
     sizes: &[usize],
@@ -31,8 +31,7 @@ pub(super) fn measure(
     Ok(all)
 }
 
-/// Tokens that are drawn in a second, the passes over the prompts included, and in each pass after those; and how many texts
-/// there was `memory` for at once.
+/// Tokens drawn per second, with the prompts' passes and without, and the number of texts that fit into `memory` together.
 pub(super) fn time(
     model: &Model<impl Backend>,
     size: usize,
@@ -40,7 +39,7 @@ pub(super) fn time(
     draws: usize,
     memory: Option<usize>,
 ) -> Result<(f64, Spread, usize)> {
-    // Prompts that differ, as those of people do.
+    // The prompts differ, as users' prompts do.
     let ids = prompt(&model.config, tokens);
     let shifted = |by: usize| ids.iter().map(move |id| ((*id as usize + by) % model.config.vocab) as u32);
     let ids = (0..size).map(|by| shifted(by).collect()).collect();

@@ -1,4 +1,4 @@
-//! What it costs to record a pass.
+//! The cost of recording a pass.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,10 +13,10 @@ use llama_trace_engine::generate::{Sampler, Sampling, Session};
 use llama_trace_engine::model::Model;
 use llama_trace_runs::replay::derive::is_derivable;
 
-/// Times that each kind of pass is run, after one that touches its buffers.
+/// Repetitions of each kind of pass, after one that touches its buffers.
 const PASSES: usize = 5;
 
-/// A probe that copies what it wants into buffers that stay.
+/// A probe that copies the wanted stages into permanent buffers.
 struct Copies<W> {
     wants: W,
     buffers: HashMap<Site, Vec<u8>>,
@@ -37,7 +37,7 @@ impl<W: Fn(Site) -> bool> Probe for Copies<W> {
             Values::I64(values) => bytemuck::cast_slice(values),
             Values::I8(values) => bytemuck::cast_slice(values),
         };
-        // Rows of one stage are equally long.
+        // All rows of a stage have the same length.
         let row = bytes.len() / rows.len().max(1);
         let buffer = self.buffers.entry(site).or_default();
         if buffer.len() < rows.end * row {
@@ -47,13 +47,13 @@ impl<W: Fn(Site) -> bool> Probe for Copies<W> {
     }
 }
 
-/// Times prefills of `ids`, recorded in three ways that take turns.
+/// Times prefills of `ids`, recorded in three ways in turns.
 pub(super) fn measure(model: &Model<impl Backend>, ids: &[u32]) -> Result<Recording> {
     let kinds: [fn(Site) -> bool; 3] =
         [|site| site.stage == Stage::Logits, |site| !is_derivable(site.stage), |_| true];
     let mut probes = kinds.map(|wants| Copies { wants, buffers: HashMap::new() });
     let mut times: [Vec<Duration>; 3] = Default::default();
-    // Buffers are looked up by pass; a session of its own makes every pass the first.
+    // Buffers are found by pass number; a new session makes every pass number 0.
     for round in 0..=PASSES {
         for (probe, times) in probes.iter_mut().zip(&mut times) {
             let mut session = Session::with_capacity(model, Sampler::new(Sampling::default())?, ids.len())?;
@@ -70,8 +70,8 @@ pub(super) fn measure(model: &Model<impl Backend>, ids: &[u32]) -> Result<Record
     Ok(Recording { tokens: ids.len(), logits, kept, all })
 }
 
-/// Times decode passes after `cached` tokens, of which every second is recorded: every stage of the layer in the middle.
-/// None where the context has no room for them.
+/// Times decode passes after `cached` tokens. Every second one is recorded: all stages of the middle layer. None if the
+/// context is too short.
 pub(super) fn measure_layer(model: &Model<impl Backend>, cached: usize) -> Result<Option<Layer>> {
     let (mut session, mut id) = filled(model, cached, 2 * (PASSES + 1))?;
     if session.room() < 2 * (PASSES + 1) {
@@ -84,7 +84,7 @@ pub(super) fn measure_layer(model: &Model<impl Backend>, cached: usize) -> Resul
         let (drawn, time) = timed(&mut session, &[id], &mut NoProbe)?;
         let (next, time_recorded) = timed(&mut session, &[drawn], &mut probe)?;
         id = next;
-        // Buffers are looked up by pass.
+        // Buffers are found by pass number.
         let stages = std::mem::take(&mut probe.buffers).into_iter();
         let dims = session.next_pass(1);
         probe.buffers = stages.map(|(site, buffer)| (Site { pass: dims.pass + 1, ..site }, buffer)).collect();

@@ -8,63 +8,63 @@ use serde_json::{Value, json};
 use llama_trace_core::trace::Stage;
 use llama_trace_engine::backend::Limits;
 
-/// Everything that was measured.
+/// All measurements.
 pub(super) struct Report {
     pub(super) model: String,
     pub(super) kernel: &'static str,
     pub(super) precision: &'static str,
     pub(super) threads: usize,
-    /// What the device can do at most.
+    /// The device's limits.
     pub(super) limits: Limits,
     /// Whether the weights fit into a cache, so that their speed is not the memory's.
     pub(super) in_cache: bool,
     /// The most memory that the process held while the model ran, in bytes.
     pub(super) peak_memory: Option<u64>,
     pub(super) load: Duration,
-    /// The tokenizer's time, where one was loaded.
+    /// Time to load the tokenizer, if there is one.
     pub(super) tokenizer: Option<Duration>,
     pub(super) first_token: Duration,
-    /// After each number of cached tokens.
+    /// One for each number of cached tokens.
     pub(super) decode: Vec<Decode>,
     pub(super) prefill: Vec<Prefill>,
     pub(super) stages: Vec<StageTimes>,
     pub(super) recording: Option<Recording>,
     pub(super) layer: Option<Layer>,
-    /// The first is of one text.
+    /// The first has one text.
     pub(super) batches: Vec<Batched>,
     pub(super) tuning: Option<Tuning>,
 }
 
-/// Each kernel's speed.
+/// The speed of each kernel.
 pub(super) struct Tuning {
     pub(super) processor: Option<String>,
     /// Tokens of the prompts.
     pub(super) prompt: usize,
     pub(super) kernels: Vec<Tuned>,
-    /// The line of the table of processors that makes the fastest of them the one that runs here.
+    /// The line of the processor table that would make the fastest kernel the default here.
     pub(super) line: Option<String>,
 }
 
-/// One kernel's tokens a second.
+/// Tokens per second of one kernel.
 pub(super) struct Tuned {
     pub(super) kernel: &'static str,
-    /// How it read weights, where not as it does by default.
+    /// Its order of reading weights, if not the default.
     pub(super) reading: Option<String>,
     pub(super) prefill: Spread,
     pub(super) decode: Spread,
 }
 
-/// Texts that grew side by side.
+/// Texts that were generated together.
 pub(super) struct Batched {
-    /// How many.
+    /// Their number.
     pub(super) size: usize,
-    /// How many of them there was memory for at once.
+    /// The number that fit into memory together.
     pub(super) together: usize,
-    /// Tokens drawn a second, the prompts' passes included.
+    /// Tokens drawn per second, the prompts' passes included.
     pub(super) rate: f64,
-    /// The same, in rates of one text alone.
+    /// The same, divided by the rate of one text alone.
     pub(super) ratio: f64,
-    /// Tokens drawn a second in the passes after the prompts'.
+    /// Tokens drawn per second in the passes after the prompts'.
     pub(super) decode: Spread,
 }
 
@@ -86,34 +86,34 @@ pub(super) struct StageTimes {
 
 /// Decode passes: tokens a second, and the bytes read for them.
 pub(super) struct Decode {
-    /// Tokens that are cached before the first.
+    /// Cached tokens before the first.
     pub(super) cached: usize,
     pub(super) rates: Spread,
-    /// 10⁹ bytes a second, of weights and cache.
+    /// Weights and cache read, in 10⁹ bytes per second.
     pub(super) gbs: f64,
-    /// Bytes that the last pass reads: of weights, and of the cache.
+    /// Bytes that the last pass reads from the weights, and from the cache.
     pub(super) bytes: [usize; 2],
-    /// Seconds that drawing a token from the last pass takes, at temperature 0 and at temperature 1 with [`TOP_P`]; none
-    /// where the device draws as a part of the pass.
+    /// Seconds to draw a token from the last pass, at temperature 0 and at temperature 1 with [`TOP_P`]; none if the device
+    /// draws within the pass.
     pub(super) sampling: Option<[Spread; 2]>,
 }
 
-/// The top-p of the draws that are timed.
+/// The top-p of the timed draws.
 pub(super) const TOP_P: f32 = 0.9;
 
 /// Prefill passes of one length.
 pub(super) struct Prefill {
     pub(super) tokens: usize,
-    /// The pass before the ones that count.
+    /// The warm-up pass.
     pub(super) first: Duration,
     pub(super) rates: Spread,
     pub(super) gflops: f64,
 }
 
-/// Seconds of a prefill, by what is recorded of it.
+/// Seconds of a prefill, by the stages recorded.
 pub(super) struct Recording {
     pub(super) tokens: usize,
-    /// Every row of the logits, which recording computes too.
+    /// Every row of the logits: recording makes them be computed.
     pub(super) logits: Spread,
     /// Every stage that cannot be derived from others.
     pub(super) kept: Spread,
@@ -121,11 +121,11 @@ pub(super) struct Recording {
     pub(super) all: Spread,
 }
 
-/// Seconds of a decode pass, and of one of which every stage of a layer is recorded.
+/// Seconds of a decode pass, plain and with every stage of one layer recorded.
 pub(super) struct Layer {
     pub(super) cached: usize,
     pub(super) layer: usize,
-    /// How many stages that are.
+    /// The number of recorded stages.
     pub(super) stages: usize,
     pub(super) plain: Spread,
     pub(super) recorded: Spread,
@@ -369,18 +369,18 @@ impl Report {
         })
     }
 
-    /// How many times as many tokens a second a batch draws as one text alone, after the prompts.
+    /// The tokens per second of a batch after the prompts, divided by those of one text alone.
     fn decode_ratio(&self, batched: &Batched) -> f64 {
         self.batches.first().map_or(1.0, |alone| batched.decode.median / alone.decode.median)
     }
 
-    /// None where the weights stay in a cache.
+    /// None if the weights stay in a cache.
     fn share_of_bandwidth(&self, gbs: f64) -> Option<f64> {
         (!self.in_cache).then_some(gbs * 1e9 / self.limits.read_bandwidth)
     }
 }
 
-/// The most memory that this process has held, where the system tells.
+/// The peak memory of this process, if the system reports it.
 pub(super) fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

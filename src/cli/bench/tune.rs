@@ -1,4 +1,4 @@
-//! How fast each kernel of this processor is, for the table that says which one runs.
+//! The speed of each kernel of this processor, for the table of default kernels.
 
 use super::report::{Tuned, Tuning};
 use super::{time_decode, time_prefill};
@@ -39,7 +39,7 @@ pub(super) fn measure<B: Backend>(
             (best, line, readings) = (time, of_table, of_kernel);
         }
     }
-    // How the fastest kernel reads weights: the others go by it.
+    // The orders of reading are compared with the fastest kernel only.
     for (reading, backend) in readings {
         let (time, of_table) = tune(backend, Some(reading))?;
         if time < best {

@@ -1,8 +1,8 @@
-//! What a line of a chat asks for.
+//! Parsing of a chat line.
 
 use llama_trace_core::error::{Error, Result};
 
-/// What `/help` prints.
+/// The text of `/help`.
 pub(super) const HELP: &str = "\
 /reset            forget every turn; the system message stays
 /system           show the system message
@@ -13,10 +13,10 @@ pub(super) const HELP: &str = "\
 /quit             leave, as Ctrl-D does
 Ctrl-C stops an answer. A line that should begin with / is written with //.";
 
-/// A line, understood.
+/// A parsed line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Command {
-    /// Something said to the model.
+    /// A turn for the model.
     Say(String),
     Reset,
     ShowSystem,
@@ -27,10 +27,10 @@ pub(super) enum Command {
     Quit,
 }
 
-/// Reads a line; none where it is blank.
+/// Parses a line; none if it is blank.
 ///
 /// # Errors
-/// [`Error::Usage`] where it begins with a slash and is no command.
+/// [`Error::Usage`] if it begins with a slash and is no command.
 pub(super) fn parse(line: &str) -> Result<Option<Command>> {
     let line = line.trim();
     let Some(command) = line.strip_prefix('/') else {

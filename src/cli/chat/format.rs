@@ -1,4 +1,4 @@
-//! Which template a checkpoint is talked to with, and which tokens end its turns.
+//! The chat template of a checkpoint, and the tokens that end its turns.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use llama_trace_formats::files::gguf::ENDS;
 use llama_trace_formats::tokenizer::Tokenizer;
 
 const HEADERS: [&str; 3] = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"];
-/// Number of ids of Llama 2's vocabulary.
+/// Size of Llama 2's vocabulary.
 const LLAMA2_VOCAB: usize = 32_000;
 
-/// How to talk to a model.
+/// The chat format of a model.
 pub(super) struct Format {
     pub(super) template: Arc<Apart>,
     /// Ids that end an answer.
     pub(super) ends: Vec<u32>,
 }
 
-/// The checkpoint's own template; else Llama 3's, where the vocabulary has its header tokens; else Llama
-/// 2's, where the vocabulary looks like Llama 2's and the model's name says that it is for chats.
+/// The checkpoint's own template. Without one: Llama 3's if the vocabulary has its header tokens, or Llama 2's if the
+/// vocabulary looks like Llama 2's and the model's name says that it is for chat.
 ///
 /// # Errors
-/// [`Error::Model`] where the files around the template cannot be read, or there is none to choose.
+/// [`Error::Model`] if the template's files cannot be read, or no template fits.
 pub(super) fn find(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Result<Format> {
     let files = chat_template::read(checkpoint)?;
     let specials = Specials::of(tokenizer, checkpoint.config.vocab);
@@ -40,7 +40,7 @@ pub(super) fn find(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Result
     } else {
         return Err(none(checkpoint, tokenizer));
     };
-    // What ends a turn, beside the checkpoint's own end-of-text ids.
+    // Ends of a turn, besides the checkpoint's own end-of-text ids.
     let written = ENDS.iter().copied().filter(|name| text.contains(name));
     let named = files.tokens.get("eos_token").map(String::as_str);
     let mut ends = checkpoint.eos.clone();
@@ -50,7 +50,7 @@ pub(super) fn find(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Result
     Ok(Format { template: Arc::new(template), ends })
 }
 
-/// Base and chat models of Llama 2 have the same vocabulary; only the name tells them apart.
+/// Whether the name is a chat model's. Base and chat models of Llama 2 have the same vocabulary.
 fn is_llama2_chat(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> bool {
     let name = checkpoint.name.to_lowercase();
     let vocabulary =

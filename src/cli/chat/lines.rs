@@ -1,4 +1,4 @@
-//! Where the lines of a chat come from: an editor in a terminal, or standard input as it is.
+//! The source of a chat's lines: an editor in a terminal, or plain standard input.
 
 use std::io::{BufRead, Read, stdin};
 
@@ -7,33 +7,32 @@ use super::editor::{Editor, Ended};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop::Stop;
 
-/// The longest turn that is read; no context holds as much.
+/// The longest turn, in bytes. No context holds as much.
 const MAX_LINE: usize = 8 << 20;
-/// How much more a line may have for its end to be looked for. One that is longer still has none.
+/// Bytes after a too long turn in which the line's end is searched. A longer line counts as endless.
 const MAX_REST: u64 = 256 << 20;
 
-/// The next of them.
+/// The next line.
 pub(super) enum Line {
     Text(String),
-    /// A line that cannot be a turn, and why; the next one may be.
+    /// The error of a line that cannot be a turn. The next line may be one.
     Wrong(Error),
     /// Ctrl-C at the prompt.
     Interrupted,
     End,
 }
 
-/// Where lines come from.
+/// The source of the lines.
 pub(super) enum Lines {
-    /// A terminal on both sides: arrows edit the line and go through the earlier ones, which are kept in
-    /// memory only.
+    /// Input and output are a terminal. Arrow keys edit the line and walk through the history, which is kept in memory only.
     #[cfg(unix)]
     Editor(Box<Editor>),
-    /// Anything else: no prompt and no editing.
+    /// Anything else. There is no prompt and no editing.
     Plain,
 }
 
 impl Lines {
-    /// `stop` is what Ctrl-C asks while a line is answered.
+    /// `stop` is set by Ctrl-C while a line is answered.
     #[cfg_attr(not(unix), allow(unused_variables, reason = "a console edits its lines itself"))]
     pub(super) fn open(stop: &Stop) -> Self {
         #[cfg(unix)]
@@ -70,11 +69,11 @@ fn too_long() -> Error {
         .next("say something shorter")
 }
 
-/// The next line of `input` as it is.
+/// The next line of `input`, unedited.
 fn plain(input: &mut impl BufRead) -> Result<Line> {
     let failed = |error| Error::prompt("a turn cannot be read").at("standard input").found(error);
     let mut line = Vec::new();
-    // One byte more than allowed, so that an input without an end is noticed.
+    // One byte more than allowed, to notice an endless line.
     let read = input.take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line).map_err(failed)?;
     if read == 0 {
         return Ok(Line::End);
@@ -93,7 +92,7 @@ fn plain(input: &mut impl BufRead) -> Result<Line> {
     })
 }
 
-/// Passes over the rest of a line, and says whether its end or that of the input was found.
+/// Skips the rest of a line. Returns whether its end, or the input's, was found.
 fn skip_line(input: &mut impl BufRead) -> std::io::Result<bool> {
     let mut passed = 0;
     while passed < MAX_REST {

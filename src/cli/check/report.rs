@@ -1,4 +1,4 @@
-//! What was checked, as a table and as JSON.
+//! The result of the checks, as a table and as JSON.
 
 use std::io::{Result, Write};
 
@@ -9,17 +9,17 @@ use super::super::output;
 use llama_trace_core::trace::ModelCard;
 use llama_trace_judge::check::{Check, Report};
 
-/// Columns of a terminal.
+/// Width of a terminal, in columns.
 const WIDTH: usize = 80;
 
-/// A report with what it is about.
+/// A report and its subject.
 pub(super) struct Printed<'a> {
     pub(super) report: &'a Report,
     pub(super) card: &'a ModelCard,
     pub(super) kernel: &'static str,
 }
 
-/// A number short enough for a column: as it is where it has a common size.
+/// A number that fits into a column: in plain form if its size is common.
 fn short(x: f64) -> String {
     match x.abs() {
         0.0 => "0".into(),
@@ -38,7 +38,7 @@ pub(super) fn worst(check: &Check) -> String {
     }
 }
 
-/// What is allowed, in words.
+/// The bound, in words.
 pub(super) fn allowed(check: &Check) -> String {
     match check.bound {
         0.0 => "the same, to the bit".into(),
@@ -46,7 +46,7 @@ pub(super) fn allowed(check: &Check) -> String {
     }
 }
 
-/// What agrees with what, in few words.
+/// The two things that agree, in few words.
 fn what(name: &str) -> String {
     match name {
         "recorded" => "recorded = plain".into(),
@@ -61,7 +61,7 @@ fn what(name: &str) -> String {
 }
 
 impl Printed<'_> {
-    /// A line a check: whether it holds, what agrees with what, the largest difference and the bound, and where.
+    /// One line for each check: whether it holds, what agrees, the largest difference, the bound, and the place.
     pub(super) fn table(&self) -> Result<()> {
         let mut out = output::Lines::text();
         let Report { checks, rows, tokens } = self.report;
@@ -120,9 +120,9 @@ impl Printed<'_> {
     }
 }
 
-/// The line of one check; the address has one of its own where there is no room for it.
+/// The line of one check. The address has its own line if there is no room.
 fn line(out: &mut impl Write, check: &Check) -> Result<()> {
-    /// `text` with blanks after it.
+    /// `text`, padded with blanks.
     fn padded(text: &str, width: usize) -> String {
         format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
     }
