@@ -1,4 +1,4 @@
-//! The clock. With `native` it is the system's; without it one that is given ([`set_clock`]).
+//! The clock: the system's with `native`, otherwise one that the program sets ([`set_clock`]).
 
 #[cfg(any(test, not(feature = "native")))]
 pub mod given;

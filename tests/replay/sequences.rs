@@ -1,5 +1,5 @@
-//! Several sequences of one model, each looked at by itself: the numbers of its prompt alone, one budget for all, and
-//! whoever stops one harms no other.
+//! Several sequences of one model, each viewed alone: each has the numbers of its own prompt, all share one memory budget,
+//! and stopping one leaves the others intact.
 
 use super::memory::thin;
 use super::*;

@@ -1,4 +1,4 @@
-//! Waiting for work on a thread of its own.
+//! Waiting for work on a separate thread.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use super::{LOOK, Stop, check, interrupted};
 use crate::error::{Error, Result};
 
-/// Waits for so long, or until the process is asked to stop.
+/// Waits for `time`, or until the process is asked to stop.
 ///
 /// # Errors
-/// [`Error::Interrupted`] where it was.
+/// [`Error::Interrupted`] if it was.
 pub fn sleep(time: Duration) -> Result<()> {
     let started = Instant::now();
     loop {
@@ -25,12 +25,12 @@ pub fn sleep(time: Duration) -> Result<()> {
 }
 
 impl Stop {
-    /// Runs `work`, which cannot look at a request by itself, on a thread of its own, and waits for it until it is
-    /// asked to stop. What was begun then goes on by itself, and nobody sees its result. Where the system gives no
-    /// thread, this one does the work.
+    /// Runs `work`, which cannot check a request itself, on its own thread, and waits until it ends or is asked to stop.
+    /// After a request the thread continues, and its result is dropped. If the system gives no thread, the calling thread
+    /// does the work.
     ///
     /// # Errors
-    /// Those of `work`, and [`Error::Interrupted`] where it was asked to stop.
+    /// Those of `work`, and [`Error::Interrupted`] if it was asked to stop.
     pub fn unless_asked<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T> + Send + 'static,
@@ -38,10 +38,10 @@ impl Stop {
         self.within(Duration::MAX, interrupted, work)
     }
 
-    /// As [`Self::unless_asked`], and for so long at most.
+    /// [`Self::unless_asked`] with a time limit.
     ///
     /// # Errors
-    /// As [`Self::unless_asked`], and what `late` makes where the time is over.
+    /// Those of [`Self::unless_asked`], and the error of `late` after the time limit.
     pub fn within<T: Send + 'static>(
         &self,
         time: Duration,
@@ -55,7 +55,7 @@ impl Stop {
         let theirs = Arc::clone(&work);
         let thread = thread::Builder::new().spawn(move || {
             let result = take(&theirs).map(|work| work());
-            // Nobody may wait for it any more.
+            // The receiver may be gone.
             drop(sender.send(result));
         });
         let result = match thread {

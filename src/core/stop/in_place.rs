@@ -1,4 +1,4 @@
-//! Work in place, where there is no thread for it: it is done before anybody could ask it to stop.
+//! Work without a thread: it ends before a request to stop could come.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ impl Stop {
         work()
     }
 
-    /// Runs `work`, however long it takes.
+    /// Runs `work` without a time limit.
     ///
     /// # Errors
     /// Those of `work`.

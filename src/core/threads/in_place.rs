@@ -1,25 +1,24 @@
-//! No threads: what would be shared out is done one after the other. The names are those of rayon, as far as they are
-//! used.
+//! The used part of rayon's interface without threads: work is done in sequence.
 
-/// Iterators that are called as parallel ones are.
+/// Iterators with the names of rayon's parallel ones.
 pub mod prelude {
     pub use super::{IntoParallelIterator, ParallelIterator, ParallelSlice, ParallelSliceMut};
 }
 
-/// The number of threads that work is shared among.
+/// The number of threads: 1.
 pub fn count() -> usize {
     1
 }
 
-/// What `first` returns, and then what `second` does.
+/// Runs `first`, then `second`, and returns both results.
 pub fn join<A, B>(first: impl FnOnce() -> A, second: impl FnOnce() -> B) -> (A, B) {
     (first(), second())
 }
 
-/// Leaves `work` to be done later, since nobody can do it ahead.
+/// Does nothing: without threads, work cannot be done ahead.
 pub fn ahead(_work: impl FnOnce() + Send + 'static) {}
 
-/// What can be iterated over.
+/// Collections with a parallel iterator.
 pub trait IntoParallelIterator: IntoIterator + Sized {
     /// Its iterator.
     fn into_par_iter(self) -> Self::IntoIter {
@@ -29,21 +28,21 @@ pub trait IntoParallelIterator: IntoIterator + Sized {
 
 impl<I: IntoIterator> IntoParallelIterator for I {}
 
-/// What parallel iterators can do and others cannot.
+/// Methods of rayon's iterators that plain iterators lack.
 pub trait ParallelIterator: Iterator + Sized {
-    /// Itself: nothing is cut.
+    /// The iterator itself: it is not split.
     #[must_use]
     fn with_min_len(self, _: usize) -> Self {
         self
     }
 
-    /// Itself: nothing is cut.
+    /// The iterator itself: it is not split.
     #[must_use]
     fn with_max_len(self, _: usize) -> Self {
         self
     }
 
-    /// Each item by `map`, which may use what `init` makes once.
+    /// Maps each item with `map`, which gets one value of `init`.
     fn map_init<T, R>(
         self,
         init: impl Fn() -> T,
@@ -53,10 +52,10 @@ pub trait ParallelIterator: Iterator + Sized {
         self.map(move |item| map(&mut own, item))
     }
 
-    /// Hands each item to `work`, which may use what `init` makes once, until one fails.
+    /// Passes each item to `work`, with one value of `init`, until one fails.
     ///
     /// # Errors
-    /// The first that `work` returns.
+    /// The first error of `work`.
     fn try_for_each_init<T, E>(
         mut self,
         init: impl Fn() -> T,
@@ -79,12 +78,12 @@ pub trait ParallelSlice<T> {
         self.slice().iter()
     }
 
-    /// Parts of `length` values, the last of what is left.
+    /// Parts of `length` values; the last may be shorter.
     fn par_chunks(&self, length: usize) -> std::slice::Chunks<'_, T> {
         self.slice().chunks(length)
     }
 
-    /// Parts of `length` values, without what is left.
+    /// Parts of `length` values, without the rest.
     fn par_chunks_exact(&self, length: usize) -> std::slice::ChunksExact<'_, T> {
         self.slice().chunks_exact(length)
     }
@@ -96,7 +95,7 @@ impl<T> ParallelSlice<T> for [T] {
     }
 }
 
-/// Parts of a slice that are written.
+/// Mutable parts of a slice.
 pub trait ParallelSliceMut<T> {
     /// The slice.
     fn slice_mut(&mut self) -> &mut [T];
@@ -106,12 +105,12 @@ pub trait ParallelSliceMut<T> {
         self.slice_mut().iter_mut()
     }
 
-    /// Parts of `length` values, the last of what is left.
+    /// Parts of `length` values; the last may be shorter.
     fn par_chunks_mut(&mut self, length: usize) -> std::slice::ChunksMut<'_, T> {
         self.slice_mut().chunks_mut(length)
     }
 
-    /// Parts of `length` values, without what is left.
+    /// Parts of `length` values, without the rest.
     fn par_chunks_exact_mut(&mut self, length: usize) -> std::slice::ChunksExactMut<'_, T> {
         self.slice_mut().chunks_exact_mut(length)
     }

@@ -1,4 +1,4 @@
-//! The threads of a system.
+//! Threads of the operating system.
 
 use std::thread;
 
@@ -9,8 +9,8 @@ pub mod prelude {
 
 pub use rayon::{current_num_threads as count, join};
 
-/// Begins `work` on a thread of its own, and waits for it never: for what is done later, should nobody do it ahead.
+/// Starts `work` on its own thread without waiting for it: for work that is done later if it is not done ahead.
 pub fn ahead(work: impl FnOnce() + Send + 'static) {
-    // Without a thread it is done later.
+    // Without a thread the work is done later.
     let _ = thread::Builder::new().spawn(work);
 }

@@ -20,12 +20,12 @@ pub enum Next {
     Ended(Ended),
 }
 
-/// What a session is of: somebody else's, or its own share.
+/// A session's model: borrowed or shared.
 #[derive(Clone)]
 pub enum Held<'m, T> {
-    /// It is there as long as the session.
+    /// Borrowed for the session's lifetime.
     Borrowed(&'m T),
-    /// The session keeps it.
+    /// Kept by the session.
     Shared(Arc<T>),
 }
 

@@ -12,7 +12,7 @@ pub use huge::{Given, Huge};
 pub use map::{File, map};
 pub use regular::{at_once, itself, open_regular, read_text};
 
-/// Whether there is anything at `path`.
+/// Whether `path` exists.
 pub(crate) fn exists(path: &Path) -> bool {
     path.exists()
 }
@@ -20,7 +20,7 @@ pub(crate) fn exists(path: &Path) -> bool {
 /// Whether a directory is at `path`.
 ///
 /// # Errors
-/// Whatever the system answers, where nothing is there or nobody may look.
+/// The system's error, if nothing is there or it may not be read.
 pub(crate) fn is_folder(path: &Path) -> io::Result<bool> {
     Ok(fs::metadata(path)?.is_dir())
 }
@@ -33,12 +33,12 @@ pub(crate) fn size(path: &Path) -> io::Result<u64> {
     Ok(fs::metadata(path)?.len())
 }
 
-/// The names of what is in `folder`; none where it cannot be read.
+/// The names in `folder`; none if it cannot be read.
 pub(crate) fn names(folder: &Path) -> impl Iterator<Item = OsString> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name())
 }
 
-/// `path` from the root on, without links.
+/// The absolute path, with links resolved.
 ///
 /// # Errors
 /// As [`is_folder`].

@@ -1,4 +1,4 @@
-//! Files that are given, in memory: what a build without `native` has for a disk.
+//! Files in memory: the disk of a build without `native`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -15,12 +15,12 @@ fn files() -> MutexGuard<'static, BTreeMap<PathBuf, Bytes>> {
     FILES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `path` without the parts that name the folder they are in.
+/// `path` without `.` parts.
 fn plain(path: &Path) -> PathBuf {
     path.components().filter(|part| *part != Component::CurDir).collect()
 }
 
-/// Puts a file with these bytes at `path`, in the place of one that is there; folders need not be made.
+/// Stores a file with these bytes at `path`, and replaces an existing one. Folders need not exist.
 pub fn give(path: &Path, bytes: Bytes) {
     files().insert(plain(path), bytes);
 }
@@ -28,7 +28,7 @@ pub fn give(path: &Path, bytes: Bytes) {
 /// The bytes of the whole file at `path`.
 ///
 /// # Errors
-/// [`Error::Model`] where no such file was given.
+/// [`Error::Model`] if there is no such file.
 pub fn map(path: &Path) -> Result<Bytes> {
     files().get(&plain(path)).cloned().ok_or_else(|| {
         Error::model("the file cannot be opened")
@@ -41,7 +41,7 @@ pub fn map(path: &Path) -> Result<Bytes> {
 /// Reads a text file of at most `limit` bytes.
 ///
 /// # Errors
-/// [`Error::Model`] where no such file was given, or it is larger or no UTF-8.
+/// [`Error::Model`] if there is no such file, or it is larger or not UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     let bytes = map(path)?;
     if bytes.len() as u64 > limit {
@@ -56,15 +56,15 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     })
 }
 
-/// Whether a file or a folder is at `path`.
+/// Whether `path` is a file or a folder.
 pub(crate) fn exists(path: &Path) -> bool {
     is_folder(path).is_ok()
 }
 
-/// Whether a folder is at `path`.
+/// Whether `path` is a folder.
 ///
 /// # Errors
-/// That nothing is there.
+/// If nothing is there.
 pub(crate) fn is_folder(path: &Path) -> io::Result<bool> {
     match files().range(plain(path)..).next() {
         Some((found, _)) if *found == plain(path) => Ok(false),
@@ -76,13 +76,13 @@ pub(crate) fn is_folder(path: &Path) -> io::Result<bool> {
 /// The bytes of the file at `path`.
 ///
 /// # Errors
-/// That none is there.
+/// If there is no file.
 pub(crate) fn size(path: &Path) -> io::Result<u64> {
     let bytes = files().get(&plain(path)).map(|bytes| bytes.len() as u64);
     bytes.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// The names of what is in `folder`.
+/// The names in `folder`.
 pub(crate) fn names(folder: &Path) -> impl Iterator<Item = OsString> {
     let (files, folder) = (files(), plain(folder));
     let inside = files.keys().filter_map(|path| path.strip_prefix(&folder).ok()?.components().next());

@@ -1,4 +1,4 @@
-//! Work on a thread of its own, which waits for requests.
+//! A worker on its own thread, which waits for requests.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
@@ -7,14 +7,14 @@ use std::time::Duration;
 use super::serve::{Reply, Serves, Serving};
 use llama_trace_core::error::{Error, Result};
 
-/// Who computes.
+/// The worker.
 pub(super) struct Apart(JoinHandle<()>);
 
 impl Apart {
-    /// Answers on a new thread called `name`, for the `purpose` that a message names, as what `make` makes there.
+    /// Starts a thread called `name`, which answers with the value of `make`. Messages name its `purpose`.
     ///
     /// # Errors
-    /// Where no thread can be started.
+    /// If no thread can be started.
     pub(super) fn begin<W: Serves>(
         (name, purpose): (&str, &str),
         make: impl FnOnce() -> Option<Serving<W>> + Send + 'static,
@@ -36,16 +36,16 @@ impl Apart {
         thread.map(Self).map_err(|error| Error::no_thread(purpose, &error))
     }
 
-    /// Nothing: the thread does it.
+    /// Does nothing: the thread works.
     pub(super) fn step(&mut self) {}
 
-    /// Waits for its end. Whether it came to one without a panic.
+    /// Waits for the thread's end. Returns whether it ended without a panic.
     pub(super) fn end(self) -> bool {
         self.0.join().is_ok()
     }
 }
 
-/// The next reply, where one comes within `most`. Where none will come it is none after that time; who asks is told.
+/// The next reply, if one comes within `most`.
 pub(super) fn next(replies: &Receiver<Reply>, most: Duration) -> Option<Reply> {
     match replies.recv_timeout(most) {
         Ok(reply) => Some(reply),

@@ -1,4 +1,4 @@
-//! Work without a thread: a piece of it is done whenever a viewer looks for replies.
+//! A worker without a thread: it does a piece of work whenever the viewer polls for replies.
 
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::serve::{Reply, Serves, Serving};
 use llama_trace_core::error::Result;
 
-/// Who computes.
+/// The worker.
 pub(super) struct Apart(Box<dyn FnMut()>);
 
 impl Apart {
-    /// Answers as what `make` makes, which is done with the first piece of work.
+    /// A worker that answers with the value of `make`, which is called with the first piece of work.
     ///
     /// # Errors
     /// None.
@@ -18,7 +18,7 @@ impl Apart {
         _: (&str, &str),
         make: impl FnOnce() -> Option<Serving<W>> + Send + 'static,
     ) -> Result<Self> {
-        // The viewer is there as long as this is called.
+        // This is only called while the viewer exists.
         let (mut make, mut serving) = (Some(make), None);
         Ok(Self(Box::new(move || {
             if let Some(make) = make.take() {
@@ -33,18 +33,18 @@ impl Apart {
         })))
     }
 
-    /// Does one piece of work, if there is any.
+    /// Does one piece of work, if there is one.
     pub(super) fn step(&mut self) {
         (self.0)();
     }
 
-    /// Nothing is under way.
+    /// Nothing is running.
     pub(super) fn end(self) -> bool {
         true
     }
 }
 
-/// The next reply, if there is one: none comes while somebody waits.
+/// The next reply, if there is one. Waiting brings none.
 pub(super) fn next(replies: &Receiver<Reply>, _: Duration) -> Option<Reply> {
     replies.try_recv().ok()
 }

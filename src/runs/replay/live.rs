@@ -105,7 +105,7 @@ impl Drop for Work {
         // Stops the worker only if it is computing: the stop flag belongs to the model, which others may use too.
         self.progress.over.store(true, Ordering::SeqCst);
         self.progress.stop(&self.stop, None);
-        // Where it panicked that was said, or there is nobody left to tell; the request then meets nobody.
+        // After a panic the request to stop has no worker left to reach.
         if self.apart.take().is_some_and(|apart| !apart.end()) {
             self.stop.clear();
         }
@@ -211,7 +211,7 @@ impl Live {
                     Some(Serving::new(worker, (member, seen), stop, true, (inbox, outbox)))
                 }
                 Err(error) => {
-                    // Whoever reads it may be gone.
+                    // The receiver may be gone.
                     drop(outbox.send(Reply::Pass(dims, Err(error))));
                     None
                 }
@@ -472,7 +472,7 @@ impl Source for Live {
             // runs.
             drop(self.send(Request::Stop));
         }
-        // Nobody may wait any more for what is being computed.
+        // The result being computed is no longer needed.
         self.work.progress.stop(&self.work.stop, Some(self.outline.run));
     }
 

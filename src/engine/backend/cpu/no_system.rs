@@ -1,11 +1,11 @@
-//! No system that says something of the machine.
+//! The machine's properties without an operating system: they are unknown.
 
-/// Bytes that programs may still take: nobody says.
+/// The free memory in bytes: unknown.
 pub fn free() -> Option<usize> {
     None
 }
 
-/// Bytes of the last-level cache: nobody says.
+/// The size of the last-level cache in bytes: unknown.
 pub(super) fn last_level_cache() -> Option<usize> {
     None
 }
