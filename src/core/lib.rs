@@ -1,16 +1,17 @@
 //! The base crate of llama-trace: the error type, a model's sizes, the operations of the forward pass as plain
 //! functions, the stages and their addresses, and the rules by which each number is computed.
 //!
-//! It knows no file, no device and no terminal.
+//! It uses no files, devices or terminals.
 //!
-//! # Without a system
+//! # Without an operating system
 //!
-//! The feature `native`, which is on by default, is everything that a system gives a process and a web page has not:
-//! threads, files, signals, a clock, a terminal. It is one feature because these come together: there is no target with
-//! some of them that this is built for. Crates above have a feature of the same name, which switches this one on.
-//! Without it threads are work done in place ([`threads`]), moments are those of a clock that is given ([`time`]), and
-//! files are bytes in memory (`files` of llama-trace-formats). What has no meaning without a system is not there.
-//! A module with two forms chooses between them where it is declared; no other code asks for the feature.
+//! The feature `native` is on by default. It is what an operating system gives a process and a web page lacks: threads,
+//! files, signals, a clock, a terminal. They are one feature, because no supported target has only some of them. The
+//! crates above have a feature of the same name, which switches this one on.
+//!
+//! Without it, work is done in place instead of on threads ([`threads`]), the time is that of a clock that the program
+//! sets ([`time`]), and files are bytes in memory (`files` of llama-trace-formats). What needs an operating system is
+//! left out. A module with two forms chooses its form where it is declared; no other code asks for the feature.
 
 #[cfg(target_endian = "big")]
 compile_error!("weights and dumps are little-endian and are read in place");
