@@ -201,7 +201,7 @@ fn a_readme_that_shows_something_else_is_found() {
 }
 
 #[test]
-fn the_commands_of_the_go_to_line_stand_with_its_key() {
+fn keys_views_and_the_commands_of_the_go_to_line_are_in_the_manual() {
     let help: String = llama_trace::tui::action::BINDINGS.iter().map(|binding| binding.help).collect();
     let texts = texts();
     let text = |end: &str| &texts.iter().find(|(path, _)| path.ends_with(end)).unwrap().1;
@@ -209,6 +209,18 @@ fn the_commands_of_the_go_to_line_stand_with_its_key() {
         assert!(help.contains(&format!(" /{command} ")), "{command} is not in {help}");
         assert!(text("README.md").contains(&format!("`/{command} ")), "{command}");
         assert!(text("reference/keys.md").contains(&format!("| `{command} ")), "{command}");
+    }
+    for view in llama_trace::tui::view::views::VIEWS {
+        assert!(text("reference/views.md").contains(view.name()), "{}", view.name());
+    }
+    for binding in llama_trace::tui::action::BINDINGS {
+        let key = binding.keys[0].label();
+        let keys = text("reference/keys.md");
+        let named = match &*key {
+            "↑" | "↓" | "←" | "→" => keys.contains("arrows"),
+            key => keys.contains(key),
+        };
+        assert!(named, "{key}");
     }
 }
 
