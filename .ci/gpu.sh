@@ -13,6 +13,7 @@ built=$(cargo test --locked --lib --test replay --no-run --message-format=json "
 for crate in llama_trace llama_trace_cuda replay; do
     binary=$(sed -n "s/.*\"name\":\"$crate\".*\"executable\":\"\([^\"]*\)\".*/\1/p" <<< "$built" | tail -1)
     strip -s -o "$folder/$crate" "$binary"
+    gzip -f "$folder/$crate"
 done
 cp -r fixtures/golden "$folder/fixtures/"
 cat > "$folder/run" <<'RUN'
@@ -34,6 +35,7 @@ case ${1-} in
     bench) tests_of=llama_trace tests=(cli::bench::tests::) ;;
     *) echo "usage: $0 golden|replay|check|kernels|bench" 1>&2; exit 2 ;;
 esac
+[ -x "$here/$tests_of" ] || gunzip -k "$here/$tests_of.gz"
 # A part is made to take less than eight minutes; one that hangs is ended.
 exec timeout 480 "$here/$tests_of" "${tests[@]}" --nocapture
 RUN
