@@ -3,6 +3,8 @@
 
 mod bounded;
 mod now;
+mod operators;
+mod order;
 mod prompt;
 mod python;
 mod source;

@@ -1,5 +1,8 @@
 //! Rewrites a template so that minijinja reads it like Jinja: one kind of newline, strings with Python's escapes, no
-//! marks for training.
+//! marks for training, macros' defaults in order.
+
+use super::operators;
+use super::strings::strip;
 
 /// Rewrites `text`.
 ///
@@ -9,20 +12,20 @@ pub(super) fn rewrite(text: &str) -> Result<String, String> {
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(text.len());
     let mut rest = text.as_str();
-    let (mut exponent, mut joined) = (None, false);
     while let Some(at) = rest.find('{') {
         out += &rest[..at];
         rest = &rest[at..];
         let length = match rest.as_bytes().get(1) {
             Some(b'#') => rest.find("#}").map_or(rest.len(), |end| end + 2),
             Some(b'{' | b'%') => {
-                let (tag, length) = tag(rest, &mut exponent, &mut joined)?;
-                out += &tag;
+                let (tag, length) = tag(rest)?;
                 rest = &rest[length..];
                 if word(&tag) == Some("raw") {
-                    let end = raw_end(rest);
-                    out += &rest[..end];
-                    rest = &rest[end..];
+                    let (raw, length) = raw(&tag, rest)?;
+                    out += &raw;
+                    rest = &rest[length..];
+                } else {
+                    out += &tag;
                 }
                 continue;
             }
@@ -31,12 +34,7 @@ pub(super) fn rewrite(text: &str) -> Result<String, String> {
         out += &rest[..length];
         rest = &rest[length..];
     }
-    match exponent.filter(|_| joined) {
-        Some(number) => Err(format!(
-            "the number {number} and the operator `~`, which would format it differently from Python"
-        )),
-        None => Ok(out + rest),
-    }
+    Ok(out + rest)
 }
 
 /// The only word of a statement.
@@ -45,53 +43,49 @@ fn word(tag: &str) -> Option<&str> {
     Some(inside.trim_matches(|c: char| c.is_whitespace() || matches!(c, '-' | '+')))
 }
 
-/// The start of the statement that ends raw text, or the end of `text` if there is none.
-fn raw_end(text: &str) -> usize {
-    let starts = text.match_indices("{%").map(|(at, _)| at);
-    let mut ends = starts.filter(|&at| {
-        let end = text[at..].find("%}").map_or(text.len(), |end| at + end + 2);
-        word(&text[at..end]) == Some("endraw")
-    });
-    ends.next().unwrap_or(text.len())
-}
-
-/// The number with an exponent at the beginning of `text`.
-fn number(text: &str) -> Option<&str> {
-    let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_');
-    let mut end = text.find(|c| !inside(c)).unwrap_or(text.len());
-    if text[..end].ends_with(['e', 'E']) && text[end..].starts_with(['+', '-']) {
-        end += 1 + text[end + 1..].find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len() - end - 1);
+/// Raw text with the statements around it, and the length of what follows the first statement `begin` in `text`. Jinja
+/// keeps the newline after `{% raw %}`, and spaces before `{% endraw %}` that begin no line. The white space is removed
+/// here, and the statements keep what is left.
+fn raw(begin: &str, text: &str) -> Result<(String, usize), String> {
+    let ends = text.match_indices("{%").filter_map(|(at, _)| Some((at, at + text[at..].find("%}")? + 2)));
+    let found = ends.into_iter().find(|&(at, end)| word(&text[at..end]) == Some("endraw"));
+    let Some((at, end)) = found else { return Ok((begin.to_owned() + text, text.len())) };
+    let head = begin.strip_suffix("%}").unwrap_or(begin);
+    if head.ends_with('+') {
+        return Err("`{% raw +%}`".into());
     }
-    let number = &text[..end];
-    let is = number.contains(['e', 'E']) && !number.starts_with("0x") && number.parse::<f64>().is_ok();
-    is.then_some(number)
+    let mut inside = strip(&text[..at], None, head.ends_with('-'), false);
+    let tail = &text[at + 2..end];
+    if tail.starts_with('-') {
+        inside = strip(inside, None, false, true);
+    } else if !tail.starts_with('+')
+        && let Some(line) = inside.rfind('\n')
+        && strip(&inside[line..], None, true, true).is_empty()
+    {
+        inside = &inside[..=line];
+    }
+    let (head, tail) = (head.trim_end_matches('-'), tail.trim_start_matches(['-', '+']));
+    Ok((format!("{head}+%}}{inside}{{%+{tail}"), end))
 }
 
-/// The rewritten tag at the beginning of `text`, and the tag's length. Records a number with an exponent, and a `~`.
-fn tag<'t>(
-    text: &'t str,
-    exponent: &mut Option<&'t str>,
-    joined: &mut bool,
-) -> Result<(String, usize), String> {
+/// The rewritten tag at the beginning of `text`, and the tag's length.
+fn tag(text: &str) -> Result<(String, usize), String> {
     let close = if text.starts_with("{{") { "}}" } else { "%}" };
-    let mut out = text[..2].to_owned();
+    let mut out = String::new();
     let (mut at, mut depth) = (2, 0);
-    while let Some(character) = text[at..].chars().next() {
+    loop {
         if depth == 0 && text[at..].starts_with(close) {
-            out += close;
             at += 2;
             break;
         }
+        // The tag does not end.
+        let Some(character) = text[at..].chars().next() else { return Ok((text[..2].to_owned() + &out, at)) };
         match character {
             '\'' | '"' => {
                 let length = string_length(&text[at..], character);
                 out += &string(&text[at..at + length], character)?;
                 at += length;
                 continue;
-            }
-            '~' => *joined = true,
-            '0'..='9' if !out.ends_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_')) => {
-                *exponent = exponent.or_else(|| number(&text[at..]));
             }
             '{' => depth += 1,
             '}' if depth > 0 => depth -= 1,
@@ -100,18 +94,62 @@ fn tag<'t>(
         out.push(character);
         at += character.len_utf8();
     }
+    let inside = out.strip_prefix(['-', '+']).unwrap_or(&out);
+    let (open, inside) = (format!("{}{}", &text[..2], &out[..out.len() - inside.len()]), inside);
+    let expression = inside.strip_suffix(['-', '+']).unwrap_or(inside);
+    let close = format!("{}{close}", &inside[expression.len()..]);
     // transformers uses these for training masks and prints what is between them.
-    let marked = match word(&out) {
-        Some("generation") => out.replacen("generation", "if true", 1),
-        Some("endgeneration") => out.replacen("endgeneration", "endif", 1),
-        _ => out,
+    let expression = match expression.trim() {
+        "generation" => expression.replacen("generation", "if true", 1),
+        "endgeneration" => expression.replacen("endgeneration", "endif", 1),
+        _ => operators::rewrite(expression)?,
     };
-    Ok((marked, at))
+    let tag = match defaults(&expression)? {
+        Some((expression, sets)) => format!("{open}{expression}-%}}{sets}{close}"),
+        None => format!("{open}{expression}{close}"),
+    };
+    Ok((tag, at))
+}
+
+/// A macro without its defaults, and the statements that set them in order, without the last one's end, if one of them uses an earlier argument.
+/// minijinja computes them from the last to the first.
+fn defaults(statement: &str) -> Result<Option<(String, String)>, String> {
+    let tokens = operators::tokens(statement);
+    let begin = match tokens.as_slice() {
+        [first, _, open, ..] if first.text == "macro" && open.text == "(" => 2,
+        [first, open, ..] if first.text == "call" && open.text == "(" => 1,
+        _ => return Ok(None),
+    };
+    let length = tokens[begin + 1..].iter().position(|token| token.depth == 0);
+    let Some(end) = length.map(|length| begin + 1 + length) else { return Ok(None) };
+    let arguments: Vec<_> =
+        tokens[begin + 1..end].split(|token| token.depth == 1 && token.text == ",").collect();
+    let names: Vec<&str> = arguments.iter().filter_map(|argument| Some(argument.first()?.text)).collect();
+    let mut sets = String::new();
+    let mut used = false;
+    for (at, argument) in arguments.iter().enumerate() {
+        let [name, equals, value @ ..] = argument else { continue };
+        let (Some(first), Some(last)) = (value.first(), value.last()) else { return Ok(None) };
+        if equals.text != "=" {
+            return Ok(None);
+        }
+        let uses = |names: &[&str]| value.iter().any(|token| names.contains(&token.text));
+        if uses(&names[at..]) {
+            return Err(format!("the default of the argument `{}`, which uses a later argument", name.text));
+        }
+        used |= uses(&names[..at]);
+        let (name, value) = (name.text, &statement[first.at..last.end()]);
+        sets += if sets.is_empty() { "" } else { "-%}" };
+        sets += &format!("{{%- if {name} is undefined -%}}{{%- set {name} = {value} -%}}{{%- endif ");
+    }
+    let head =
+        format!("{}{}{}", &statement[..tokens[begin].end()], names.join(", "), &statement[tokens[end].at..]);
+    Ok(used.then_some((head, sets)))
 }
 
 /// The length of the string at the beginning of `text`, with its quotes. If the string does not end, the length of
 /// `text`.
-fn string_length(text: &str, quote: char) -> usize {
+pub(super) fn string_length(text: &str, quote: char) -> usize {
     let mut characters = text.char_indices().skip(1);
     while let Some((at, character)) = characters.next() {
         match character {
@@ -198,8 +236,7 @@ mod tests {
 
     #[test]
     fn newlines_and_escapes_are_pythons() {
-        let same =
-            ["a {# '\\101' #}b", "{% raw %}'\\101'{% endraw %}", "'\\101'", "{{ {'a': {}} }}'\\7'", "{"];
+        let same = ["a {# '\\101' #}b", "'\\101'", "{{ {'a': {}} }}'\\7'", "{"];
         for text in same {
             assert_eq!(rewrite(text).unwrap(), text);
         }
@@ -213,11 +250,14 @@ mod tests {
             let error = rewrite(&format!("{{{{ '{wrong}' }}}}")).unwrap_err();
             assert!(error.contains(&wrong[..2]), "{error}");
         }
-        assert!(rewrite("{% set x = 1.5e-7 %}{{ x ~ 'a' }}").unwrap_err().contains("1.5e-7"));
-        for fine in ["{{ 1e9 }}", "{{ '1e9' ~ 2 }}", "{{ a1e9 ~ 0x1e9 ~ 1.5 }}"] {
-            assert_eq!(rewrite(fine).unwrap(), fine);
-        }
         assert_eq!(rewrite("{%- generation -%}a{% endgeneration %}").unwrap(), "{%- if true -%}a{% endif %}");
+        assert_eq!(
+            rewrite("{% raw %}\n'\\101'\n {% endraw %}").unwrap(),
+            "{% raw +%}\n'\\101'\n{%+ endraw %}"
+        );
+        assert_eq!(rewrite("{%- raw -%} a {%- endraw -%} ").unwrap(), "{%- raw +%}a{%+ endraw -%} ");
+        assert_eq!(rewrite("{% macro f(a, b='c') %}").unwrap(), "{% macro f(a, b='c') %}");
+        assert!(rewrite("{% macro f(a=b, b=1) %}").unwrap_err().contains("`a`"));
         for unfinished in ["{{ 'a", "{% if", "{{ 'a\\", "{#"] {
             assert_eq!(rewrite(unfinished).unwrap(), unfinished);
         }

@@ -1,6 +1,8 @@
 //! Methods of Python's strings and lists that minijinja-contrib lacks or implements differently.
 
-use minijinja::value::{Kwargs, Rest, Value, ValueKind, from_args};
+use std::sync::Arc;
+
+use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, Rest, Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
@@ -17,7 +19,7 @@ pub(super) fn method(
     let own = match (value.kind(), value.as_str()) {
         (_, Some(text)) => string(text, name, args)?,
         (ValueKind::Seq, _) => list(value, name, args)?,
-        (ValueKind::Map, _) if name == "copy" => Some(value.clone()),
+        (ValueKind::Map, _) => map(value, name, args)?,
         _ => None,
     };
     match own {
@@ -26,7 +28,7 @@ pub(super) fn method(
     }
 }
 
-fn wrong(what: impl Into<String>) -> Error {
+pub(super) fn wrong(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, what.into())
 }
 
@@ -37,6 +39,16 @@ fn arguments<const N: usize>(
     args: &[Value],
 ) -> Result<[Option<Value>; N], Error> {
     let (given, named): (Rest<Value>, Kwargs) = from_args(args)?;
+    named_arguments(method, names, given, &named)
+}
+
+/// The arguments of a filter or method with these parameters, of which `given` are given by position.
+pub(super) fn named_arguments<const N: usize>(
+    method: &str,
+    names: [&str; N],
+    given: Rest<Value>,
+    named: &Kwargs,
+) -> Result<[Option<Value>; N], Error> {
     if given.len() > N {
         return Err(wrong(format!("{method}() with {} arguments", given.len())));
     }
@@ -58,7 +70,7 @@ fn text_argument(method: &str, value: Option<&Value>) -> Result<String, Error> {
     text.ok_or_else(|| wrong(format!("{method}() without a string")))
 }
 
-fn number(method: &str, value: Option<&Value>, default: i64) -> Result<i64, Error> {
+pub(super) fn number(method: &str, value: Option<&Value>, default: i64) -> Result<i64, Error> {
     let Some(value) = value else { return Ok(default) };
     value.as_i64().ok_or_else(|| wrong(format!("{method}() without a whole number")))
 }
@@ -100,11 +112,22 @@ pub(super) fn titlecase(letter: char) -> Result<String, Error> {
     })
 }
 
+/// The characters of `text`, each with its lower case in this text. A final Σ becomes ς.
+pub(super) fn lowered(text: &str) -> impl Iterator<Item = (char, String)> {
+    let lower: Vec<char> = text.to_lowercase().chars().collect();
+    let mut at = 0;
+    text.chars().map(move |c| {
+        let start = at;
+        at += c.to_lowercase().count();
+        (c, lower[start..at].iter().collect())
+    })
+}
+
 /// `str.capitalize`.
 pub(super) fn capitalized(text: &str) -> Result<String, Error> {
-    let mut rest = text.chars();
-    let first = rest.next().map_or(Ok(String::new()), titlecase)?;
-    Ok(first + &rest.as_str().to_lowercase())
+    let mut letters = lowered(text);
+    let first = letters.next().map_or(Ok(String::new()), |(first, _)| titlecase(first))?;
+    Ok(first + &letters.map(|(_, lower)| lower).collect::<String>())
 }
 
 /// The part of `text` selected by Python's `[start:end]`.
@@ -165,7 +188,7 @@ fn split(text: &str, separator: Option<&str>, most: i64, right: bool) -> Vec<Str
 }
 
 /// `str.splitlines`.
-fn lines(text: &str, keep: bool) -> Vec<String> {
+pub(super) fn lines(text: &str, keep: bool) -> Vec<String> {
     let ends = |c: char| {
         matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
     };
@@ -235,7 +258,7 @@ fn string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error
                 "partition" => pair(text.find(&separator), separator.len(), [text, "", ""]),
                 _ => pair(text.rfind(&separator), separator.len(), ["", "", text]),
             };
-            Value::from(minijinja::value::Tuple::from(parts.map(Value::from)))
+            Value::from(Tuple::from(parts.map(Value::from)))
         }
         "removeprefix" | "removesuffix" => {
             let [part] = arguments(name, ["prefix"], args)?;
@@ -275,8 +298,8 @@ fn string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error
         "title" => {
             none()?;
             let mut cased = false;
-            let letters = text.chars().map(|c| {
-                let letter = if cased { Ok(c.to_lowercase().to_string()) } else { titlecase(c) };
+            let letters = lowered(text).map(|(c, lower)| {
+                let letter = if cased { Ok(lower) } else { titlecase(c) };
                 cased = is_cased(c);
                 letter
             });
@@ -288,11 +311,11 @@ fn string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error
         }
         "swapcase" => {
             none()?;
-            let swap = |c: char| match c.is_uppercase() {
-                true => c.to_lowercase().to_string(),
+            let swap = |(c, lower): (char, String)| match c.is_uppercase() {
+                true => lower,
                 false => c.to_uppercase().to_string(),
             };
-            text.chars().map(swap).collect::<String>().into()
+            lowered(text).map(swap).collect::<String>().into()
         }
         "isspace" => {
             none()?;
@@ -347,4 +370,44 @@ fn list(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Erro
         "copy" => value.clone(),
         _ => return Ok(None),
     }))
+}
+
+/// A method of a dictionary. `None` if minijinja-contrib's method behaves like Python's.
+fn map(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    let view = ["keys", "values", "items"].into_iter().find(|view| *view == name);
+    Ok(match view {
+        Some(name) => {
+            let [] = arguments(name, [], args)?;
+            let pairs = value.try_iter()?.map(|key| {
+                let item = value.get_item(&key)?;
+                Ok(match name {
+                    "keys" => key,
+                    "values" => item,
+                    _ => Value::from(Tuple::from([key, item])),
+                })
+            });
+            let items = pairs.collect::<Result<Vec<Value>, Error>>()?;
+            Some(Value::from_object(View { name: format!("dict_{name}"), items }))
+        }
+        None if name == "copy" => Some(value.clone()),
+        None => None,
+    })
+}
+
+/// The items of a dictionary or a range, which Python prints by the name of their type.
+#[derive(Debug)]
+pub(super) struct View {
+    /// `dict_keys`, or the whole text of a range.
+    pub(super) name: String,
+    pub(super) items: Vec<Value>,
+}
+
+impl Object for View {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Iterable
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.items.clone())
+    }
 }

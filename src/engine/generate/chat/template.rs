@@ -61,7 +61,7 @@ impl Template {
         let template = environment.get_template(NAME).map_err(|error| wrong(place, &error))?;
         let asked = template.undeclared_variables(false);
         if let Some(name) = python::UNKNOWN.iter().find(|name| asked.contains(**name)) {
-            return Err(refused(place, &format!("`{name}` of a macro")));
+            return Err(refused(place, &format!("`{name}`")));
         }
         Ok(Self { environment, tokens, place: place.into() }.at(now::now))
     }
