@@ -49,7 +49,7 @@ pub(super) fn subtract(app: &mut App) {
             format!("the difference is a heatmap, which {name} has not: the line above has one number");
         return app.say(words, false);
     }
-    if !app.view().spans_grid() {
+    if !app.view().is_grid() {
         app.choose_view(Heatmap.name());
     }
     app.comparison.subtracts = true;

@@ -89,7 +89,7 @@ pub(super) fn sequence(app: &mut App, by: isize) -> Option<usize> {
 
 /// Moves the index of the held axis: to the next head.
 pub(super) fn slice(app: &mut App, by: isize) {
-    if app.view().choose(app, by) {
+    if app.view().choose_setting(app, by) {
         return;
     }
     let axes = app.place.step.axes();
@@ -113,7 +113,7 @@ fn move_index(app: &mut App, axis: usize, by: isize) {
 
 /// Moves the cursor in the view, or changes the view's setting.
 pub(super) fn move_cursor(app: &mut App, down: isize, right: isize) {
-    if down == 0 && app.view().change(app, right) {
+    if down == 0 && app.view().change_setting(app, right) {
         return;
     }
     if let Some(layout) = app.layout() {

@@ -116,7 +116,7 @@ impl App {
         let is_vector = matches!(self.place.step.axes(), [Token, Dim | Hidden | HeadsMerged | KvHeadsMerged]);
         let held = (0, self.cursor.selected.get(Token, self.dims().tokens));
         let whole = Part::whole(self.place.site());
-        (is_vector && self.view().spans_grid()).then_some(Part { held: Some(held), ..whole })
+        (is_vector && self.view().is_grid()).then_some(Part { held: Some(held), ..whole })
     }
 
     /// The region of the values that the view needs, in the axes of the stage; of the value under the cursor if the
@@ -163,7 +163,7 @@ impl App {
     }
 
     /// The largest absolute value on the screen, if rows of earlier passes are among it.
-    pub(super) fn shows_earlier(&self) -> Option<f64> {
+    pub(super) fn largest_with_earlier_rows(&self) -> Option<f64> {
         match self.view().name() {
             name if name == Heads.name() => Heads::largest(self),
             name if [Heatmap.name(), Numbers.name()].contains(&name) => grid::largest(self),
@@ -197,7 +197,7 @@ impl App {
         let tensor = self.tensor()?;
         let spread = self.answers.spread(self.span_part())?;
         let stats = spread.stats;
-        if let Some(largest) = self.shows_earlier() {
+        if let Some(largest) = self.largest_with_earlier_rows() {
             let high = if largest > 0.0 { largest } else { 1.0 };
             return Some((Span { positive: tensor.is_positive(), high, clipped: 0, at_most: false }, high));
         }

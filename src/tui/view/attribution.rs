@@ -217,7 +217,7 @@ impl View for Parts {
         put_fit(buf, foot, 0, 1, &line);
     }
 
-    fn failed(&self, app: &App) -> Option<String> {
+    fn failure(&self, app: &App) -> Option<String> {
         let reason = app.answers.get(&Self::question(app))?.err()?;
         Some(format!("The logit cannot be split: {reason}"))
     }

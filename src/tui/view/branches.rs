@@ -3,7 +3,7 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
-use ratatui::widgets::{Block, Widget};
+use ratatui::widgets::Widget;
 
 use llama_trace_core::trace::Run;
 
@@ -11,7 +11,7 @@ use super::super::branch_list::{BranchList, BranchRow};
 use super::super::fit::Piece;
 use super::super::text;
 use super::super::theme::Theme;
-use super::paint::{clear, put, put_fit};
+use super::paint::{popup, put, put_fit};
 
 /// The popup.
 #[derive(Debug)]
@@ -67,14 +67,7 @@ impl Widget for BranchesPopup<'_> {
         let height = (list.rows.len() as u16 + 4).min(area.height.saturating_sub(2));
         let place = Rect { x: area.x + area.width.min(2), y: area.y + area.height.min(2), width, height }
             .intersection(area);
-        clear(buf, place);
-        Block::bordered().title(" branches ").border_style(theme.dim()).render(place, buf);
-        let inner = Rect {
-            x: place.x + place.width.min(2),
-            y: place.y + place.height.min(1),
-            width: place.width.saturating_sub(4),
-            height: place.height.saturating_sub(2),
-        };
+        let inner = popup(buf, place, " branches ", theme);
         let listed = usize::from(inner.height.saturating_sub(1));
         let first = (list.chosen + 1).saturating_sub(listed.max(1));
         for (y, (at, row)) in (0..).zip(list.rows.iter().enumerate().skip(first).take(listed)) {

@@ -3,14 +3,14 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
-use ratatui::widgets::{Block, Widget};
+use ratatui::widgets::Widget;
 
 use llama_trace_core::chapters::Chapter;
 use llama_trace_core::trace::Step;
 
 use super::super::app::App;
 use super::super::text;
-use super::paint::{clear, put};
+use super::paint::{popup, put};
 
 /// The popup.
 #[derive(Debug)]
@@ -34,14 +34,7 @@ impl Widget for Chapters<'_> {
         let place =
             Rect { x: area.x + (area.width - width) / 2, y: area.y + area.height.min(1), width, height }
                 .intersection(area);
-        clear(buf, place);
-        Block::bordered().title(" chapters ").border_style(theme.dim()).render(place, buf);
-        let inner = Rect {
-            x: place.x + place.width.min(2),
-            y: place.y + place.height.min(1),
-            width: place.width.saturating_sub(4),
-            height: place.height.saturating_sub(2),
-        };
+        let inner = popup(buf, place, " chapters ", theme);
         let listed = usize::from(inner.height.saturating_sub(1));
         let first = (self.at + 1).saturating_sub(listed);
         if listed < chapters.len() {

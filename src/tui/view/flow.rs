@@ -330,7 +330,7 @@ impl View for Flow {
         Some((app.place(), values_of(app.place().step)))
     }
 
-    fn stands_alone(&self) -> bool {
+    fn needs_no_values(&self) -> bool {
         true
     }
 
@@ -412,7 +412,7 @@ impl View for Pass {
         Some((Place { step, ..place }, Flow.name()))
     }
 
-    fn stands_alone(&self) -> bool {
+    fn needs_no_values(&self) -> bool {
         true
     }
 

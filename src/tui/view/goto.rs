@@ -3,7 +3,7 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
-use ratatui::widgets::{Block, Widget};
+use ratatui::widgets::Widget;
 
 use llama_trace_core::error::printable;
 use llama_trace_core::trace::Step;
@@ -13,7 +13,7 @@ use super::super::goto::{comparison_in, prompt_of, without_in};
 use super::super::input::GotoLine;
 use super::super::text;
 use super::labels;
-use super::paint::{clear, put};
+use super::paint::{popup, put};
 
 /// The popup.
 #[derive(Debug)]
@@ -65,7 +65,6 @@ impl Widget for GotoPopup<'_> {
         let place =
             Rect { x: area.x + (area.width - width) / 2, y: area.y + area.height.min(2), width, height }
                 .intersection(area);
-        clear(buf, place);
         let line = &self.line.text;
         let title = match () {
             () if prompt_of(line).is_some() => " another prompt ",
@@ -73,13 +72,7 @@ impl Widget for GotoPopup<'_> {
             () if comparison_in(line).is_some() => " compare with ",
             () => " go to ",
         };
-        Block::bordered().title(title).border_style(theme.dim()).render(place, buf);
-        let inner = Rect {
-            x: place.x + place.width.min(2),
-            y: place.y + place.height.min(1),
-            width: place.width.saturating_sub(4),
-            height: place.height.saturating_sub(2),
-        };
+        let inner = popup(buf, place, title, theme);
         let shown = tail(&printable(&self.line.text), usize::from(inner.width).saturating_sub(4));
         let mut x = put(buf, inner, 0, 0, "/ ", theme.key());
         x += put(buf, inner, x, 0, &shown, theme.strong());

@@ -54,7 +54,7 @@ impl View for Heatmap {
         step.axes().len() > 1
     }
 
-    fn spans_grid(&self) -> bool {
+    fn is_grid(&self) -> bool {
         true
     }
 

@@ -4,13 +4,13 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Widget};
+use ratatui::widgets::Widget;
 
 use super::super::action::{BINDINGS, Binding, Group};
 use super::super::text;
 use super::super::theme::Theme;
 use super::kind::View;
-use super::paint::{clear, put_line};
+use super::paint::{inside, popup, put_line};
 use super::views::VIEWS;
 
 /// The help screen.
@@ -30,13 +30,6 @@ fn place(area: Rect) -> Rect {
     let width = area.width.saturating_sub(4).min(100);
     let height = area.height.saturating_sub(2);
     Rect { x: area.x + (area.width - width) / 2, y: area.y + area.height.min(1), width, height }
-}
-
-fn inner(area: Rect) -> Rect {
-    let place = place(area);
-    let width = place.width.saturating_sub(4);
-    let height = place.height.saturating_sub(2);
-    Rect { x: place.x + place.width.min(2), y: place.y + place.height.min(1), width, height }
 }
 
 /// The lines of all entries that contain `wanted`.
@@ -95,20 +88,18 @@ fn lines(theme: Theme, width: usize, wanted: &str) -> Vec<Line<'static>> {
 
 /// The last scroll position on a screen of this size.
 pub fn last_line(size: Rect, theme: Theme, wanted: &str) -> usize {
-    let inner = inner(size);
+    let inner = inside(place(size));
     lines(theme, inner.width.into(), wanted).len().saturating_sub(inner.height.into())
 }
 
 impl Widget for Help<'_> {
     fn render(self, area: Rect, buf: &mut Buffer) {
         let place = place(area);
-        clear(buf, place);
         let title = match self.wanted {
             "" => " help · type to find · the manual: llama-trace help keys ".to_owned(),
             wanted => format!(" help · {} ", text::cut(&text::visible(wanted), 40)),
         };
-        Block::bordered().title(title).border_style(self.theme.dim()).render(place, buf);
-        let inner = inner(area);
+        let inner = popup(buf, place, &title, self.theme);
         let lines = lines(self.theme, inner.width.into(), self.wanted);
         for (y, line) in lines.iter().skip(self.line).take(inner.height.into()).enumerate() {
             put_line(buf, inner, y as u16, line);

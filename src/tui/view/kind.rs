@@ -32,7 +32,7 @@ pub trait View: fmt::Debug + Sync {
     }
 
     /// Whether the view is a grid, which can be drawn without a cursor.
-    fn spans_grid(&self) -> bool {
+    fn is_grid(&self) -> bool {
         false
     }
 
@@ -70,7 +70,7 @@ pub trait View: fmt::Debug + Sync {
     }
 
     /// The reason of a failed question other than that for the values.
-    fn failed(&self, _: &App) -> Option<String> {
+    fn failure(&self, _: &App) -> Option<String> {
         None
     }
 
@@ -90,12 +90,12 @@ pub trait View: fmt::Debug + Sync {
     }
 
     /// Chooses the next setting of the view (`by` 1) or the previous one (-1); false if it has none.
-    fn choose(&self, _: &mut App, _: isize) -> bool {
+    fn choose_setting(&self, _: &mut App, _: isize) -> bool {
         false
     }
 
     /// Changes the chosen setting; false if the view has none.
-    fn change(&self, _: &mut App, _: isize) -> bool {
+    fn change_setting(&self, _: &mut App, _: isize) -> bool {
         false
     }
 
@@ -105,7 +105,7 @@ pub trait View: fmt::Debug + Sync {
     }
 
     /// Whether the view is drawn without the step's own values, because it shows other stages too.
-    fn stands_alone(&self) -> bool {
+    fn needs_no_values(&self) -> bool {
         false
     }
 

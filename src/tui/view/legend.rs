@@ -187,7 +187,9 @@ fn scale_name(app: &App, span: Span) -> [String; 2] {
             ["usual in both".to_owned(), "both".to_owned()]
         }
         _ if app.comparison.shared_span.is_some() => both("both"),
-        _ if app.shows_earlier().is_some() => ["the rows that are seen".to_owned(), "these rows".to_owned()],
+        _ if app.largest_with_earlier_rows().is_some() => {
+            ["the rows that are seen".to_owned(), "these rows".to_owned()]
+        }
         Scale::Slice | Scale::Tensor if span.clipped > 0 => {
             [format!("usual in {values}"), "usual".to_owned()]
         }

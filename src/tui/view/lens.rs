@@ -151,7 +151,7 @@ impl View for Lens {
         tensor_foot::cursor(app, foot, buf);
     }
 
-    fn failed(&self, app: &App) -> Option<String> {
+    fn failure(&self, app: &App) -> Option<String> {
         let (layer, token) = app.layout()?.cursor;
         let reason = app.answers.get(&Self::question(app, layer, token))?.err()?;
         Some(format!("What the layers would answer cannot be told: {reason}"))

@@ -257,7 +257,7 @@ impl Widget for &App {
         draw(panels.middle, &|area, buf| tensor::TensorPanel(self).render(area, buf));
         if let Some(other) = &self.other {
             let theirs = Panels::new(other);
-            draw(theirs.middle, &|area, buf| match self.comparison.subtracts && self.view().spans_grid() {
+            draw(theirs.middle, &|area, buf| match self.comparison.subtracts && self.view().is_grid() {
                 true => difference::DifferencePanel { app: self, other }.render(area, buf),
                 false => tensor::TensorPanel(other).render(area, buf),
             });

@@ -36,7 +36,7 @@ impl View for Numbers {
         step.axes().len() > 1
     }
 
-    fn spans_grid(&self) -> bool {
+    fn is_grid(&self) -> bool {
         true
     }
 

@@ -4,10 +4,11 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::Line;
-use ratatui::widgets::{Clear, Widget};
+use ratatui::widgets::{Block, Clear, Widget};
 
 use super::super::fit::{Piece, fit};
 use super::super::text;
+use super::super::theme::Theme;
 
 /// Clears `area` for a popup. A wide character that reaches into it from the left is removed too, because the terminal
 /// would draw it over the popup's edge.
@@ -20,6 +21,23 @@ pub fn clear(buf: &mut Buffer, area: Rect) {
         {
             cell.set_symbol(" ");
         }
+    }
+}
+
+/// Draws the frame of an empty popup in `place`, and returns the area inside of it.
+pub fn popup(buf: &mut Buffer, place: Rect, title: &str, theme: Theme) -> Rect {
+    clear(buf, place);
+    Block::bordered().title(title).border_style(theme.dim()).render(place, buf);
+    inside(place)
+}
+
+/// The area inside of a popup: within its frame and a column at either side.
+pub fn inside(place: Rect) -> Rect {
+    Rect {
+        x: place.x + place.width.min(2),
+        y: place.y + place.height.min(1),
+        width: place.width.saturating_sub(4),
+        height: place.height.saturating_sub(2),
     }
 }
 

@@ -167,7 +167,7 @@ impl View for Residual {
         Some((app.place(), "heatmap"))
     }
 
-    fn stands_alone(&self) -> bool {
+    fn needs_no_values(&self) -> bool {
         true
     }
 

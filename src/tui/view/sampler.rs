@@ -176,12 +176,12 @@ impl View for Sampler {
         app.cursor.rank = cell.0;
     }
 
-    fn choose(&self, app: &mut App, by: isize) -> bool {
+    fn choose_setting(&self, app: &mut App, by: isize) -> bool {
         app.sampler.choose(by);
         true
     }
 
-    fn change(&self, app: &mut App, right: isize) -> bool {
+    fn change_setting(&self, app: &mut App, right: isize) -> bool {
         // Steps count from the run's own setting, so that it must be known.
         let Some(Ok(draw)) = app.answers.get(&app.draw_at(None)) else { return true };
         let own = draw.setting;

@@ -77,7 +77,7 @@ impl Widget for TensorPanel<'_> {
         let regions = Regions::new(app, area);
         let Regions { head, body, .. } = regions;
         let mut layout = app.view().layout(app, body);
-        if app.comparison.out_of_range && app.view().spans_grid() {
+        if app.comparison.out_of_range && app.view().is_grid() {
             // The compared index is out of range here, so that no cell has the cursor.
             layout.cursor = (usize::MAX, usize::MAX);
         }
@@ -87,12 +87,12 @@ impl Widget for TensorPanel<'_> {
         let draw_foot = |buf: &mut Buffer| {
             if folded { tensor_foot::folded(app, foot, buf) } else { app.view().foot(app, foot, buf) }
         };
-        let shown = match (app.shown(), app.view().failed(app)) {
+        let shown = match (app.shown(), app.view().failure(app)) {
             (Shown::Values(_), Some(reason)) => Shown::Failed(reason),
             (shown, _) => shown,
         };
         match shown {
-            _ if app.view().stands_alone() => {
+            _ if app.view().needs_no_values() => {
                 app.view().render(app, &layout, buf);
                 draw_foot(buf);
             }
