@@ -62,10 +62,12 @@ pub mod chapters;
 pub mod cli;
 
 pub use llama_trace_core::{config, error, explain, memory, ops, stop, tensor, trace};
+#[cfg(feature = "cuda")]
 pub use llama_trace_cuda as cuda;
 pub use llama_trace_ending as ending;
 pub use llama_trace_engine::{backend, generate, model};
 pub use llama_trace_formats::{checkpoint, files, tokenizer};
+#[cfg(feature = "hub")]
 pub use llama_trace_hub as hub;
 pub use llama_trace_judge::{capture, check, diff, suggest};
 pub use llama_trace_picture as picture;

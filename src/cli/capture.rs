@@ -2,7 +2,8 @@
 
 use std::io::Write;
 
-use super::{CaptureArgs, RuntimeName, output};
+use super::args::RuntimeName;
+use super::{CaptureArgs, output};
 use llama_trace_core::error::Result;
 
 /// Prints the script for a runtime.

@@ -1,8 +1,8 @@
 //! The device of a command: the one asked for, or with `--device auto` the GPU if the model fits on it.
 
-use super::device::{Cpu, Cuda, Device, arranged, keep_chosen, needs};
+use super::device::{Cpu, Cuda, Device, built, needs, suits};
 use super::input::{open_quietly, precision};
-use super::{CpuArgs, DeviceName, ModelArgs, RunArgs, TraceArgs, ready, tell, threads};
+use super::{CpuArgs, DeviceName, ModelArgs, RunArgs, TraceArgs, threads};
 use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
 use llama_trace_formats::checkpoint::{Checkpoint, random};
@@ -106,38 +106,9 @@ pub(super) fn run_two(command: impl Two, a: Asks<'_>, b: Asks<'_>) -> Result<()>
 fn is_cuda(asks: Asks<'_>, beside: usize) -> Result<bool> {
     match asks.cpu.device {
         DeviceName::Cpu => Ok(false),
-        DeviceName::Cuda(_) => Ok(true),
+        DeviceName::Cuda(_) => built().map(|()| true),
         DeviceName::Auto if !asks.runs || asks.cpu.wants_processor() => Ok(false),
-        DeviceName::Auto => {
-            let Ok(cuda) = Cuda::open(0) else {
-                if Cuda::is_there() {
-                    tell(format_args!(
-                        "Computing on the processor: the GPU cannot be used (--device cuda says why)."
-                    ));
-                }
-                return Ok(false);
-            };
-            let (checkpoint, precision) = asks.open()?;
-            let cuda = arranged(cuda, asks.cpu, precision);
-            let fits = cuda.check_room(&checkpoint, asks.context, beside).is_ok();
-            let takes = fits && ready::make(&cuda, &checkpoint).is_ok();
-            let name = cuda.device_name();
-            match (takes, fits) {
-                (true, _) => tell(format_args!(
-                    "Computing on {name} (--device cuda); --device cpu takes the processor."
-                )),
-                (false, true) => tell(format_args!(
-                    "Computing on the processor: the kernels cannot be made ready on {name} (--device cuda says why)."
-                )),
-                (false, false) => tell(format_args!(
-                    "Computing on the processor: the model does not fit on {name} (--device cuda says what would)."
-                )),
-            }
-            if takes {
-                keep_chosen(cuda);
-            }
-            Ok(takes)
-        }
+        DeviceName::Auto => suits(asks.cpu, asks.context, beside, || asks.open()),
     }
 }
 

@@ -1,18 +1,22 @@
 //! Turns options into a backend: the one place that names the devices. The commands are generic over them.
 
-use std::sync::{Mutex, PoisonError};
+#[cfg_attr(not(feature = "cuda"), path = "device/no_cuda.rs")]
+mod cuda;
 
 use super::room::Needs;
-use super::{CacheDtypeName, CpuArgs, DeviceName, ready, threads};
+use super::{CacheDtypeName, CpuArgs, threads};
 use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::error::{Error, Result};
-use llama_trace_cuda::OWN_BYTES;
-pub(super) use llama_trace_cuda::{Cuda, KernelList, Uses};
 use llama_trace_engine::backend::Backend;
 pub(super) use llama_trace_engine::backend::cpu::Cpu;
 use llama_trace_engine::backend::cpu::Kernel;
 use llama_trace_engine::model::Model;
 use llama_trace_formats::checkpoint::Checkpoint;
+
+use cuda::OWN_BYTES;
+pub(super) use cuda::{Cuda, built, suits};
+#[cfg(feature = "cuda")]
+pub(super) use cuda::{KernelList, Uses};
 
 /// A backend that the command line can start.
 pub(super) trait Device: Backend + Sized + 'static {
@@ -73,70 +77,14 @@ impl Device for Cpu {
     }
 }
 
-impl Device for Cuda {
-    const IS_PROCESSOR: bool = false;
-
-    fn start(args: &CpuArgs, precision: Precision) -> Result<Self> {
-        if args.wants_processor() {
-            return Err(Error::usage("--cpu-kernel and --huge-pages are the processor's")
-                .found(format!("--device {}", args.device))
-                .next("leave them out, or give --device cpu"));
-        }
-        // Preparing the weights uses them.
-        threads::start(args.threads)?;
-        let number = match args.device {
-            DeviceName::Cuda(number) => number,
-            _ => 0,
-        };
-        let cache = args.cache().unwrap_or(precision.cache_dtype());
-        let is = |cuda: &Self| (cuda.precision(), cuda.cache_dtype()) == (precision, cache);
-        let chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match chosen {
-            Some(cuda) if number == 0 && is(&cuda) => Ok(cuda),
-            _ => Ok(arranged(Self::open(number)?, args, precision)),
-        }
-    }
-
-    fn load(self, checkpoint: &Checkpoint) -> Result<Model<Self>> {
-        ready::load(&self, checkpoint)
-    }
-
-    fn check_room(&self, checkpoint: &Checkpoint, context: Option<usize>, beside: usize) -> Result<()> {
-        let needs = Needs::of(checkpoint, self.precision(), self.cache_dtype(), context, OWN_BYTES);
-        match self.free_memory() {
-            Some(free) => needs
-                .check(free.saturating_sub(beside), checkpoint)
-                .map_err(|error| error.at(self.device_name())),
-            None => Ok(()),
-        }
-    }
-}
-
 /// The same model on the processor in float32: the reference for another device. Its weights stay in their files.
 pub(super) fn beside<D: Device>(checkpoint: &Checkpoint) -> Result<Option<Model<Cpu>>> {
     if D::IS_PROCESSOR { Ok(None) } else { Model::load(checkpoint, Cpu::default()).map(Some) }
 }
 
-/// The device that `--device auto` chose, until the run starts on it.
-static CHOSEN: Mutex<Option<Cuda>> = Mutex::new(None);
-
-/// Keeps the chosen device, with its kernels ready, for the run.
-pub(super) fn keep_chosen(cuda: Cuda) {
-    *CHOSEN.lock().unwrap_or_else(PoisonError::into_inner) = Some(cuda);
-}
-
 /// The GPU memory that a run of `checkpoint` with a context of `context` tokens takes.
 pub(super) fn needs(checkpoint: &Checkpoint, precision: Precision, context: Option<usize>) -> Needs {
     Needs::of(checkpoint, precision, precision.cache_dtype(), context, OWN_BYTES)
-}
-
-/// The device in `precision`, set up by the options.
-pub(super) fn arranged(cuda: Cuda, args: &CpuArgs, precision: Precision) -> Cuda {
-    let cuda = cuda.with_precision(precision);
-    match args.cache() {
-        None => cuda,
-        Some(dtype) => cuda.with_cache_dtype(dtype),
-    }
 }
 
 /// Starts the compute threads and returns the kernel asked for.

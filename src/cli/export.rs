@@ -21,6 +21,7 @@ use llama_trace_core::trace::{Manifest, PassDims, Select, Site, Sizes};
 use llama_trace_ending::folder::Folder;
 use llama_trace_ending::replace::{Target, stopped};
 use llama_trace_engine::generate::Ended;
+use llama_trace_picture::Format;
 
 impl Command for &ExportArgs {
     fn asks(&self) -> Asks<'_> {
@@ -28,6 +29,7 @@ impl Command for &ExportArgs {
     }
 
     fn run<D: Device>(self) -> Result<()> {
+        self.format.picture().map(Format::built).transpose()?;
         match &self.trace.trace {
             Some(trace) => traced::export::<D>(self, trace),
             None => export::<D>(self),

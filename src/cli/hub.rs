@@ -10,7 +10,8 @@ use super::ModelArgs;
 use llama_trace_core::error::{Error, Result, printable};
 use llama_trace_core::stop;
 use llama_trace_hub as hub;
-use llama_trace_hub::{Found, Name, Need, Settings, SparseCopy, Watch};
+use llama_trace_hub::{Found, Name, Settings, Watch};
+pub(super) use llama_trace_hub::{Need, SparseCopy};
 
 /// The place of the model asked for.
 pub(super) struct Place {

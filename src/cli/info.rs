@@ -118,11 +118,13 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
 
     let cache = |tokens| size(kv_cache::bytes(config, precision.cache_dtype(), tokens));
     writeln!(out, "\nKV cache    {} a token, {} for the whole context", cache(1), cache(config.context))?;
-    let [whole, least] =
-        [Some(config.context), None].map(|context| device::needs(checkpoint, precision, context));
-    writeln!(out, "GPU         {} (--device cuda)", whole.told())?;
-    if least.context < whole.context {
-        writeln!(out, "            {} with a context of {} tokens", size(least.total()), least.context)?;
+    if cfg!(feature = "cuda") {
+        let [whole, least] =
+            [Some(config.context), None].map(|context| device::needs(checkpoint, precision, context));
+        writeln!(out, "GPU         {} (--device cuda)", whole.told())?;
+        if least.context < whole.context {
+            writeln!(out, "            {} with a context of {} tokens", size(least.total()), least.context)?;
+        }
     }
     let tokens = config.context.min(1024);
     writeln!(

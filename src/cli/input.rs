@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::device::Device;
-use super::hub;
+use super::hub::{self, Need, SparseCopy};
 use super::prompt::{self, Prompt};
 use super::{CpuArgs, ModelArgs, PrecisionName, RunArgs, SamplingArgs, SelectArgs, tell};
 use llama_trace_core::config::{DEFAULT_GROUP, ModelConfig, Precision};
@@ -19,7 +19,6 @@ use llama_trace_engine::model::Model;
 use llama_trace_formats::checkpoint::{self, Checkpoint};
 use llama_trace_formats::files::printable;
 use llama_trace_formats::tokenizer::{self, Tokenizer};
-use llama_trace_hub::{Need, SparseCopy};
 
 /// The parts that a run starts from.
 pub(super) struct Run<D: Device> {

@@ -4,6 +4,7 @@ mod args;
 mod asked;
 mod attribute;
 mod bench;
+#[cfg_attr(not(feature = "capture"), path = "no_capture.rs")]
 mod capture;
 mod chat;
 mod check;
@@ -15,6 +16,7 @@ mod explain;
 mod export;
 mod generate;
 mod help;
+#[cfg_attr(not(feature = "hub"), path = "no_hub.rs")]
 mod hub;
 mod info;
 mod input;
@@ -25,6 +27,7 @@ mod open;
 mod output;
 mod progress;
 mod prompt;
+#[cfg(feature = "cuda")]
 mod ready;
 mod record;
 mod room;
@@ -48,8 +51,7 @@ use clap::{ArgAction, Parser, Subcommand};
 
 use args::{
     BenchFormat, CacheDtypeName, CheckFormat, ColourArgs, CpuArgs, DeviceName, DiffFormat, KeepName,
-    LogFormat, MemoryArgs, ModelArgs, OpenArgs, PrecisionName, RunArgs, RuntimeName, SamplingArgs,
-    SelectArgs, TraceArgs,
+    LogFormat, MemoryArgs, ModelArgs, OpenArgs, PrecisionName, RunArgs, SamplingArgs, SelectArgs, TraceArgs,
 };
 use commands::{
     AttributeArgs, BenchArgs, CaptureArgs, ChatArgs, CheckArgs, DiffArgs, ExplainArgs, ExportArgs, LensArgs,

@@ -37,6 +37,7 @@ impl Progress {
     }
 
     /// Draws the bar if it is time to show it, without progress.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a GPU's"))]
     pub(super) fn tick(&self) {
         self.show();
         self.0.tick();

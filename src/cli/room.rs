@@ -65,6 +65,7 @@ impl Needs {
     ///
     /// # Errors
     /// [`Error::Prompt`], which says what would fit.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a GPU's"))]
     pub(super) fn check(&self, free: usize, checkpoint: &Checkpoint) -> Result<()> {
         if self.total() <= free {
             return Ok(());

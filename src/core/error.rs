@@ -131,6 +131,13 @@ impl Error {
             .next("raise the limits on processes and memory (ulimit -u, ulimit -v), or end other programs")
     }
 
+    /// The error for `what`, which this build lacks because of a Cargo feature of the program.
+    pub fn not_built(what: &str, feature: &str) -> Self {
+        Self::usage(format!("this build was made without {what}"))
+            .expected(format!("a build with the Cargo feature `{feature}`"))
+            .next(format!("build it again with it: cargo install --path . --features {feature}"))
+    }
+
     /// Adds the place: a path, a tensor, a byte offset.
     #[must_use]
     pub fn at(mut self, place: impl fmt::Display) -> Self {

@@ -1,4 +1,4 @@
-//! The clock: the system's with `native`, otherwise one that the program sets ([`set_clock`]).
+//! The clock: the system's with `native`, otherwise one that the program sets (`set_clock`).
 
 #[cfg(any(test, not(feature = "native")))]
 pub mod given;

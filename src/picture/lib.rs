@@ -6,6 +6,7 @@ pub mod canvas;
 mod font;
 mod html;
 mod look;
+#[cfg_attr(not(feature = "png"), path = "no_png.rs")]
 mod png;
 mod shapes;
 mod svg;
@@ -46,21 +47,33 @@ impl Format {
         (Self::Txt, "txt"),
     ];
 
+    /// The same format, if this build can write it.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if it was built without it.
+    pub fn built(self) -> Result<Self> {
+        if self == Self::Png {
+            png::built()?;
+        }
+        Ok(self)
+    }
+
     /// Returns the format of a file's suffix.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the suffix is not one of these.
+    /// [`Error::Usage`] if the suffix is not one of these, or this build cannot write the format.
     pub fn of(path: &Path) -> Result<Self> {
         let suffix = path.extension().map(|suffix| suffix.to_string_lossy().to_ascii_lowercase());
         let known = Self::ALL.iter().find(|(_, name)| suffix.as_deref() == Some(name));
-        known.map(|(format, _)| *format).ok_or_else(|| {
+        let known = known.map(|(format, _)| *format).ok_or_else(|| {
             let suffixes: Vec<_> = Self::ALL.iter().map(|(_, name)| format!(".{name}")).collect();
             Error::usage("the suffix is not that of a picture format")
                 .at(path.display())
                 .expected(suffixes.join(", "))
                 .found(suffix.map_or_else(|| "none".to_owned(), |suffix| format!(".{suffix}")))
                 .next("give the file one of these suffixes")
-        })
+        });
+        known.and_then(Self::built)
     }
 }
 

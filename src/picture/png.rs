@@ -20,6 +20,14 @@ const ROWS: u32 = 16;
 /// differently.
 const AROUND: u32 = 8;
 
+/// Checks that this build can write PNG files.
+///
+/// # Errors
+/// None.
+pub(super) fn built() -> Result<()> {
+    Ok(())
+}
+
 /// Returns the bytes of a PNG file with a pixel for each unit: texts above rectangles on a ground.
 pub(super) fn write(
     (width, height): (f32, f32),

@@ -33,7 +33,7 @@ impl Instant {
     }
 
     /// How long it is since `earlier`; nothing where that is later.
-    pub fn saturating_duration_since(&self, earlier: Self) -> Duration {
+    pub fn duration_since(&self, earlier: Self) -> Duration {
         *self - earlier
     }
 }
@@ -65,7 +65,7 @@ mod tests {
         set_clock(|| Duration::from_secs(5));
         set_clock(|| Duration::from_secs(9));
         assert_eq!(before.elapsed(), Duration::from_secs(5));
-        assert_eq!(before.saturating_duration_since(Instant::now()), Duration::ZERO);
+        assert_eq!(before.duration_since(Instant::now()), Duration::ZERO);
         assert!(before + Duration::from_secs(6) > Instant::now());
     }
 }
