@@ -1,11 +1,11 @@
-//! `--model org/name[@revision]` of a build without the feature `hub`: paths alone.
+//! `--model` in a build without the feature `hub`: paths only.
 
 use std::path::PathBuf;
 
 use super::ModelArgs;
 use llama_trace_core::error::{Error, Result};
 
-/// How much of a model is needed.
+/// The part of a model that is needed.
 #[derive(Clone, Copy)]
 pub(super) enum Need {
     Model,
@@ -13,10 +13,10 @@ pub(super) enum Need {
     Tokenizer,
 }
 
-/// A model whose weights are still on the hub: there is none.
+/// A model whose weights are still on the hub. Without the feature there is none.
 pub(super) enum SparseCopy {}
 
-/// Where the model lies that was asked for.
+/// The place of the model asked for.
 pub(super) struct Place {
     /// None for the built-in model.
     pub(super) path: Option<PathBuf>,
@@ -24,7 +24,7 @@ pub(super) struct Place {
     pub(super) name: Option<String>,
 }
 
-/// The path as it is.
+/// The path, unchanged.
 ///
 /// # Errors
 /// [`Error::Usage`] for a name of the hub.
@@ -36,7 +36,7 @@ pub(super) fn locate(args: &ModelArgs, _: Need) -> Result<Place> {
     Ok(Place { path: args.model.clone(), sparse: None, name: None })
 }
 
-/// The model, where nothing is there by that path and it has the form of a name.
+/// The model's name, if it has the form of a hub name and no such path exists.
 pub(super) fn name(args: &ModelArgs) -> Option<&str> {
     let model = args.model.as_ref().filter(|path| std::fs::symlink_metadata(path).is_err())?.to_str()?;
     let (owner, rest) = model.split_once('/')?;

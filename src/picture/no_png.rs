@@ -1,18 +1,18 @@
-//! No drawing in pixels: what a build without the feature `png` says.
+//! PNG in a build without the feature `png`: every use is an error.
 
 use super::canvas::{Filled, Line};
 use super::look::Rgb;
 use llama_trace_core::error::{Error, Result};
 
-/// Whether this build can write such files.
+/// Checks that this build can write PNG files.
 ///
 /// # Errors
-/// [`Error::Usage`]: it cannot.
+/// Always [`Error::Usage`].
 pub(super) fn built() -> Result<()> {
     Err(Error::not_built("pictures in pixels (PNG)", "png"))
 }
 
-/// Writes nothing.
+/// Fails without writing.
 ///
 /// # Errors
 /// As [`built`].

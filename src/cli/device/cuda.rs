@@ -1,4 +1,4 @@
-//! GPUs of NVIDIA's.
+//! NVIDIA GPUs.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,16 +13,16 @@ use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::Model;
 use llama_trace_formats::checkpoint::Checkpoint;
 
-/// Whether this build knows them.
+/// Checks that this build supports GPUs.
 ///
 /// # Errors
-/// It does.
+/// None.
 pub(in crate::cli) fn built() -> Result<()> {
     Ok(())
 }
 
-/// Whether one is there that a model suits which `open` opens, with a context of so many tokens, where others will take
-/// `beside` bytes of its memory. Says which device was taken, if there was a choice.
+/// Whether there is a GPU on which the model of `open` fits with a context of `context` tokens, if `beside` bytes of its
+/// memory are taken by another model. Reports the choice of the device, if there was one.
 ///
 /// # Errors
 /// Those of `open`.
@@ -71,7 +71,7 @@ impl Device for Cuda {
                 .found(format!("--device {}", args.device))
                 .next("leave them out, or give --device cpu"));
         }
-        // What makes weights ready runs on them.
+        // Preparing the weights uses them.
         threads::start(args.threads)?;
         let number = match args.device {
             DeviceName::Cuda(number) => number,
@@ -101,15 +101,15 @@ impl Device for Cuda {
     }
 }
 
-/// The device that was chosen because nobody named one, until it is started.
+/// The device that `--device auto` chose, until the run starts on it.
 static CHOSEN: Mutex<Option<Cuda>> = Mutex::new(None);
 
-/// Keeps a device that is ready for the run that it was chosen for.
+/// Keeps the chosen device, with its kernels ready, for the run.
 fn keep_chosen(cuda: Cuda) {
     *CHOSEN.lock().unwrap_or_else(PoisonError::into_inner) = Some(cuda);
 }
 
-/// The device in `precision`, as the options want it.
+/// The device in `precision`, set up by the options.
 fn arranged(cuda: Cuda, args: &CpuArgs, precision: Precision) -> Cuda {
     let cuda = cuda.with_precision(precision);
     match args.cache() {

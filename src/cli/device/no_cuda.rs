@@ -1,4 +1,4 @@
-//! No GPU: what a build without the feature `cuda` says of one.
+//! GPUs in a build without the feature `cuda`: there are none.
 
 use crate::cli::CpuArgs;
 use llama_trace_core::config::Precision;
@@ -6,18 +6,18 @@ use llama_trace_core::error::{Error, Result};
 pub(in crate::cli) use llama_trace_engine::backend::cpu::Cpu as Cuda;
 use llama_trace_formats::checkpoint::Checkpoint;
 
-/// What no GPU takes for itself.
+/// The memory that a GPU takes for itself: none.
 pub(super) const OWN_BYTES: usize = 0;
 
-/// Whether this build knows GPUs.
+/// Checks that this build supports GPUs.
 ///
 /// # Errors
-/// [`Error::Usage`]: it does not.
+/// Always [`Error::Usage`].
 pub(in crate::cli) fn built() -> Result<()> {
     Err(Error::not_built("CUDA", "cuda"))
 }
 
-/// None suits anything.
+/// Whether a GPU suits the run: none does.
 ///
 /// # Errors
 /// None.
