@@ -1,6 +1,6 @@
 //! Actions, and the key table: keys are read by it, and the footer and the help screen are drawn from it.
 
-use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use super::user_event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::report::Report;
 
@@ -335,6 +335,7 @@ impl Key {
             KeyCode::PageDown => "PgDn".to_owned(),
             KeyCode::BackTab => "Shift-Tab".to_owned(),
             KeyCode::F(number) => format!("F{number}"),
+            KeyCode::Other(name) => name.to_owned(),
             code => format!("{code:?}"),
         };
         match (self.ctrl, self.alt) {
@@ -359,7 +360,7 @@ impl Binding {
 /// The action of a key outside the go-to line.
 pub fn of_key(event: KeyEvent) -> Option<Action> {
     let binding = BINDINGS.iter().find(|binding| binding.keys.iter().any(|key| key.matches(event)));
-    let Some(binding) = binding else { return unbound(event) };
+    let Some(binding) = binding else { return Some(unbound(event)) };
     match (binding.action.clone(), event.code) {
         (Action::ChooseView(_), KeyCode::Char(digit)) => {
             Some(Action::ChooseView(u8::try_from(digit.to_digit(10)?).ok()?))
@@ -368,14 +369,11 @@ pub fn of_key(event: KeyEvent) -> Option<Action> {
     }
 }
 
-/// The action of a key that is not in the table, which shows a message; none for a modifier alone.
-fn unbound(event: KeyEvent) -> Option<Action> {
+/// The action of a key that is not in the table, which shows a message.
+fn unbound(event: KeyEvent) -> Action {
     let ctrl = event.modifiers.contains(KeyModifiers::CONTROL);
     let alt = event.modifiers.contains(KeyModifiers::ALT);
-    match event.code {
-        KeyCode::Modifier(_) | KeyCode::Null => None,
-        code => Some(Action::Unbound(Key { code, ctrl, alt }.label())),
-    }
+    Action::Unbound(Key { code: event.code, ctrl, alt }.label())
 }
 
 /// The action of a key in the help screen, where letters are typed to filter it.

@@ -4,9 +4,10 @@
 //! of the screen, the clock of a playback, and the results of effects. `App::sync` takes in what the source has
 //! computed. Drawing changes nothing. Each part of the state is a type in a file of its own.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use llama_trace_core::chapters::Chapters;
+use llama_trace_core::time::Instant;
 use llama_trace_core::trace::draw::{DrawAt, Sampling};
 use llama_trace_core::trace::manifest::Drawing;
 use llama_trace_core::trace::sizes::PassDims;

@@ -1,16 +1,12 @@
-//! Execution of the effects that need the runs, their sources or a file. What comes of them goes back to
-//! [`update`] as a [`Report`]; the effects on the terminal are in `events`.
+//! Execution of the effects that need the runs or their sources. Their results go back to [`update`] as a [`Report`].
+//! Effects on files are in `export`, those on the terminal in `show`.
 
-use std::path::Path;
-use std::task::Poll;
-
-use llama_trace_core::error::{Error, printable};
-use llama_trace_core::trace::{Address, Fork, Run, Source, source};
+use llama_trace_core::error::printable;
+use llama_trace_core::trace::{Address, Fork, Run, Source};
 
 use super::action::Action;
-use super::app::{App, Shown};
+use super::app::App;
 use super::branch_list::BranchList;
-use super::export::{self, Saving};
 use super::goto;
 use super::report::Report;
 use super::runs::{NewRun, Runs};
@@ -142,51 +138,6 @@ pub fn save_marks(app: &mut App) {
     let mut marks = app.marks().clone();
     match marks.save() {
         Ok(()) => report(app, Report::Marks(marks)),
-        Err(error) => fail(app, error.to_string()),
-    }
-}
-
-/// Begins to write the current stage into `folder`. [`continue_saving`] writes the blocks that come later.
-pub fn save(app: &mut App, source: &mut dyn Source, folder: &Path) -> Option<Saving> {
-    // The values of steps since the last drawing have not been asked for yet.
-    app.sync(source);
-    let Some(tensor) = app.tensor() else {
-        match app.shown() {
-            Shown::Failed(reason) => fail(app, reason),
-            _ => say(app, "there is nothing to export yet: it is being computed"),
-        }
-        return None;
-    };
-    let saving = Saving::begin(app.place().site(), tensor.block(), folder)
-        .map_err(|error| fail(app, error.to_string()));
-    continue_saving(app, source, saving.ok())
-}
-
-/// Writes the blocks that have come of the stage that is being exported; none at its end, or if it was stopped.
-pub fn continue_saving(app: &mut App, source: &mut dyn Source, saving: Option<Saving>) -> Option<Saving> {
-    let mut saving = saving?;
-    let block = match source::block(source, saving.site(), &saving.next()) {
-        Poll::Pending => return Some(saving),
-        Poll::Ready(block) => block,
-    };
-    match block.and_then(|block| saving.write(&block)) {
-        Ok(Some(path)) => say(app, format!("wrote {}", printable(&path.display().to_string()))),
-        Ok(None) => {
-            say(app, format!("writing {}: {} %; Esc stops", saving.site(), saving.percent()));
-            return Some(saving);
-        }
-        Err(Error::Interrupted(_)) => say(app, "the export was stopped; e begins again"),
-        Err(error) => fail(app, error.to_string()),
-    }
-    None
-}
-
-/// Draws the screen into a file in `folder`.
-pub fn draw_into(app: &mut App, source: &mut dyn Source, folder: &Path) {
-    // The values of steps since the last drawing have not been asked for yet.
-    app.sync(source);
-    match export::draw(app, folder) {
-        Ok(path) => say(app, format!("drew {}", printable(&path.display().to_string()))),
         Err(error) => fail(app, error.to_string()),
     }
 }

@@ -3,17 +3,19 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::task::Poll;
 
 use ratatui::buffer::Buffer;
 use ratatui::widgets::Widget;
 
-use llama_trace_core::error::{Error, Result};
+use llama_trace_core::error::{Error, Result, printable};
 use llama_trace_core::trace::npy::Npy;
-use llama_trace_core::trace::{Block, Region, Site};
+use llama_trace_core::trace::{Block, Region, Site, Source, source};
 use llama_trace_picture as picture;
 use llama_trace_picture::Format;
 
-use super::app::App;
+use super::app::{App, Shown};
+use super::effects::{fail, say};
 
 /// File names that are tried.
 const TRIES: usize = 1000;
@@ -60,7 +62,7 @@ fn free_file(folder: &Path, address: &str, suffix: &str) -> Result<(PathBuf, Fil
 ///
 /// # Errors
 /// [`Error::Output`] if the file cannot be written.
-pub fn draw(app: &App, folder: &Path) -> Result<PathBuf> {
+fn draw(app: &App, folder: &Path) -> Result<PathBuf> {
     let mut screen = Buffer::empty(app.panels.size);
     app.render(app.panels.size, &mut screen);
     let bytes = picture::encode(&screen, app.theme.paper(), Format::Svg)?;
@@ -143,5 +145,50 @@ impl Drop for Saving {
             // A failure here cannot be handled.
             drop(fs::remove_file(&self.path));
         }
+    }
+}
+
+/// Begins to write the current stage into `folder`. [`continue_saving`] writes the blocks that come later.
+pub fn save(app: &mut App, source: &mut dyn Source, folder: &Path) -> Option<Saving> {
+    // The values of steps since the last drawing have not been asked for yet.
+    app.sync(source);
+    let Some(tensor) = app.tensor() else {
+        match app.shown() {
+            Shown::Failed(reason) => fail(app, reason),
+            _ => say(app, "there is nothing to export yet: it is being computed"),
+        }
+        return None;
+    };
+    let saving = Saving::begin(app.place().site(), tensor.block(), folder)
+        .map_err(|error| fail(app, error.to_string()));
+    continue_saving(app, source, saving.ok())
+}
+
+/// Writes the blocks that have come of the stage that is being exported; none at its end, or if it was stopped.
+pub fn continue_saving(app: &mut App, source: &mut dyn Source, saving: Option<Saving>) -> Option<Saving> {
+    let mut saving = saving?;
+    let block = match source::block(source, saving.site(), &saving.next()) {
+        Poll::Pending => return Some(saving),
+        Poll::Ready(block) => block,
+    };
+    match block.and_then(|block| saving.write(&block)) {
+        Ok(Some(path)) => say(app, format!("wrote {}", printable(&path.display().to_string()))),
+        Ok(None) => {
+            say(app, format!("writing {}: {} %; Esc stops", saving.site(), saving.percent()));
+            return Some(saving);
+        }
+        Err(Error::Interrupted(_)) => say(app, "the export was stopped; e begins again"),
+        Err(error) => fail(app, error.to_string()),
+    }
+    None
+}
+
+/// Draws the screen into a file in `folder`.
+pub fn draw_into(app: &mut App, source: &mut dyn Source, folder: &Path) {
+    // The values of steps since the last drawing have not been asked for yet.
+    app.sync(source);
+    match draw(app, folder) {
+        Ok(path) => say(app, format!("drew {}", printable(&path.display().to_string()))),
+        Err(error) => fail(app, error.to_string()),
     }
 }

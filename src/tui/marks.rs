@@ -1,18 +1,14 @@
 //! Marks: places with a letter. They are kept in a file if the user names one, a line each: a letter, an address
 //! (`a p0/L1/softmax[h=2,t=5,k=1]`) and an optional note.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
-use std::path::{Path, PathBuf};
+#[cfg_attr(not(feature = "native"), path = "marks/no_file.rs")]
+mod file;
 
-use llama_trace_core::error::{Error, Result, printable};
-use llama_trace_core::trace::Address;
+use std::collections::BTreeMap;
 
-/// Maximum size of a file of marks, in bytes.
-const MOST: u64 = 1 << 20;
-/// Maximum number of symbolic links in a row, as in Linux.
-const MOST_LINKS: usize = 40;
+use llama_trace_core::error::printable;
+
+use file::File;
 
 /// A marked place and its note.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,85 +17,18 @@ pub(super) struct Mark {
     pub(super) words: String,
 }
 
-impl Mark {
-    /// Its line in the file.
-    fn line(&self, letter: char) -> String {
-        let Self { address, words } = self;
-        let space = if words.is_empty() { "" } else { " " };
-        format!("{letter} {address}{space}{words}")
-    }
-}
-
 /// The marks by their letter.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Marks {
-    file: Option<PathBuf>,
-    /// Letters that were set here and are not in the file yet.
-    changed: BTreeSet<char>,
+    file: File,
     pub(super) all: BTreeMap<char, Mark>,
 }
 
 impl Marks {
-    /// The marks in the file at `path`, which need not exist: the first mark creates it.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] with the line that is no mark, or with the reason why the file cannot be read.
-    pub fn open(path: &Path) -> Result<Self> {
-        let mut marks = Self { file: Some(path.to_owned()), ..Self::default() };
-        for (number, line) in (1..).zip(text_of(path)?.unwrap_or_default().lines()) {
-            if is_comment(line) {
-                continue;
-            }
-            let (letter, mark) = read(line).map_err(|wrong| {
-                Error::usage("this line is no mark")
-                    .at(format!("{}:{number}", path.display()))
-                    .expected("a letter, a space and an address: a p0/L1/softmax[h=2,t=5,k=1]")
-                    .found(wrong)
-            })?;
-            marks.all.insert(letter, mark);
-        }
-        Ok(marks)
-    }
-
     /// Marks a place.
     pub(super) fn set(&mut self, letter: char, mark: Mark) {
         self.all.insert(letter, mark);
-        self.changed.insert(letter);
-    }
-
-    /// Writes the file, if there is one, atomically. Other programs may have written it meanwhile: only the marks that
-    /// were set here are changed, and those of the file are taken over.
-    ///
-    /// # Errors
-    /// [`Error::Output`] if the file cannot be written, [`Error::Usage`] if it cannot be read.
-    pub fn save(&mut self) -> Result<()> {
-        let Some(path) = &self.file else { return Ok(()) };
-        let text = match text_of(path)? {
-            Some(text) => text,
-            None => {
-                // The file was removed: all marks are written again.
-                self.changed.extend(self.all.keys());
-                String::new()
-            }
-        };
-        let changed: BTreeMap<char, &Mark> = self
-            .all
-            .iter()
-            .filter(|(letter, _)| self.changed.contains(letter))
-            .map(|(l, m)| (*l, m))
-            .collect();
-        let text = merged(&text, changed);
-        let target = target_of(path);
-        let mut name = target.file_name().unwrap_or_default().to_owned();
-        name.push(".new");
-        let new = target.with_file_name(name);
-        fs::write(&new, &text).and_then(|()| fs::rename(&new, &target)).map_err(|error| {
-            drop(fs::remove_file(&new));
-            Error::output("the marks cannot be written").in_file(path).found(error)
-        })?;
-        self.all = text.lines().filter_map(mark_in).collect();
-        self.changed.clear();
-        Ok(())
+        self.file.changed(letter);
     }
 
     /// All marks in a line.
@@ -118,264 +47,4 @@ impl Marks {
 /// Whether `c` can name a mark.
 pub(super) fn is_letter(c: char) -> bool {
     c.is_ascii_alphanumeric()
-}
-
-/// The text of the file at `path`; none if it does not exist. Only a regular file is opened: a pipe would block, and a
-/// device may have no end.
-fn text_of(path: &Path) -> Result<Option<String>> {
-    let failed = |what: &str| Error::usage(what.to_owned()).in_file(path);
-    let unreadable = |error| {
-        failed("the marks cannot be read")
-            .expected("a text in UTF-8")
-            .found(error)
-            .next("give another file, or one that is not there yet: --marks FILE")
-    };
-    let about = match fs::metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        about => about.map_err(unreadable)?,
-    };
-    if !about.is_file() {
-        let found = if about.is_dir() { "a directory" } else { "a pipe, socket or device" };
-        return Err(failed("this is not a regular file")
-            .expected("a file of marks on disk, or one that is not there yet")
-            .found(found)
-            .next("give the path of a file: --marks FILE"));
-    }
-    let mut text = String::new();
-    if about.len() <= MOST {
-        // One byte more than allowed, so that a file that grows meanwhile is noticed.
-        let file = File::open(path).map_err(unreadable)?;
-        file.take(MOST + 1).read_to_string(&mut text).map_err(unreadable)?;
-    }
-    let size = about.len().max(text.len() as u64);
-    if size > MOST {
-        return Err(failed("this is too large to be a file of marks")
-            .expected(format!("at most {MOST} bytes"))
-            .found(format!("{size} bytes"))
-            .next("check that this is the right file"));
-    }
-    // Some editors write a byte order mark.
-    if text.starts_with('\u{feff}') {
-        text.remove(0);
-    }
-    Ok(Some(text))
-}
-
-/// The target of `path` after all symbolic links. It need not exist.
-fn target_of(path: &Path) -> PathBuf {
-    let mut target = path.to_owned();
-    for _ in 0..MOST_LINKS {
-        let Ok(next) = fs::read_link(&target) else { break };
-        target = target.parent().unwrap_or(Path::new("")).join(next);
-    }
-    target
-}
-
-/// `text` with the `changed` marks, each in the line that had its letter, or at the end. All other lines stay. The note
-/// of another place stays as a comment.
-fn merged(text: &str, mut changed: BTreeMap<char, &Mark>) -> String {
-    let mut out = String::new();
-    // The last line of a letter is its mark.
-    let last: BTreeMap<char, usize> =
-        text.lines().enumerate().filter_map(|(at, line)| Some((mark_in(line)?.0, at))).collect();
-    for (at, whole) in text.split_inclusive('\n').enumerate() {
-        let line = whole.lines().next().unwrap_or_default();
-        let there = mark_in(line).filter(|(letter, _)| last.get(letter) == Some(&at));
-        match there.and_then(|(letter, mark)| Some((letter, mark, changed.remove(&letter)?))) {
-            Some((letter, was, now)) if was.address != now.address => {
-                let end = &whole[line.len()..];
-                if !was.words.is_empty() && was.words != now.words {
-                    out += &format!("# {line}{}", if end.is_empty() { "\n" } else { end });
-                }
-                out += &now.line(letter);
-                out += end;
-            }
-            _ => out += whole,
-        }
-    }
-    for (letter, mark) in changed {
-        if !out.is_empty() && !out.ends_with('\n') {
-            out.push('\n');
-        }
-        out += &mark.line(letter);
-        out.push('\n');
-    }
-    out
-}
-
-/// Whether a line is blank or a comment.
-fn is_comment(line: &str) -> bool {
-    line.trim().is_empty() || line.starts_with('#')
-}
-
-/// The mark in a line; none if it is no mark.
-fn mark_in(line: &str) -> Option<(char, Mark)> {
-    if is_comment(line) { None } else { read(line).ok() }
-}
-
-fn read(line: &str) -> std::result::Result<(char, Mark), String> {
-    let mut parts = line.splitn(3, ' ');
-    let (letter, address) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-    let words = parts.next().unwrap_or_default().trim().to_owned();
-    let mut letters = letter.chars();
-    let (Some(letter), None) = (letters.next().filter(|c| is_letter(*c)), letters.next()) else {
-        return Err(format!("`{letter}` for a letter"));
-    };
-    if address.is_empty() {
-        return Err("no address".to_owned());
-    }
-    Address::parse(address).map_err(|wrong| format!("`{address}`: {wrong}"))?;
-    Ok((letter, Mark { address: address.to_owned(), words }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_of_marks_comes_back_with_its_words_and_comments() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("marks");
-        assert!(Marks::open(&path).unwrap().all.is_empty(), "there is none yet");
-        let text = "# lesson 3\na p0/L1/softmax[h=2,t=5,k=1] who looks back?\nb L0/xq\n";
-        fs::write(&path, text).unwrap();
-        let mut marks = Marks::open(&path).unwrap();
-        assert_eq!(marks.all[&'a'].words, "who looks back?");
-        marks.save().unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), text);
-        set(&mut marks, 'b', "p0/tokens");
-        marks.save().unwrap();
-        assert_eq!(Marks::open(&path).unwrap().all[&'b'].address, "p0/tokens");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-        // Some editors begin the file with a byte order mark.
-        fs::write(&path, "\u{feff}c L1/xv\n").unwrap();
-        assert_eq!(Marks::open(&path).unwrap().all[&'c'].address, "L1/xv");
-    }
-
-    fn set(marks: &mut Marks, letter: char, address: &str) {
-        marks.set(letter, Mark { address: address.to_owned(), words: String::new() });
-    }
-
-    /// Two viewers with one file, as in a lesson.
-    #[test]
-    fn what_others_marked_meanwhile_stays_and_is_known() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("marks");
-        let [mut one, mut other] = [(); 2].map(|()| Marks::open(&path).unwrap());
-        set(&mut one, 'a', "p0/tokens");
-        one.save().unwrap();
-        set(&mut other, 'b', "p0/L0/xq");
-        other.save().unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "a p0/tokens\nb p0/L0/xq\n");
-        assert_eq!(other.list(), "a p0/tokens · b p0/L0/xq");
-        // The last one to set a letter wins, and only for that letter.
-        set(&mut other, 'a', "p0/L1/xq");
-        other.save().unwrap();
-        set(&mut one, 'c', "p0/logits");
-        one.save().unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "a p0/L1/xq\nb p0/L0/xq\nc p0/logits\n");
-        // A line that is no mark stays too, and no mark is lost with the file.
-        fs::write(&path, "a p0/L1/xq\nno mark\nb p0/L0/xq").unwrap();
-        set(&mut one, 'd', "p0/logits");
-        one.save().unwrap();
-        let text = "a p0/L1/xq\nno mark\nb p0/L0/xq\nd p0/logits\n";
-        assert_eq!(fs::read_to_string(&path).unwrap(), text);
-        fs::remove_file(&path).unwrap();
-        one.save().unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "a p0/L1/xq\nb p0/L0/xq\nd p0/logits\n");
-    }
-
-    #[test]
-    fn a_mark_changes_its_own_line_and_no_other() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("marks");
-        let text = "b L0/xq\r\n# one\n\na p0/tokens  two  blanks\n\n# two\nc p0/logits";
-        fs::write(&path, text).unwrap();
-        let mut marks = Marks::open(&path).unwrap();
-        set(&mut marks, 'z', "p0/tokens");
-        set(&mut marks, 'b', "p0/L1/xq");
-        marks.save().unwrap();
-        let now = "b p0/L1/xq\r\n# one\n\na p0/tokens  two  blanks\n\n# two\nc p0/logits\nz p0/tokens\n";
-        assert_eq!(fs::read_to_string(&path).unwrap(), now);
-        // The note of another place stays as a comment.
-        set(&mut marks, 'a', "p0/L1/xq");
-        marks.save().unwrap();
-        let now = now.replace("a p0/tokens ", "# a p0/tokens ").replace("blanks\n", "blanks\na p0/L1/xq\n");
-        assert_eq!(fs::read_to_string(&path).unwrap(), now);
-        assert_eq!(Marks::open(&path).unwrap().all[&'a'].words, "");
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn a_link_stays_one_and_its_target_is_written() {
-        use std::os::unix::fs::symlink;
-        let folder = tempfile::tempdir().unwrap();
-        let [there, path, far] = ["there", "marks", "far"].map(|name| folder.path().join(name));
-        fs::create_dir(&there).unwrap();
-        symlink("there/lesson", &far).unwrap();
-        symlink(&far, &path).unwrap();
-        // The target is not there yet, and then it is.
-        for (letter, text) in [('a', "a p0/tokens\n"), ('b', "a p0/tokens\nb p0/tokens\n")] {
-            let mut marks = Marks::open(&path).unwrap();
-            set(&mut marks, letter, "p0/tokens");
-            marks.save().unwrap();
-            assert!(path.is_symlink() && far.is_symlink());
-            assert_eq!(fs::read_to_string(there.join("lesson")).unwrap(), text);
-            assert_eq!(fs::read_dir(&there).unwrap().count(), 1);
-        }
-    }
-
-    #[test]
-    fn what_somebody_says_of_a_mark_cannot_drive_the_terminal() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("marks");
-        fs::write(&path, "a p0/tokens look \u{1b}[31mhere\n").unwrap();
-        assert_eq!(Marks::open(&path).unwrap().list(), "a p0/tokens (look \\u{1b}[31mhere)");
-    }
-
-    #[test]
-    fn what_is_too_large_to_be_a_file_of_marks_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("marks");
-        fs::write(&path, "#".repeat(MOST as usize)).unwrap();
-        assert!(Marks::open(&path).is_ok());
-        fs::write(&path, "#".repeat(MOST as usize + 1)).unwrap();
-        let error = Marks::open(&path).unwrap_err().to_string();
-        assert!(
-            error.contains("too large to be a file of marks") && error.contains("1048577 bytes"),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn a_line_that_is_no_mark_is_told_with_its_number() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("marks");
-        for line in ["ab L0/xq", "a", "a nowhere", "é L0/xq", " L0/xq"] {
-            fs::write(&path, format!("# x\n{line}\n")).unwrap();
-            let told = Marks::open(&path).unwrap_err().to_string();
-            assert!(told.contains("marks:2"), "{line}: {told}");
-        }
-        fs::write(&path, [0xff, 0xfe]).unwrap();
-        assert!(Marks::open(&path).is_err());
-    }
-
-    #[test]
-    fn only_a_regular_file_of_some_size_is_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let told = |path: &Path| Marks::open(path).unwrap_err().to_string();
-        assert!(
-            told(folder.path()).contains("not a regular file") && told(folder.path()).contains("a directory")
-        );
-        #[cfg(unix)]
-        for device in ["/dev/zero", "/dev/full", "/dev/null"] {
-            let told = told(Path::new(device));
-            assert!(told.contains("not a regular file") && told.contains("device"), "{device}: {told}");
-        }
-        let path = folder.path().join("marks");
-        fs::write(&path, vec![b'#'; MOST as usize]).unwrap();
-        assert!(Marks::open(&path).is_ok());
-        fs::write(&path, vec![b'#'; MOST as usize + 1]).unwrap();
-        assert!(told(&path).contains("at most 1048576 bytes"), "{}", told(&path));
-    }
 }

@@ -1,6 +1,8 @@
 //! Playback: a walk that repeats by itself, step by step or layer by layer.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use llama_trace_core::time::Instant;
 
 use super::action::Action;
 

@@ -1,8 +1,12 @@
-//! Who takes the terminal gives it back: when done, when something panics, and when a signal asks to stop.
+//! Who takes the terminal gives it back: when done, when something panics, and when a signal asks to stop. crossterm is
+//! known here alone.
+
+mod canvas;
+mod keys;
 
 #[cfg(unix)]
 use std::io::IsTerminal;
-use std::io::{self, Stdout, Write};
+use std::io::{self, Write};
 use std::panic::{self, PanicHookInfo};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -24,28 +28,10 @@ use llama_trace_ending as ending;
 #[cfg(unix)]
 use llama_trace_ending::Taken;
 
+pub(super) use canvas::{Canvas, copy};
+pub(super) use keys::Keys;
+
 type Hook = Box<dyn Fn(&PanicHookInfo<'_>) + Sync + Send + 'static>;
-
-/// The screen, for as long as it is ours: once the process ends, whatever thread gave the terminal back, nothing more is
-/// drawn.
-#[derive(Debug)]
-pub(super) struct Screen(pub(super) Stdout);
-
-impl Write for Screen {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        #[cfg(unix)]
-        return ending::on_screen(|| self.0.write(bytes)).unwrap_or(Ok(bytes.len()));
-        #[cfg(not(unix))]
-        self.0.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        #[cfg(unix)]
-        return ending::on_screen(|| self.0.flush()).unwrap_or(Ok(()));
-        #[cfg(not(unix))]
-        self.0.flush()
-    }
-}
 
 /// Holds the terminal in raw mode, on its alternate screen, with mouse and paste events, until dropped.
 pub struct Guard {

@@ -9,7 +9,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::chapters::CHAPTERS;
 use llama_trace::config::{ModelConfig, Pairing, Precision};
@@ -25,6 +24,7 @@ use llama_trace::tui::app::App;
 use llama_trace::tui::events::action_of;
 use llama_trace::tui::theme::{Depth, Theme};
 use llama_trace::tui::update::update;
+use llama_trace::tui::user_event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use ratatui::Terminal;
@@ -173,7 +173,7 @@ fn main() {
             let asked = Instant::now();
             app.sync(&mut *source);
             terminal.draw(|frame| frame.render_widget(&app, frame.area())).unwrap();
-            answered.push((asked.elapsed(), Event::FocusGained, app.place().path(), app.view().name()));
+            answered.push((asked.elapsed(), Event::Resize(0, 0), app.place().path(), app.view().name()));
             std::thread::sleep(Duration::from_millis(1));
         }
         there.push(start.elapsed());

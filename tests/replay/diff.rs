@@ -327,7 +327,11 @@ fn a_reference_that_is_wrong_itself_is_said_to_be() {
     let report = judged(&model, &wrong, &healthy);
     let (_, address, names) = verdict(&report);
     assert_eq!((&*address, names.contains("activation")), ("p0/L0/ffn_silu", true));
-    assert!(report.notes.iter().any(|note| note.contains("A is not what the model gives")), "{:?}", report.notes);
+    assert!(
+        report.notes.iter().any(|note| note.contains("A is not what the model gives")),
+        "{:?}",
+        report.notes
+    );
 }
 
 #[test]

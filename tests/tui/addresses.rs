@@ -1,6 +1,5 @@
 //! Addresses: what the screen prints, the go-to line reads.
 
-use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::trace::Run;
 use llama_trace::tui::effects::open_run;
 use llama_trace::tui::events::action_of;
@@ -8,6 +7,7 @@ use llama_trace::tui::input::Mode;
 use llama_trace::tui::runs::Runs;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::{Effect, update};
+use llama_trace::tui::user_event::{Event, KeyCode, KeyEvent, KeyModifiers};
 
 use crate::stage::Stage;
 use crate::synthetic::Synthetic;

@@ -1,8 +1,8 @@
 //! What is seen of attention: where a tensor opens, the map of all heads, bars, and the rows of earlier passes.
 
-use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::tui::app::App;
 use llama_trace::tui::theme::Depth;
+use llama_trace::tui::user_event::{Event, KeyCode, KeyEvent, KeyModifiers};
 
 use crate::desk::Desk;
 use crate::shown::{is, read_text, real};

@@ -1,7 +1,7 @@
 //! What is seen of the cache: its bytes now, as it grows, and how much room is left.
 
-use crossterm::event::Event;
 use llama_trace::tui::theme::Depth;
+use llama_trace::tui::user_event::Event;
 
 use crate::desk::Desk;
 use crate::shown::read_text;

@@ -1,9 +1,9 @@
 //! Two heads, tokens, layers, passes or steps of one run side by side, with their difference.
 
-use crossterm::event::KeyCode;
 use llama_trace::trace::frame::Number;
 use llama_trace::tui::text;
 use llama_trace::tui::theme::Depth;
+use llama_trace::tui::user_event::KeyCode;
 
 use crate::shown::real;
 use crate::stage::Stage;

@@ -1,6 +1,5 @@
 //! Where a number comes from, on a real model: from any number back to an embedding, and every key on the way.
 
-use crossterm::event::{Event, KeyCode, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::checkpoint;
 use llama_trace::config::Precision;
@@ -9,6 +8,7 @@ use llama_trace::trace::Step;
 use llama_trace::tui::app::Origin;
 use llama_trace::tui::panel_state::Focus;
 use llama_trace::tui::text;
+use llama_trace::tui::user_event::{Event, KeyCode, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use llama_trace::tui::view::{Panels, derivation};
 
 use crate::desk::Desk;

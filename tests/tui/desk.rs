@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::chapters::CHAPTERS;
 use llama_trace::generate::{Sampler, Sampling};
@@ -17,6 +16,7 @@ use llama_trace::tui::events::action_of;
 use llama_trace::tui::open::open;
 use llama_trace::tui::theme::{Depth, Theme};
 use llama_trace::tui::update::update;
+use llama_trace::tui::user_event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 

@@ -1,9 +1,9 @@
 //! Numbers that a view works out from recorded ones: each is worked out again here, by the formula that the view shows.
 
-use crossterm::event::KeyCode;
 use llama_trace::trace::{Answer, Query, Region, Site, Source, Stage as TraceStage};
 use llama_trace::tui::text::visible;
 use llama_trace::tui::theme::Depth;
+use llama_trace::tui::user_event::KeyCode;
 use ratatui::layout::Rect;
 
 use crate::shown::{is, read, read_text, real};

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crossterm::event::KeyCode;
 use llama_trace::trace::{Site, Stage as TraceStage};
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::Effect;
+use llama_trace::tui::user_event::KeyCode;
 
 use crate::stage::Stage;
 use crate::synthetic::Synthetic;

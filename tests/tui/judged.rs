@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::task::Poll;
 
-use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::cli::verdict;
 use llama_trace::diff::{self, About, Found, Pass, Report, Traced};
 use llama_trace::error::Result;
@@ -15,6 +14,7 @@ use llama_trace::tui::runs::Runs;
 use llama_trace::tui::text;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::{Effect, update};
+use llama_trace::tui::user_event::{Event, KeyCode, KeyEvent, KeyModifiers};
 
 use crate::pictures::{SIZES, colours, compare};
 use crate::stage::Stage;

@@ -1,6 +1,6 @@
 //! What each layer would answer, and what each head added to the answer: as views of a real model.
 
-use crossterm::event::KeyCode;
+use llama_trace::tui::user_event::KeyCode;
 
 use llama_trace::tui::theme::Depth;
 

@@ -1,6 +1,5 @@
 //! Cells like one, panels that fold, a walk that goes on by itself, dragging, and the list of chapters.
 
-use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use llama_trace::chapters::CHAPTERS;
 use llama_trace::trace::frame::Number;
 use llama_trace::tui::action::Action;
@@ -8,6 +7,9 @@ use llama_trace::tui::input::Mode;
 use llama_trace::tui::panel_state::Focus;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::{Effect, update};
+use llama_trace::tui::user_event::{
+    Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
+};
 use llama_trace::tui::view::{Panels, notes};
 
 use crate::desk::Desk;

@@ -2,7 +2,6 @@
 
 use std::fs;
 
-use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::trace::frame::Number;
 use llama_trace::trace::{Axis, PassDims, Query, Region, Source};
 use llama_trace::tui::effects::save_marks;
@@ -11,6 +10,7 @@ use llama_trace::tui::marks::Marks;
 use llama_trace::tui::panel_state::Focus;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::Effect;
+use llama_trace::tui::user_event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::tui::view::Panels;
 use llama_trace::tui::view::views::fitting;
 

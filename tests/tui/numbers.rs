@@ -1,11 +1,11 @@
 //! A reader who believes every number on the screen: each is looked up in the trace. The screens are those of
 //! every view at every width from 60 to 200, on values and sizes that need room.
 
-use crossterm::event::{Event, KeyCode};
 use llama_trace::trace::{Axis, Stats, Step};
 use llama_trace::tui::app::App;
 use llama_trace::tui::input::Mode;
 use llama_trace::tui::theme::Depth;
+use llama_trace::tui::user_event::{Event, KeyCode};
 use llama_trace::tui::view::layout::Layout;
 use llama_trace::tui::view::tensor::LOOK_FOR;
 use llama_trace::tui::view::{Panels, notes};

@@ -1,11 +1,11 @@
 //! The screen before the first pass is done, work that is stopped, and stages that come in blocks.
 
-use crossterm::event::KeyCode;
 use llama_trace::trace::{Address, Source, Stats};
 use llama_trace::tui::OpenAt;
 use llama_trace::tui::open::open;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::Effect;
+use llama_trace::tui::user_event::KeyCode;
 use ndarray::ArrayD;
 use ndarray_npy::ReadNpyExt;
 
@@ -167,7 +167,7 @@ fn a_stage_in_blocks_is_exported_whole() {
 fn an_export_that_is_not_finished_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let (_, mut blocks) = in_blocks("softmax");
-    let saving = llama_trace::tui::effects::save(&mut blocks.app, &mut blocks.source, folder.path());
+    let saving = llama_trace::tui::export::save(&mut blocks.app, &mut blocks.source, folder.path());
     assert!(saving.is_some_and(|saving| saving.percent() < 100));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

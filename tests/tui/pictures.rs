@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use crossterm::event::KeyCode;
 use llama_trace::picture::Paper;
 use llama_trace::tui::palette::Palette;
 use llama_trace::tui::theme::{Depth, Theme};
+use llama_trace::tui::user_event::KeyCode;
 use llama_trace::tui::view::Panels;
 use llama_trace::tui::view::tensor::LOOK_FOR;
 use ratatui::style::{Color, Modifier};

@@ -1,8 +1,10 @@
 //! Whatever is typed, clicked, pasted or resized, nothing panics and the state stays possible.
 
-use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use llama_trace::tui::place::Walk;
 use llama_trace::tui::theme::Depth;
+use llama_trace::tui::user_event::{
+    Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
+};
 use proptest::prelude::*;
 
 use crate::stage::Stage;
@@ -29,7 +31,7 @@ fn key() -> impl Strategy<Value = Event> {
             KeyCode::Backspace,
             KeyCode::Delete,
             KeyCode::F(1),
-            KeyCode::Null,
+            KeyCode::Other("Menu"),
         ]),
     ];
     let modifiers = prop_oneof![6 => Just(KeyModifiers::NONE), 1 => Just(KeyModifiers::CONTROL)];

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crossterm::event::KeyCode;
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::model::Model;
 use llama_trace::tui::theme::Depth;
+use llama_trace::tui::user_event::KeyCode;
 use llama_trace::tui::view::views::VIEWS;
 
 use crate::desk::Desk;

@@ -1,9 +1,9 @@
 //! What is seen of RoPE: a pair before and after it is turned, and its angle.
 
-use crossterm::event::KeyCode;
 use llama_trace::trace::{Axis, Step};
 use llama_trace::tui::app::App;
 use llama_trace::tui::theme::Depth;
+use llama_trace::tui::user_event::KeyCode;
 
 use crate::desk::Desk;
 use crate::shown::{is, read_text, real};

@@ -1,11 +1,11 @@
 //! What is on the screen, at several sizes, with colours and without.
 
-use crossterm::event::{Event, KeyCode};
 use llama_trace::trace::stage::Section;
 use llama_trace::trace::{Axis, Step};
 use llama_trace::tui::OpenAt;
 use llama_trace::tui::open::open;
 use llama_trace::tui::theme::Depth;
+use llama_trace::tui::user_event::{Event, KeyCode};
 use llama_trace::tui::view::notes;
 use ratatui::style::{Color, Modifier};
 

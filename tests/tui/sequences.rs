@@ -1,6 +1,5 @@
 //! Several prompts: from sequence to sequence by keys and by addresses.
 
-use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use llama_trace::config::Precision;
 use llama_trace::error::Error;
 use llama_trace::trace::{Run, Source, TokenLabel};
@@ -9,6 +8,7 @@ use llama_trace::tui::events::action_of;
 use llama_trace::tui::runs::{NewRun, Runs};
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::{Effect, update};
+use llama_trace::tui::user_event::{Event, KeyCode, KeyEvent, KeyModifiers};
 
 use crate::stage::Stage;
 use crate::synthetic::{self, Synthetic};

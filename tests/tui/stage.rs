@@ -2,17 +2,20 @@
 
 use std::path::Path;
 
-use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use llama_trace::chapters::CHAPTERS;
 use llama_trace::trace::{Source, Step};
 use llama_trace::tui::OpenAt;
 use llama_trace::tui::app::App;
-use llama_trace::tui::effects::{self, continue_saving, save};
+use llama_trace::tui::effects;
 use llama_trace::tui::events::action_of;
+use llama_trace::tui::export::{continue_saving, save};
 use llama_trace::tui::open::open;
 use llama_trace::tui::runs::Runs;
 use llama_trace::tui::theme::{Depth, Theme};
 use llama_trace::tui::update::{Effect, update};
+use llama_trace::tui::user_event::{
+    Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
+};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;

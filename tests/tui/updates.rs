@@ -1,14 +1,16 @@
 //! What each action changes.
 
-use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use llama_trace::trace::{End, Site, Stage as Name, Step};
 use llama_trace::tui::app::Shown;
-use llama_trace::tui::effects::draw_into;
+use llama_trace::tui::export::draw_into;
 use llama_trace::tui::input::Mode;
 use llama_trace::tui::open::open;
 use llama_trace::tui::panel_state::Focus;
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::update::Effect;
+use llama_trace::tui::user_event::{
+    Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
+};
 use llama_trace::tui::{NewRun, OpenAt};
 
 use crate::stage::Stage;
@@ -438,9 +440,13 @@ fn a_view_that_is_covered_does_not_change_unseen() {
     let mut stage = Stage::at("softmax");
     for opens in ["i", "\r"] {
         match opens {
-            "\r" => stage.key(KeyCode::Enter),
-            keys => stage.keys(keys).key(KeyCode::Null),
-        };
+            "\r" => {
+                stage.key(KeyCode::Enter);
+            }
+            keys => {
+                stage.keys(keys);
+            }
+        }
         let view = stage.app.view().name();
         for key in ["v", "3", "a", "s"] {
             stage.keys(key);

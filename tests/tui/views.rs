@@ -1,12 +1,12 @@
 //! What is true of every view: where its cells are, how one moves in them, what it asks for.
 
-use crossterm::event::KeyCode;
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::model::Model;
 use llama_trace::trace::{Address, Query, Step};
 use llama_trace::tui::OpenAt;
 use llama_trace::tui::open::open;
 use llama_trace::tui::theme::Depth;
+use llama_trace::tui::user_event::KeyCode;
 use llama_trace::tui::view::tensor::LOOK_FOR;
 use llama_trace::tui::view::views::{VIEWS, fitting};
 

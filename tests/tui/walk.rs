@@ -3,11 +3,13 @@
 //!
 //! `LLAMA_TRACE_WALK=100000 cargo test --test tui walk -- --nocapture` walks further, and `LLAMA_TRACE_SEED` elsewhere.
 
-use crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use llama_trace::trace::{Source, Status};
 use llama_trace::tui::input::Mode;
 use llama_trace::tui::place::Walk;
 use llama_trace::tui::theme::Depth;
+use llama_trace::tui::user_event::{
+    Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
+};
 use llama_trace::tui::view::Panels;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
