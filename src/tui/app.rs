@@ -145,7 +145,7 @@ impl App {
     }
 
     /// Columns and rows of the screen.
-    pub(super) fn size(&self) -> (u16, u16) {
+    pub fn size(&self) -> (u16, u16) {
         (self.panels.size.width, self.panels.size.height)
     }
 
@@ -205,13 +205,13 @@ impl App {
     }
 
     /// Whether a search is under way.
-    pub(super) fn is_searching(&self) -> bool {
+    pub fn is_searching(&self) -> bool {
         self.search.is_scanning()
     }
 
     /// Time until the playback continues; none if nothing is playing or the values of the place are still pending.
     /// `idle` says whether the source and an export are idle.
-    pub(super) fn plays_in(&mut self, idle: bool, now: Instant) -> Option<Duration> {
+    pub fn plays_in(&mut self, idle: bool, now: Instant) -> Option<Duration> {
         let ready = idle && !self.waits();
         self.playback.time_left(ready, now)
     }
