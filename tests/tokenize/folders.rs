@@ -104,3 +104,41 @@ fn info_says_what_tokens_and_rows_do_not_fit() {
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stderr(&output).contains("1 of the model's 426 rows") && stderr(&output).contains("<|nothing|>"));
 }
+
+/// A class with rules that this program does not have is named, and CodeLlama's infilling is refused.
+#[test]
+fn a_class_that_is_not_followed_is_named() {
+    let folder = model(426, "json, Llama, decoder");
+    let model = folder.path().to_str().unwrap();
+    let declare = |class: &str| {
+        fs::write(
+            folder.path().join("tokenizer_config.json"),
+            json!({"tokenizer_class": class, "chat_template": "a"}).to_string(),
+        )
+        .unwrap();
+    };
+    for class in [
+        "GPTNeoXTokenizer",
+        "WhisperTokenizerFast",
+        "RobertaTokenizer",
+        "PreTrainedTokenizerFast",
+        "XYZTokenizer",
+    ] {
+        declare(class);
+        let name = class.strip_suffix("Fast").unwrap_or(class);
+        let named = !matches!(class, "PreTrainedTokenizerFast" | "XYZTokenizer");
+        let output = command(["info", "--model", model]).output().unwrap();
+        let text = stdout(&output);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(text.contains(&format!("as {name}, whose own rules")), named, "{class}: {text}");
+        let output = command(["chat", "--model", model]).stdin(std::process::Stdio::null()).output().unwrap();
+        let text = stderr(&output);
+        assert_eq!(text.contains(&format!("as {name}, whose own rules")), named, "{class}: {text}");
+    }
+    declare("CodeLlamaTokenizer");
+    let path = folder.path().join("tokenizer.json");
+    let output =
+        command(["tokenize", "--tokenizer", path.to_str().unwrap(), "a<FILL_ME>b"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(4));
+    assert!(stderr(&output).contains("infilling"), "{}", stderr(&output));
+}

@@ -35,6 +35,25 @@ const LLAMA: [(&str, &str); 3] = [("unk_token", "<unk>"), ("bos_token", "<s>"), 
 const QWEN2: [(&str, &str); 3] =
     [("unk_token", "<|endoftext|>"), ("eos_token", "<|endoftext|>"), ("pad_token", "<|endoftext|>")];
 
+/// The tokens for infilling that `CodeLlamaTokenizer` adds, by their names and default texts.
+const CODE_LLAMA: [(&str, &str); 5] = [
+    ("prefix_token", "▁<PRE>"),
+    ("middle_token", "▁<MID>"),
+    ("suffix_token", "▁<SUF>"),
+    ("eot_token", "▁<EOT>"),
+    ("fill_token", "<FILL_ME>"),
+];
+/// The other tokenizer classes of transformers 5.24 that have rules of their own, without "Tokenizer". They are not
+/// followed here.
+const OTHERS: &str = "Albert Auto Bart Barthez Bartpho Basic BertGeneration BertJapanese Bert Bertweet BigBird BioGpt \
+    BlenderbotSmall Blenderbot ByT5 CLIP CTRL Camembert Canine Character Clvp CodeGen Cohere ConvBert CpmAnt Cpm \
+    DPRContextEncoder DPRQuestionEncoder DPRReader Deberta DebertaV2 Dia DistilBert Esm Esmc FNet FSMT \
+    FastSpeech2Conformer Flaubert Funnel GPT2 GPTNeoXJapanese GPTNeoX GPTSw3 Gemma Herbert LED Lasr LayoutLMv2 \
+    LayoutLMv3 LayoutXLM Luke Lxmert M2M100 MBart50 MBart MLuke MPNet Marian MarkupLM Mecab Mgpstr MobileBert Mvp \
+    MyT5 Nllb Nougat OpenAIGPT PLBart Parakeet Pegasus Perceiver Phobert Pop2Piano ProphetNet Qwen3_5 Rag Reformer \
+    RemBert RoCBert RoFormer Roberta SeamlessM4T Siglip2 Siglip Speech2Text SpeechT5 Splinter SqueezeBert T5 Tapas \
+    Tipsv2 Udop VideoPrism Vits Wav2Vec2CTC Wav2Vec2PhonemeCTC Whisper Wordpiece XGLM XLMRoberta XLM XLNet";
+
 /// A token that is found verbatim in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Added {
@@ -58,7 +77,9 @@ pub(crate) enum Class {
     Backend,
     /// `LlamaTokenizer`, which uses the vocabulary and the merges, but its own rules for splitting texts.
     Llama,
-    /// `Qwen2Tokenizer`, which does the same.
+    /// `CodeLlamaTokenizer`, which does the same and adds tokens for infilling.
+    CodeLlama,
+    /// `Qwen2Tokenizer`, which has the rules of Qwen2.
     Qwen2,
 }
 
@@ -67,12 +88,16 @@ pub(crate) enum Class {
 pub(crate) struct Beside {
     /// The class that reads the tokenizer.
     pub(crate) class: Class,
+    /// The declared class, if transformers follows its rules and this program does not.
+    pub(crate) other: Option<String>,
     /// The added tokens by their ids in the files. They are added in this order and get the next free ids.
     pub(crate) added: BTreeMap<u64, Added>,
     /// Whether `added` is complete: it comes from `added_tokens_decoder`.
     pub(crate) listed: bool,
     /// The named tokens: `bos_token` and so on.
     pub(crate) named: Vec<(String, Added)>,
+    /// The names that a file sets to null: tokens that the tokenizer does not have.
+    pub(crate) absent: Vec<String>,
     /// The other special tokens. `None` if no file lists any.
     pub(crate) extra: Option<Vec<Added>>,
     /// The tokens that special_tokens_map.json lists under transformers 4's name. They are used if there are no others.
@@ -145,7 +170,7 @@ impl Beside {
             read.map_err(|error| wrong(place, name, "a JSON object", &error.to_string()))
         };
         let mut fields = object("tokenizer_config.json", texts.config)?;
-        let class = class(&fields, model, byte_level);
+        let (class, other) = class(&fields, model, byte_level);
         let template = fields.remove("chat_template");
         let bad = |(name, value): (String, Value)| {
             wrong(place, &name, "texts, and objects with `content` and flags", &value.to_string())
@@ -188,6 +213,8 @@ impl Beside {
             }
         }
         let named = named(&mut fields, class).map_err(bad)?;
+        let absent =
+            fields.iter().filter(|(_, value)| value.is_null()).map(|(name, _)| name.clone()).collect();
         let tokens = |name: &str| {
             let Some(list) = list_of(&fields, name) else { return Ok(None) };
             let tokens: Option<Vec<Added>> = list.iter().map(token).collect();
@@ -196,11 +223,17 @@ impl Beside {
         let (extra, additional) = (tokens(EXTRA)?, tokens(ADDITIONAL)?);
         let flag = |name: &str| fields.get(name).and_then(Value::as_bool);
         let around = [flag("add_bos_token"), flag("add_eos_token")];
+        let around = match class {
+            Class::CodeLlama => [around[0].or(Some(true)), around[1]],
+            _ => around,
+        };
         Ok(Self {
             class,
+            other,
             added,
             listed,
             named,
+            absent,
             extra,
             additional,
             legacy: flag("legacy"),
@@ -245,22 +278,29 @@ fn model_type(model: &Map<String, Value>) -> Option<&str> {
     model.get("model_type").and_then(Value::as_str)
 }
 
-/// The class that `AutoTokenizer` selects for the directory.
+/// The class that `AutoTokenizer` selects for the directory, and its name if the class is not followed here.
 fn class(
     fields: &Map<String, Value>,
     model: &Map<String, Value>,
     byte_level: impl FnOnce() -> bool,
-) -> Class {
+) -> (Class, Option<String>) {
     let declared = fields.get("tokenizer_class").or_else(|| model.get("tokenizer_class"));
     let declared = declared.and_then(Value::as_str).unwrap_or_default();
-    match (model_type(model), declared.strip_suffix("Fast").unwrap_or(declared)) {
+    let name = declared.strip_suffix("Fast").unwrap_or(declared);
+    let class = match (model_type(model), name) {
         // The classes that these files declare are ignored.
         (Some("mistral"), _) => Class::Backend,
         (Some("qwen2"), _) | (Some("qwen3"), "") => Class::Qwen2,
         (_, "Qwen2Tokenizer") => Class::Qwen2,
+        (_, "CodeLlamaTokenizer") => Class::CodeLlama,
         (_, "LlamaTokenizer") if !byte_level() => Class::Llama,
-        _ => Class::Backend,
-    }
+        (_, name) => {
+            let short = name.strip_suffix("Tokenizer").unwrap_or_default();
+            let other = !short.is_empty() && OTHERS.split_ascii_whitespace().any(|known| known == short);
+            return (Class::Backend, other.then(|| name.to_owned()));
+        }
+    };
+    (class, None)
 }
 
 /// The named tokens: first the common ones, then those of this model only.
@@ -270,19 +310,21 @@ fn named(
 ) -> std::result::Result<Vec<(String, Added)>, (String, Value)> {
     let own = match class {
         Class::Backend => &[][..],
-        Class::Llama => &LLAMA,
+        Class::Llama | Class::CodeLlama => &LLAMA,
         Class::Qwen2 => &QWEN2,
     };
-    for (name, token) in own {
+    let infilling = if class == Class::CodeLlama { &CODE_LLAMA[..] } else { &[] };
+    for (name, token) in own.iter().chain(infilling) {
         fields.entry(*name).or_insert_with(|| (*token).into());
     }
-    let usual = NAMES.iter().map(|name| (*name).to_owned());
+    let infilling = infilling.iter().map(|(name, _)| name);
+    let usual: Vec<String> = NAMES.iter().chain(infilling).map(|name| (*name).to_owned()).collect();
     let is_own = |(name, value): &(&String, &Value)| {
-        name.ends_with("_token") && !NAMES.contains(&name.as_str()) && token(value).is_some()
+        name.ends_with("_token") && !usual.contains(name) && token(value).is_some()
     };
     let own: Vec<String> = fields.iter().filter(is_own).map(|(name, _)| name.clone()).collect();
     let mut named = Vec::new();
-    for name in usual.chain(own) {
+    for name in usual.iter().chain(&own).cloned() {
         match fields.get(&name) {
             None | Some(Value::Null) => {}
             Some(value) => match token(value) {

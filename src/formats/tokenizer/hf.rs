@@ -38,6 +38,8 @@ pub(super) struct HfTokenizer {
     ends: Vec<u32>,
     /// A note about how the file is read, if the file alone does not determine it.
     note: Option<String>,
+    /// The text at which CodeLlama's tokenizer splits a prompt to fill the gap, which is not computed here.
+    fill: Option<String>,
     /// The merge rules of the model, created when they are first shown.
     rules: OnceLock<Rules>,
     /// Whether the rank of a merge is the id of its result.
@@ -146,8 +148,8 @@ impl HfTokenizer {
         let special =
             special.filter(|(_, token)| added.is_special_token(&token.content)).map(|(id, _)| *id).collect();
         let (plain, rules) = (OnceLock::new(), OnceLock::new());
-        let (ends, note) = (Vec::new(), None);
-        Ok(Self { inner, plain, checked, special, bos, ends, note, rules, by_id: false })
+        let (ends, note, fill) = (Vec::new(), None, None);
+        Ok(Self { inner, plain, checked, special, bos, ends, note, fill, rules, by_id: false })
     }
 
     /// The crate's tokenizer that reads special tokens, or if `plain` is set, the one that does not.
@@ -175,6 +177,12 @@ impl HfTokenizer {
     /// The ids of `text`. If `added` is set, the post-processor's tokens are included.
     fn ids(&self, text: &str, plain: bool, added: bool) -> Result<Vec<u32>> {
         self.check(text)?;
+        if let Some(fill) = self.fill.as_ref().filter(|fill| !plain && text.contains(fill.as_str())) {
+            return Err(Error::prompt("CodeLlama's infilling is not computed here")
+                .expected(format!("a text without {fill}"))
+                .found(format!("{fill} in the text"))
+                .next("write the prompt with ▁<PRE>, ▁<SUF> and ▁<MID>, or give token ids"));
+        }
         let long = text.len() > pieces::LENGTH;
         let Some(blanks) = long.then(|| pieces::blanks(&self.inner)).flatten() else {
             return Ok(self.whole(text, 0, plain, added)?.get_ids().to_vec());

@@ -62,16 +62,22 @@ pub(super) fn json(inner: Inner, checked: Checked, beside: &Beside) -> Result<Hf
     }
     let (mut made, checked, name) = match beside.class {
         Class::Qwen2 => (qwen2(model.clone(), beside)?, of_qwen2(model, checked.ids), "Qwen2Tokenizer"),
-        Class::Llama | Class::Backend => {
+        Class::Llama | Class::CodeLlama | Class::Backend => {
             let (pre_tokenizer, decoder) = llama(beside);
-            let mut made = Inner::new(of_llama(model.clone()));
+            let mut made = Inner::new(of_llama(model.clone(), beside));
             made.with_pre_tokenizer(Some(section::<PreTokenizerWrapper>(pre_tokenizer)?));
-            (made, of_llama_checked(checked.ids, &decoder)?, "LlamaTokenizer")
+            let name = if beside.class == Class::CodeLlama { "CodeLlamaTokenizer" } else { "LlamaTokenizer" };
+            (made, of_llama_checked(checked.ids, &decoder)?, name)
         }
     };
     made.with_post_processor(inner.get_post_processor().cloned());
     let same = rules(&inner) == rules(&made);
-    let mut tokenizer = complete(made, checked, beside, added.into_values(), extra, None)?;
+    // CodeLlamaTokenizer asks for the beginning token itself. Other files' wishes do not count beside tokenizer.json.
+    let own =
+        (beside.class == Class::CodeLlama).then(|| Beside { around: Some((true, false)), ..beside.clone() });
+    let defaults = own.as_ref().map(|_| &[][..]);
+    let mut tokenizer =
+        complete(made, checked, own.as_ref().unwrap_or(beside), added.into_values(), extra, defaults)?;
     if beside.class == Class::Qwen2 {
         // This class adds its special tokens a second time, without their flags.
         let names = beside.named.iter().map(|(_, token)| token).chain(extra);
@@ -125,7 +131,7 @@ pub(in crate::tokenizer) fn sentencepiece(model: &Model, beside: &Beside) -> Res
     let own = model.pieces.iter().filter(|(.., kind)| is_added(*kind));
     let own = own.map(|(text, _, kind)| Added { special: *kind == Type::Control, ..Added::new(text) });
     let ids = model.pieces.len() as u32;
-    if beside.class == Class::Llama {
+    if matches!(beside.class, Class::Llama | Class::CodeLlama) {
         let extra = beside.extra.clone().unwrap_or_else(|| own.collect());
         let vocab: Vocab = model.pieces.iter().map(|(text, ..)| text.clone()).zip(0..).collect();
         let mut merges = Vec::new();
@@ -137,7 +143,7 @@ pub(in crate::tokenizer) fn sentencepiece(model: &Model, beside: &Beside) -> Res
             merges.extend(both.map(|(left, right)| (left.to_owned(), right.to_owned())));
         }
         let (pre_tokenizer, decoder) = llama(beside);
-        let mut inner = Inner::new(of_llama(bpe(vocab, merges)?));
+        let mut inner = Inner::new(of_llama(bpe(vocab, merges)?, beside));
         inner.with_pre_tokenizer(Some(section::<PreTokenizerWrapper>(pre_tokenizer)?));
         let checked = of_llama_checked(ids, &decoder)?;
         return complete(inner, checked, beside, beside.added.values().cloned(), &extra, Some(&[]));
@@ -190,7 +196,8 @@ fn complete(
 ) -> Result<HfTokenizer, String> {
     let mut named = beside.named.clone();
     for (name, text) in defaults.into_iter().flatten() {
-        if !named.iter().any(|(known, _)| known == name) {
+        if !named.iter().any(|(known, _)| known == name) && !beside.absent.iter().any(|absent| absent == name)
+        {
             named.push(((*name).into(), Added::new(text)));
         }
     }
@@ -226,17 +233,26 @@ fn complete(
     }
     let last = inner.get_added_tokens_decoder().keys().max().map_or(0, |last| last + 1);
     checked.ids = checked.ids.max(last);
-    Ok(HfTokenizer { ends, ..HfTokenizer::new(inner, checked)? })
+    let note = beside.other.as_ref().map(|name| {
+        format!(
+            "transformers 5 reads the tokenizer as {name}, whose own rules are not known here: its file is read as it \
+             is, and some texts may get other tokens"
+        )
+    });
+    let fill = named.iter().find(|(name, _)| name == "fill_token" && beside.class == Class::CodeLlama);
+    let fill = fill.map(|(_, token)| token.content.clone());
+    Ok(HfTokenizer { ends, note, fill, ..HfTokenizer::new(inner, checked)? })
 }
 
 /// How `LlamaTokenizer` splits and decodes texts.
 fn llama(beside: &Beside) -> (Value, Value) {
-    let scheme = match (beside.prefix_space.unwrap_or(true), beside.legacy.unwrap_or(false)) {
+    let legacy = beside.legacy.unwrap_or(false) && beside.class == Class::Llama;
+    let scheme = match (beside.prefix_space.unwrap_or(true), legacy) {
         (false, _) => "never",
         (true, true) => "always",
         (true, false) => "first",
     };
-    let decoder = decoder(true, scheme != "never");
+    let decoder = decoder(true, scheme != "never" || beside.class == Class::CodeLlama);
     (json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false}), decoder)
 }
 
@@ -252,9 +268,13 @@ fn decoder(byte_fallback: bool, prefix: bool) -> Value {
     json!({"type": "Sequence", "decoders": parts})
 }
 
-/// `model` with the settings of `LlamaTokenizer`.
-fn of_llama(mut model: BPE) -> BPE {
-    (model.unk_token, model.fuse_unk, model.byte_fallback, model.ignore_merges) = (None, true, true, false);
+/// `model` with the settings of `LlamaTokenizer`. `CodeLlamaTokenizer` has a token for unknown characters.
+fn of_llama(mut model: BPE, beside: &Beside) -> BPE {
+    let unknown =
+        beside.named.iter().find(|(name, _)| name == "unk_token").map(|(_, token)| token.content.clone());
+    let unknown = unknown.filter(|_| beside.class == Class::CodeLlama);
+    (model.unk_token, model.fuse_unk, model.byte_fallback, model.ignore_merges) =
+        (unknown, true, true, false);
     model
 }
 
