@@ -55,6 +55,9 @@
 //! (engine); what reads files does not compute (formats), and what computes for a GPU is left out where there is none
 //! (cuda). What all need is the ground floor (core), which has the operations too, because a viewer's frames are derived
 //! and explained by them. How a process ends is one place for all (ending): only one can own signals and the terminal.
+//! Core, formats, engine, runs and tui have a feature `native`: threads, files, signals, a clock and a terminal. They
+//! build without it too, for WebAssembly; `core/lib.rs` says what is there instead. The program always has it; its own
+//! features `png`, `hub`, `cuda` and `capture` leave parts out.
 //! Names here are those of the crates' modules. `tests/architecture.rs` holds the edges between modules of one crate.
 
 pub mod builtin;
