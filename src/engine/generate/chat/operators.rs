@@ -1,8 +1,6 @@
 //! Rewrites the operators that minijinja computes differently from Python: `<`, `<=`, `>` and `>=` of values without an
 //! order, which Python refuses, and `~`, which joins its operands as Python's `str` prints them.
 
-use super::source::string_length;
-
 /// A token of an expression: its place in the text, and the number of open brackets around it.
 #[derive(Clone, Copy)]
 pub(super) struct Token<'t> {
@@ -153,6 +151,20 @@ fn number_length(text: &str) -> usize {
 /// Whether the last tokens are `is not`.
 fn is_not(tokens: &[Token<'_>]) -> bool {
     matches!(tokens, [.., is, not] if is.text == "is" && not.text == "not")
+}
+
+/// The length of the string at the beginning of `text`, with its quotes. If the string does not end, the length of
+/// `text`.
+pub(super) fn string_length(text: &str, quote: char) -> usize {
+    let mut characters = text.char_indices().skip(1);
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '\\' => _ = characters.next(),
+            character if character == quote => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
 }
 
 #[cfg(test)]

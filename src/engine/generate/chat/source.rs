@@ -1,7 +1,7 @@
 //! Rewrites a template so that minijinja reads it like Jinja: one kind of newline, strings with Python's escapes, no
 //! marks for training, macros' defaults in order.
 
-use super::operators;
+use super::operators::{self, string_length};
 use super::strings::strip;
 
 /// Rewrites `text`.
@@ -145,20 +145,6 @@ fn defaults(statement: &str) -> Result<Option<(String, String)>, String> {
     let head =
         format!("{}{}{}", &statement[..tokens[begin].end()], names.join(", "), &statement[tokens[end].at..]);
     Ok(used.then_some((head, sets)))
-}
-
-/// The length of the string at the beginning of `text`, with its quotes. If the string does not end, the length of
-/// `text`.
-pub(super) fn string_length(text: &str, quote: char) -> usize {
-    let mut characters = text.char_indices().skip(1);
-    while let Some((at, character)) = characters.next() {
-        match character {
-            '\\' => _ = characters.next(),
-            character if character == quote => return at + 1,
-            _ => {}
-        }
-    }
-    text.len()
 }
 
 /// A string literal with the escapes that minijinja reads in the same way.
