@@ -150,7 +150,7 @@ fn prompts_come_from_files_standard_input_and_ids() {
         ("prompts", "standard input are read whole, a newline at its end included"),
         (
             "addresses",
-            "What is left out is the last token, of attention its largest key, and 0 on other axes",
+            "If you leave out the key (in attention), it is the key with the largest weight. Any other index is 0 if you leave it out.",
         ),
     ] {
         let manual = ok(&llama_trace(["help", page]));
