@@ -91,7 +91,7 @@ fn no_template_ends_the_process_and_the_message_is_short() {
 fn a_chat_goes_on_after_a_line_that_the_template_cannot_take() {
     let folder = bare_model();
     let own = fs::read_to_string(fixture("builtin/chat_template.jinja")).unwrap();
-    for expression in ["n", "'{:>1000000000000}'.format(1)", "'x' | indent(60000000000, true)"] {
+    for expression in ["'{:>1000000000000}'.format(1)", "'x' | indent(60000000000, true)"] {
         let template = format!(
             "{{% if messages[-1].content == 'bad' %}}{{% set n = namespace() %}}{{% set n.x = n %}}{{{{ {expression} }}}}{{% endif %}}{own}"
         );
