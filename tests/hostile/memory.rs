@@ -8,14 +8,19 @@ use std::process::{Command, Output, Stdio};
 use super::common::{fixture, models, stderr};
 use llama_trace_core::testing::sampled;
 
-/// The binary with `args` and so many KiB of addresses. Where it is asked to read a text, that is `long.txt`.
+/// The binary with `args` and so many KiB of addresses. It reads `long.txt` as a text, and `said.txt` as a chat.
 fn limited(kibibytes: u64, args: &[&str], folder: &Path) -> Output {
     let mut shell = Command::new("/bin/sh");
+    let stdin = if args.contains(&"--stdin") {
+        Some("long.txt")
+    } else {
+        args.contains(&"chat").then_some("said.txt")
+    };
     shell.args(["-c", "ulimit -v \"$0\" && exec \"$@\"", &kibibytes.to_string()]);
     shell.arg(env!("CARGO_BIN_EXE_llama-trace")).args(args).current_dir(folder);
     shell.env("RAYON_NUM_THREADS", "2").env("CUDA_VISIBLE_DEVICES", "").stdin(Stdio::null());
-    if args.contains(&"--stdin") {
-        shell.stdin(File::open(folder.join("long.txt")).unwrap());
+    if let Some(name) = stdin {
+        shell.stdin(File::open(folder.join(name)).unwrap());
     }
     shell.output().unwrap()
 }
@@ -114,6 +119,24 @@ fn whichever_allocation_fails_one_message_says_so_and_nothing_is_left() {
         lacked > 2 * commands.len() + commands.len() / 2 && succeeded >= 2 * commands.len(),
         "{lacked} {succeeded}"
     );
+}
+
+/// The process of the chat template needs memory too: one message for all lines says that it is missing.
+#[test]
+fn a_chat_without_memory_says_so_once() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("said.txt"), "hi\nho\n").unwrap();
+    let least = least(folder.path());
+    let args = ["chat", "-n", "10"];
+    let steps = (0..1 << 20).step_by(2048);
+    let mut lacked = 0;
+    let enough = steps.into_iter().find(|more| {
+        let what = format!("chat with {more} KiB more than it takes to start");
+        let ended = ended(&limited(least + more, &args, folder.path()), &what, folder.path());
+        lacked += usize::from(!ended);
+        ended
+    });
+    assert!(enough.is_some() && lacked > 5, "{enough:?} {lacked}");
 }
 
 /// What grew with the size of a picture, or with the machine's cache, is bounded.

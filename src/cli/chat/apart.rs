@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::hint::black_box;
 use std::io::{Read, Write, stdin, stdout};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use llama_trace_core::error::{Error, Result};
+use llama_trace_core::memory::naming;
 use llama_trace_core::stop::{self, Stop};
 use llama_trace_ending as ending;
 use llama_trace_engine::generate::chat::{Message, Template};
@@ -28,6 +30,8 @@ const MEMORY: u64 = 1 << 30;
 const TIME: Duration = Duration::from_secs(10);
 /// Stack size of the rendering thread, in bytes.
 const STACK: usize = 32 << 20;
+/// More than another thread takes in this process, in bytes.
+const THREAD: usize = 4 << 20;
 /// The longest answer in bytes: the longest text, with every character escaped.
 const ANSWER: u64 = 64 << 20;
 /// The most bytes read from the process's standard error.
@@ -65,7 +69,7 @@ impl Apart {
     /// As theirs; [`Error::Model`] if the template exceeds a limit, [`Error::Prompt`] if no process can be started, and
     /// [`Error::Interrupted`].
     pub(super) fn render(&self, messages: &[Message], stop: &Stop) -> Result<String> {
-        let failed = |error: &dyn Display| no_process(&self.place, error);
+        let failed = |error: &dyn Display| no_process(&self.place, THREAD, error);
         let tokens = self.tokens.iter().map(|(name, token)| (name.as_str(), token.as_str())).collect();
         let request = Request { text: &*self.text, place: &*self.place, tokens, messages };
         let request = serde_json::to_vec(&request).map_err(|error| failed(&error))?;
@@ -103,6 +107,9 @@ impl Apart {
                 return self.beyond(&over_time());
             }
         }
+        if little_memory() && !words.contains("overflowed its stack") {
+            missing(MEMORY as usize);
+        }
         // Printed by a process that runs out of stack or memory.
         self.beyond(&match words {
             words if words.contains("overflowed its stack") => "steps inside one another without end".into(),
@@ -126,7 +133,26 @@ impl Apart {
     }
 }
 
-fn no_process(place: &str, error: &dyn Display) -> Error {
+/// Whether this process may use less memory than a template's process.
+fn little_memory() -> bool {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, getrlimit};
+        getrlimit(Resource::As).current.is_some_and(|limit| limit < MEMORY)
+    }
+    #[cfg(not(unix))]
+    false
+}
+
+/// Allocates so many bytes. If there is no memory for them, the program ends as after any other failed allocation.
+fn missing(bytes: usize) {
+    naming("the process of the chat template", || drop(black_box(Vec::<u8>::with_capacity(bytes))));
+}
+
+/// The error of a process or thread that cannot be started and needs so many bytes. The system does not say whether
+/// memory is missing; the program ends if it is.
+fn no_process(place: &str, bytes: usize, error: &dyn Display) -> Error {
+    missing(bytes);
     Error::prompt("no process can be started for the chat template")
         .at(place)
         .expected("room for one more process")
@@ -192,7 +218,7 @@ pub(crate) fn serve() -> ExitCode {
         };
         let answer = match thread::Builder::new().stack_size(STACK).spawn(render) {
             Ok(thread) => thread.join().ok()?,
-            Err(error) => Err(no_process(&place, &error)),
+            Err(error) => Err(no_process(&place, STACK + THREAD, &error)),
         };
         let mut out = stdout().lock();
         out.write_all(&serde_json::to_vec(&answer).ok()?).and_then(|()| out.flush()).ok()
