@@ -159,6 +159,11 @@ fn large_pictures_and_the_bench_of_a_small_model_take_little_memory() {
         fs::create_dir(folder.path().join(name)).unwrap();
         fs::write(folder.path().join(name).join("long.txt"), text).unwrap();
     }
+    // Texts of one word, whose letters do not repeat, so few of them are merged.
+    for (name, letters) in [("word", LETTERS), ("base64", BASE64)] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+        fs::write(folder.path().join(name).join("long.txt"), varied(letters, 4 << 20)).unwrap();
+    }
     let commands: [(u64, &[&str]); 5] = [
         (
             100,
@@ -190,12 +195,30 @@ fn large_pictures_and_the_bench_of_a_small_model_take_little_memory() {
         let output = limited(least + mebibytes * 1024, args, folder.path());
         assert!(output.status.success(), "{} in {mebibytes} MiB: {}", args[0], stderr(&output));
     }
+    for name in ["word", "base64"] {
+        let args = ["tokenize", "--tokenizer", builtin, "--stdin", "--format", "json"];
+        let output = limited(least + 200 * 1024, &args, &folder.path().join(name));
+        assert!(output.status.success(), "{name} in 200 MiB: {}", stderr(&output));
+    }
     // It takes less than 200 MiB of memory, and more addresses: those of another thread's stack and arena.
     for (name, mebibytes) in [("lines", 200), ("letters", 250)] {
         let args = ["tokenize", "--tokenizer", vocabulary, "--stdin"];
         let output = limited(least + mebibytes * 1024, &args, &folder.path().join(name));
         assert!(output.status.success(), "{name} in {mebibytes} MiB: {}", stderr(&output));
     }
+}
+
+const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
+const BASE64: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// So many of these letters in an order without a pattern, the same each time.
+fn varied(letters: &[u8], count: usize) -> Vec<u8> {
+    let mut seed = 48_u64;
+    let mut next = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        letters[(seed >> 33) as usize % letters.len()]
+    };
+    (0..count).map(|_| next()).collect()
 }
 
 /// llama2.c's tokenizer.bin with a token for each byte, and these, of which a later one is merged sooner.

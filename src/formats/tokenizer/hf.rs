@@ -188,7 +188,8 @@ impl HfTokenizer {
             return Ok(self.whole(text, 0, plain, added)?.get_ids().to_vec());
         };
         let (mut ids, mut after, mut place) = (Vec::new(), Vec::new(), 0);
-        for piece in pieces::of(text, pieces::LENGTH, blanks) {
+        let inside = pieces::Inside::of(&self.inner);
+        for piece in pieces::of(text, pieces::LENGTH, blanks, inside.as_ref()) {
             let encoding = self.whole(piece, place, plain, added && place == 0)?;
             // The post-processor's tokens after the first piece belong after the last one.
             let own = encoding.get_special_tokens_mask().iter().rposition(|&special| special == 0);

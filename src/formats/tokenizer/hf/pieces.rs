@@ -5,6 +5,11 @@
 //! They are the same if the cut is between two letters or digits with one blank between them. The published expressions
 //! end a word before the blank, whatever comes before and after. The rest of the file is checked too. With other
 //! expressions, or with tokens that cross a blank, the text is split as a whole.
+//!
+//! A long text without such a blank is also cut inside a word, between two letters that no token joins: every step of a
+//! merge is a token, so none crosses that place. See [`Inside`].
+
+use std::collections::HashSet;
 
 use serde_json::Value;
 use tokenizers::{AddedToken, Model as _, ModelWrapper, Tokenizer};
@@ -30,25 +35,92 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '\u{4e00}'..='\u{9fa5}')
 }
 
+/// Places inside words at which a text may be cut: between two ASCII letters of lower case, or before a digit. Letters
+/// and digits alone stand around the place, farther than any token reaches, and no token has an occurrence across it.
+#[derive(Debug)]
+pub(super) struct Inside {
+    /// The tokens of letters and digits alone.
+    tokens: HashSet<String>,
+    /// More than the longest stretch of letters and digits in any token.
+    reach: usize,
+}
+
+impl Inside {
+    /// The places for this tokenizer. `None` if it is not a byte-level one with merges alone.
+    pub(super) fn of(inner: &Tokenizer) -> Option<Self> {
+        let ModelWrapper::BPE(model) = inner.get_model() else { return None };
+        let pre_tokenizer = serde_json::to_value(inner.get_pre_tokenizer()).unwrap_or_default();
+        let mut parts = Vec::new();
+        flatten(pre_tokenizer, "pretokenizers", &mut parts);
+        let bytes = parts.iter().any(|part| part["type"] == "ByteLevel");
+        let affixes = [&model.continuing_subword_prefix, &model.end_of_word_suffix]
+            .iter()
+            .any(|affix| affix.as_deref().is_some_and(|affix| !affix.is_empty()));
+        if !bytes || affixes || model.dropout.is_some() {
+            return None;
+        }
+        let (mut tokens, mut reach) = (HashSet::new(), 0);
+        for token in inner.get_vocab(true).into_keys() {
+            let stretches = token.split(|c: char| !c.is_ascii_alphanumeric());
+            reach = stretches.map(str::len).max().unwrap_or(0).max(reach);
+            if token.len() > 1 && token.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+                tokens.insert(token);
+            }
+        }
+        Some(Self { tokens, reach: reach.max(8) + 1 })
+    }
+
+    /// Whether `text` may be cut at this byte.
+    fn allows(&self, text: &str, at: usize) -> bool {
+        let bytes = text.as_bytes();
+        let pair = bytes[at - 1].is_ascii_lowercase() && bytes[at].is_ascii_lowercase();
+        let digit = bytes[at - 1].is_ascii_alphabetic() && bytes[at].is_ascii_digit();
+        let Some(around) = at.checked_sub(self.reach).and_then(|from| bytes.get(from..at + self.reach))
+        else {
+            return false;
+        };
+        // No contraction and no case of the letters changes the words at a cut between letters.
+        let plain = if pair { u8::is_ascii_lowercase } else { u8::is_ascii_alphanumeric };
+        (pair || digit)
+            && around.iter().all(plain)
+            && !(at + 1..at + self.reach).any(|end| {
+                (end.saturating_sub(self.reach)..at)
+                    .rev()
+                    .any(|start| self.tokens.contains(&text[start..end]))
+            })
+    }
+}
+
 /// The pieces of `text`, each of about `length` bytes, or longer if there is no earlier place to end.
-pub(super) fn of(text: &str, length: usize, blanks: Blanks) -> impl Iterator<Item = &str> {
+pub(super) fn of<'t>(
+    text: &'t str,
+    length: usize,
+    blanks: Blanks,
+    inside: Option<&'t Inside>,
+) -> impl Iterator<Item = &'t str> {
     let mut rest = text;
     std::iter::from_fn(move || {
-        let (piece, next) = rest.split_at(end(rest, length, blanks));
+        let (piece, next) = rest.split_at(end(rest, length, blanks, inside));
         rest = next;
         (!piece.is_empty()).then_some(piece)
     })
 }
 
-/// The end of the first piece of `text`: before a blank.
-fn end(text: &str, length: usize, blanks: Blanks) -> usize {
+/// The end of the first piece of `text`: before a blank, or inside a word.
+fn end(text: &str, length: usize, blanks: Blanks, inside: Option<&Inside>) -> usize {
     let bytes = text.as_bytes();
     let ends = |&at: &usize| {
         blanks.contains(&bytes[at])
             && text[..at].chars().next_back().is_some_and(is_word)
             && text[at + 1..].chars().next().is_some_and(is_word)
     };
-    (length.max(1)..text.len()).find(ends).unwrap_or(text.len())
+    // Blanks are cheaper to find.
+    let near = (length.max(1)..text.len().min(2 * length)).find(ends);
+    let near = near.or_else(|| {
+        let within = |&at: &usize| inside.is_some_and(|inside| inside.allows(text, at)) || ends(&at);
+        (length.max(1)..text.len()).find(within)
+    });
+    near.unwrap_or(text.len())
 }
 
 /// The blanks before which pieces may end without a change of the ids. `None` if the ids would change.
@@ -174,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_piece_ends_before_one_blank_between_words() {
-        let pieces = |text, length| of(text, length, b" \n").collect::<Vec<_>>();
+        let pieces = |text, length| of(text, length, b" \n", None).collect::<Vec<_>>();
         assert_eq!(pieces("ab cd 1\n2 ", 1), ["ab", " cd", " 1", "\n2 "]);
         assert_eq!(pieces("ab  cd. e, é f é", 1), ["ab  cd. e, é f é"]);
         assert_eq!(pieces("ab cd ef gh", 4), ["ab cd", " ef gh"]);
@@ -253,6 +325,28 @@ mod tests {
         assert_eq!((blanks(false, &["a ▁"]), blanks(true, &["a ▁"])), (None, Some(&b" "[..])));
     }
 
+    /// A merge reaches over a cut only if a token does.
+    #[test]
+    fn a_word_is_cut_where_no_token_joins_its_letters() {
+        let tokenizer = tokenizer(Cut::Llama3);
+        let inside = Inside::of(&tokenizer.inner).unwrap();
+        let (mut seed, mut text) = (7_u64, String::new());
+        while text.len() < 6000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let letters = if seed >> 63 == 0 { "aaabcd" } else { "aA1b9c" };
+            text.push(letters.as_bytes()[(seed >> 40) as usize % 6].into());
+            text += if (seed >> 33).is_multiple_of(97) { "-" } else { "" };
+            text += if (seed >> 33).is_multiple_of(5) { "bcdbcdbcdbcd" } else { "" };
+        }
+        let ids = |text: &str| tokenizer.whole(text, 0, true, false).unwrap().get_ids().to_vec();
+        for length in [1, 5, 64] {
+            let pieces: Vec<&str> = of(&text, length, b" \n", Some(&inside)).collect();
+            assert!(pieces.len() > 20, "{}", pieces.len());
+            assert_eq!(pieces.iter().flat_map(|piece| ids(piece)).collect::<Vec<u32>>(), ids(&text));
+        }
+        assert!(!inside.allows(&"a".repeat(100), 50));
+    }
+
     proptest! {
         #[test]
         fn pieces_with_spaces_as_letters_have_the_ids_of_the_whole(
@@ -260,7 +354,7 @@ mod tests {
         ) {
             let tokenizer = metaspace(&scheme, split, &["▁ a", "▁ ▁", "a b", "▁▁ ▁a"]);
             let ids = |text: &str| tokenizer.whole(text, 0, true, false).unwrap().get_ids().to_vec();
-            let pieces: Vec<u32> = of(&text, 1, b" ").flat_map(ids).collect();
+            let pieces: Vec<u32> = of(&text, 1, b" ", None).flat_map(ids).collect();
             prop_assert_eq!(pieces, ids(&text));
         }
 
@@ -281,7 +375,7 @@ mod tests {
             MADE.with(|made| {
                 prop_assert!(made.len() > 20);
                 for tokenizer in made {
-                    let pieces: Vec<u32> = of(&text, 1, b" \n").flat_map(|piece| ids(tokenizer, piece)).collect();
+                    let pieces: Vec<u32> = of(&text, 1, b" \n", None).flat_map(|piece| ids(tokenizer, piece)).collect();
                     prop_assert_eq!(pieces, ids(tokenizer, &text), "{:?}", tokenizer.inner.get_pre_tokenizer());
                 }
                 Ok(())
