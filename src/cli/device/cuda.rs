@@ -50,10 +50,10 @@ pub(in crate::cli) fn suits(
             tell(format_args!("Computing on {name} (--device cuda); --device cpu takes the processor."));
         }
         (false, true) => tell(format_args!(
-            "Computing on the processor: the kernels cannot be made ready on {name} (--device cuda says why)."
+            "Computing on the processor: the kernels cannot be prepared on {name} (--device cuda says why)."
         )),
         (false, false) => tell(format_args!(
-            "Computing on the processor: the model does not fit on {name} (--device cuda says what would)."
+            "Computing on the processor: the model does not fit on {name} (--device cuda says what would fit)."
         )),
     }
     if takes {
@@ -67,7 +67,7 @@ impl Device for Cuda {
 
     fn start(args: &CpuArgs, precision: Precision) -> Result<Self> {
         if args.wants_processor() {
-            return Err(Error::usage("--cpu-kernel and --huge-pages are the processor's")
+            return Err(Error::usage("--cpu-kernel and --huge-pages work only on the processor")
                 .found(format!("--device {}", args.device))
                 .next("leave them out, or give --device cpu"));
         }

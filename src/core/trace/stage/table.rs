@@ -90,7 +90,7 @@ stages! {
     RopeCos "rope_cos" Start [Token, Pair] RopeTable from [Positions] with []
         unit Cosine, rounded Result, runs Derived;
         formula "rope_cos[t, i] = cos(({start} + t) · {theta}^(−2i/{C}))   i = 0 … {half} − 1{scaled}"
-        purpose "How far each pair of components is turned at each position: fast for the first pairs, slow for the last."
+        purpose "How far each pair of components is rotated at each position: fast for the first pairs, slow for the last."
         aliases "model.rotary_emb output 0" "" "" ""
     RopeSin "rope_sin" Start [Token, Pair] RopeTable from [Positions] with []
         unit Sine, rounded Result, runs Alone;
@@ -100,7 +100,7 @@ stages! {
     Mask "mask" Start [Token, Key] Mask from [Positions] with []
         unit Hiding, rounded Never, runs Derived, derived from [], only Hiding;
         formula "mask[t, k] = 0 where k ≤ {start} + t{window}, else −inf"
-        purpose "Keeps a token from looking at tokens that come after it, and at those that have left its window where layers have one. Absent when nothing is hidden: the pass has one token, and no window is full."
+        purpose "Keeps a token from looking at tokens that come after it, and at those that have left its window, if the layer has one. Absent when nothing is hidden: the pass has one token, and no window is full."
         aliases "" "" "attn_inp_kq_mask" "mask"
 
     AttnNorm "attn_norm" Layer [Token, Dim] RmsNorm from [LayerInput]
@@ -153,13 +153,13 @@ stages! {
         with []
         unit Plain, rounded ProductsAndSum, runs Alone;
         formula "(a, b) → (a·cos − b·sin, a·sin + b·cos) for each of the {half} pairs of every head, cos and sin of row t"
-        purpose "Queries turned by their position, so that a query and a key meet at an angle that depends on their distance only."
+        purpose "Queries rotated by their position, so that a query and a key meet at an angle that depends on their distance only."
         aliases "(apply_rotary_pos_emb)" "attn.hook_rot_q" "Qcur-L (after RoPE)" "xq"
     XkRope "xk_rope" Layer [Token, KvHead, HeadDim] Rope from [of(Stage::XkNorm), of(Stage::RopeCos), of(Stage::RopeSin)]
         with []
         unit Plain, rounded ProductsAndSum, runs Alone;
         formula "(a, b) → (a·cos − b·sin, a·sin + b·cos) for each of the {half} pairs of every head, cos and sin of row t"
-        purpose "Keys turned by their position. They are cached turned, so this is done once for each token."
+        purpose "Keys rotated by their position. The cache keeps them rotated, so this is done once for each token."
         aliases "(apply_rotary_pos_emb)" "attn.hook_rot_k" "Kcur-L (after RoPE)" "xk"
     CacheK "cache_k" Layer [Key, KvHead, HeadDim] Cache from [of(Stage::XkRope)] with []
         unit Plain, rounded Never, runs Alone;
@@ -195,7 +195,7 @@ stages! {
         with []
         unit ScaledDot, rounded Never, runs Derived, derived from [of(Stage::Scores)], only Hiding else Scores;
         formula "masked_scores[h, t, k] = scores[h, t, k] + mask[t, k]"
-        purpose "Hidden tokens become −inf, which softmax turns into exactly 0. Absent where mask is. A layer without a window adds the causal part of the mask only."
+        purpose "Hidden tokens become −inf, which softmax turns into exactly 0. Absent if mask is absent. A layer without a window adds the causal part of the mask only."
         aliases "" "attn.hook_attn_scores" "" "scores"
     Softmax "softmax" Layer [Head, Token, Key] Softmax from [of(Stage::MaskedScores)] with []
         unit Share, rounded Result, runs Derived, derived from [of(Stage::Scores)];
