@@ -165,7 +165,7 @@ fn commands_work_in_a_pipe() {
     let output = chat(&[], "/regenerate\n/nothing\n/step\nWhat does softmax do?\n");
     assert_eq!(output.status.code(), Some(4));
     assert_eq!(stdout(&output), format!("{SOFTMAX}\n"), "the other lines are answered");
-    for expected in ["no answer to make again", "`/nothing`", "not a terminal", "3 of the lines"] {
+    for expected in ["no answer to regenerate", "`/nothing`", "not a terminal", "3 of the lines"] {
         assert!(stderr(&output).contains(expected), "{expected} is not in {}", stderr(&output));
     }
 }

@@ -89,7 +89,10 @@ fn a_context_of_its_own_length_ends_the_text_with_one_message() {
     let text = ok(&cut);
     assert!(whole.starts_with(&text) && text.len() < whole.len(), "{text}");
     let said = stderr(&cut);
-    assert_eq!(said.trim(), "The context of 8 tokens that --context reserved is full; the model's has 512.");
+    assert_eq!(
+        said.trim(),
+        "The context of 8 tokens that --context reserved is full; the model's own context has 512 tokens."
+    );
     for (args, code, reason) in [
         (&["--context", "2"][..], 4, "the KV cache is full"),
         (&["--context", "0"], 2, "a number from 1 to 512"),

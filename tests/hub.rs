@@ -240,7 +240,7 @@ fn a_model_is_looked_at_without_fetching_its_values() {
             let info = ok(&output);
             assert!(info.starts_with("model       org/tiny (") && info.contains("; not fetched)"), "{info}");
             assert!(info.lines().skip(1).eq(info_of(&folder.join(file))), "{info}");
-            assert!(stderr(&output).contains("of weights were left there"), "{}", stderr(&output));
+            assert!(stderr(&output).contains("of weights were not fetched"), "{}", stderr(&output));
             let asked = ranges(&hub);
             let first = |name: &&str| {
                 format!("GET /{name}?signature=x 0-{}", hub.files[*name].len().min(1 << 18) - 1)
@@ -277,7 +277,7 @@ fn a_model_is_looked_at_whatever_the_server_can() {
     });
     assert!(ok(&hub.run(&args)).contains("not fetched"));
     hub.twist(|at, _, answer| if at == At::Store { Answer::status(403) } else { answer });
-    refused(&hub.run(&args), 3, &["may not be read"]);
+    refused(&hub.run(&args), 3, &["access to the repository is denied"]);
     refused(&hub.run(&[&args[..], &["--offline"]].concat()), 3, &["no model.safetensors of commit"]);
 }
 
@@ -406,7 +406,7 @@ fn a_refusal_says_why_and_what_to_do() {
             &["no such path here, and no such repository", "or it is private", "HF_TOKEN"],
         ),
         (Answer::status(401), Some("hf_x"), &["does not accept the token"]),
-        (Answer::status(403), None, &["may not be read", "status 403"]),
+        (Answer::status(403), None, &["access to the repository is denied", "status 403"]),
         (
             Answer::status(404).with("X-Error-Code", "RepoNotFound"),
             None,
@@ -414,7 +414,7 @@ fn a_refusal_says_why_and_what_to_do() {
         ),
         (Answer::status(429).with("Retry-After", "3600"), None, &["too many requests", "raises the limit"]),
         (Answer::status(503).with("Retry-After", "0"), None, &["the hub failed", "status 503"]),
-        (Answer::body("<html>log in to the hotel</html>"), None, &["not that of a hub", "HF_ENDPOINT"]),
+        (Answer::body("<html>log in to the hotel</html>"), None, &["not in the hub's format", "HF_ENDPOINT"]),
         (Answer::body("{\"sha\": \"../../x\", \"siblings\": []}"), None, &["`../../x` for a commit"]),
         (Answer::body(vec![b' '; (16 << 20) + 1]), None, &["more than 16777216 bytes"]),
         (

@@ -47,7 +47,7 @@ impl Asked {
             return Err(Error::usage("this command looks at one prompt")
                 .expected("one --prompt, or a --prompts FILE with one")
                 .found(format!("{} prompts", prompts.len() + 1))
-                .next("give one of them; --stream I draws what number I of several drew"));
+                .next("give one of them; --stream I samples the same tokens as prompt number I of several"));
         };
         let context = context.or(Some(prompt.ids.len().saturating_add(draws)));
         let ids = prompt.ids;

@@ -30,7 +30,7 @@ impl Command for &AttributeArgs {
             return Err(Error::usage(format!("there is no token {t}"))
                 .expected(format!("--t from 0 to {last}"))
                 .found(t)
-                .next("-n reads more tokens"));
+                .next("give a larger -n to read more tokens"));
         };
         // The answer is the token drawn after this one, if there is one.
         let drawn = || {

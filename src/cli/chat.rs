@@ -74,7 +74,7 @@ fn chat<D: Device>(args: &ChatArgs) -> Result<()> {
             printable(place)
         ));
         if args.sampling.temperature == 0.0 {
-            super::tell("At temperature 0 a text may repeat itself; --temperature 0.8 draws the words.");
+            super::tell("At temperature 0 a text may repeat itself; --temperature 0.8 samples the words.");
         }
     }
     let session = match context {
@@ -146,7 +146,7 @@ fn converse<D: Device>(talk: &mut Talk<'_, D>, lines: &mut Lines) -> std::result
         super::tell(super::NOT_A_NUMBER);
     }
     if refused > 0 && !lines.is_editor() {
-        let what = format!("{refused} of the lines could not be answered; what was wrong is said above");
+        let what = format!("{refused} of the lines could not be answered; the errors are above");
         return Err(Error::prompt(what).into());
     }
     Ok(())
@@ -201,7 +201,7 @@ impl<D: Device> Talk<'_, D> {
             Command::Regenerate => {
                 let question = |message: &chat::Message| message.role == Role::User;
                 if !self.conversation.messages().iter().any(question) {
-                    return Err(Error::usage("there is no answer to make again")
+                    return Err(Error::usage("there is no answer to regenerate")
                         .next("say something first")
                         .into());
                 }

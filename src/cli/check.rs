@@ -73,11 +73,11 @@ fn check<D: Device>(args: &CheckArgs) -> Result<()> {
         None => Ok(()),
         Some(failed) => {
             let place = failed.at.as_ref().map_or_else(String::new, ToString::to_string);
-            Err(Error::failed(format!("`{}` does not hold", failed.name))
+            Err(Error::failed(format!("the check `{}` fails", failed.name))
                 .at(place)
                 .expected(report::allowed(failed))
                 .found(report::worst(failed))
-                .next("look at it with --step --at and this address, and tell us with the model and the processor"))
+                .next("look at it with --step --at and this address, and report it with the model and the processor"))
         }
     }
 }

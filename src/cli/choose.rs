@@ -127,10 +127,10 @@ fn is_cuda(asks: Asks<'_>, beside: usize) -> Result<bool> {
                     "Computing on {name} (--device cuda); --device cpu takes the processor."
                 )),
                 (false, true) => tell(format_args!(
-                    "Computing on the processor: the kernels cannot be made ready on {name} (--device cuda says why)."
+                    "Computing on the processor: the kernels cannot be prepared on {name} (--device cuda says why)."
                 )),
                 (false, false) => tell(format_args!(
-                    "Computing on the processor: the model does not fit on {name} (--device cuda says what would)."
+                    "Computing on the processor: the model does not fit on {name} (--device cuda says what would fit)."
                 )),
             }
             if takes {

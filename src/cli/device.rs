@@ -78,7 +78,7 @@ impl Device for Cuda {
 
     fn start(args: &CpuArgs, precision: Precision) -> Result<Self> {
         if args.wants_processor() {
-            return Err(Error::usage("--cpu-kernel and --huge-pages are the processor's")
+            return Err(Error::usage("--cpu-kernel and --huge-pages work only on the processor")
                 .found(format!("--device {}", args.device))
                 .next("leave them out, or give --device cpu"));
         }

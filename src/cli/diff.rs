@@ -39,14 +39,14 @@ fn sample(args: &DiffArgs) -> Sample {
 pub(super) fn run(args: &DiffArgs) -> Result<()> {
     let (Some(a), Some(b)) = (&args.a, &args.b) else {
         if args.suggest_map {
-            return Err(Error::usage("a map is proposed for a folder")
+            return Err(Error::usage("a map needs a reference and a folder")
                 .expected("A and B")
                 .next("give A, the reference, and B, the folder"));
         }
         if args.set_a.is_empty() && args.set_b.is_empty() {
             let found =
                 args.a.as_ref().map_or_else(|| "neither".to_owned(), |a| format!("A alone: {}", a.display()));
-            return Err(Error::usage("there are no two runs to compare")
+            return Err(Error::usage("two runs are needed for a comparison")
                 .expected("A and B, each a trace that `llama-trace record` wrote or a folder of `llama-trace export` or a capture script; or --a and --b, for two settings that run now: --a precision=f32 --b precision=bf16")
                 .found(found)
                 .next("give both"));
@@ -54,7 +54,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
         return Both::start(args);
     };
     if args.prompt.is_some() || args.ids.is_some() || args.tokens.is_some() {
-        return Err(Error::usage("folders hold what was run already")
+        return Err(Error::usage("A and B were run already and take no prompt")
             .expected("A and B, or --prompt with --a and --b")
             .next("leave --prompt, --ids and -n out"));
     }
@@ -89,10 +89,10 @@ impl Command for Recorded<'_> {
         for one in [&a, &b] {
             // It has tokens and masks, which alone prove nothing.
             if one.has_statistics_alone() {
-                return Err(Error::usage("there is nothing to compare: the trace has statistics alone")
+                return Err(Error::usage("there is nothing to compare: the trace has only statistics")
                     .at(&one.about().name)
-                    .expected("the values of some stage in both")
-                    .found("what `record --keep stats` keeps")
+                    .expected("the values of some stage in both runs")
+                    .found("the statistics that `record --keep stats` keeps")
                     .next("record it with --keep minimal, the default, or with --keep all"));
             }
         }
@@ -134,7 +134,7 @@ impl Command for Recorded<'_> {
             } else {
                 format!("{more} sequences and branches")
             };
-            report.notes.push(format!("B has {what} more than A, with nothing to compare with"));
+            report.notes.push(format!("B has {what} that A does not have: not compared"));
         }
         if let Some(card) = a.about().card.as_ref().or(b.about().card.as_ref()) {
             report.notes.extend(unknown(&b.unknown_files(&card.sizes())));
@@ -157,9 +157,9 @@ impl Recorded<'_> {
             return Ok(Sizes::new(&checkpoint.config, Precision::F32));
         }
         let wrong = |found: String| {
-            Error::usage("the reference does not say which model it is of")
+            Error::usage("the reference does not say which model it comes from")
                 .at(&a.name)
-                .expected("a trace, a folder that `llama-trace export` wrote, or one whose capture.toml says what the model is")
+                .expected("a trace, a folder that `llama-trace export` wrote, or a folder whose capture.toml describes the model")
                 .found(found)
                 .next("add --model")
         };
@@ -180,9 +180,9 @@ fn check_precision(args: &DiffArgs, a: &About) -> Result<Option<PrecisionName>> 
         Some(asked) if asked != of_a.name() => {
             Err(Error::usage("the reference ran in another precision than the one that was asked for")
                 .at(&a.name)
-                .expected(format!("{}, which A says", of_a.name()))
+                .expected(format!("{}, the precision of A", of_a.name()))
                 .found(format!("--precision {asked}"))
-                .next("leave --precision out: each run says its own"))
+                .next("leave --precision out: each run states its own precision"))
         }
         _ => Ok(None),
     }
@@ -196,7 +196,7 @@ fn unknown(names: &[String]) -> Option<String> {
         let stem = Path::new(name).file_stem().and_then(|stem| stem.to_str()).and_then(Step::from_name);
         match stem {
             Some(view @ Step::View(_)) => {
-                format!("{} (a view: write {}, whose values it has)", printable(name), view.stage())
+                format!("{} (a view: write {}, which has the same values)", printable(name), view.stage())
             }
             _ => printable(name).to_string(),
         }
@@ -205,8 +205,8 @@ fn unknown(names: &[String]) -> Option<String> {
     let more = if names.len() > TOLD { ", and others" } else { "" };
     let files = match names.len() {
         0 => return None,
-        1 => "a file of B is of no stage of the model and was not read".to_owned(),
-        count => format!("{count} files of B are of no stage of the model and were not read"),
+        1 => "a file of B belongs to no stage of the model and was not read".to_owned(),
+        count => format!("{count} files of B belong to no stage of the model and were not read"),
     };
     Some(format!("{files}: {}{more}", told.join(", ")))
 }
@@ -248,7 +248,7 @@ fn print(format: DiffFormat, report: &Report, [a, b]: [&About; 2]) -> Result<()>
     let found = match likely.is_empty() {
         true => theirs,
         false => {
-            let what = if report.written_alone { "what was written" } else { "it" };
+            let what = if report.written_alone { "B's file" } else { "it" };
             format!("{theirs}; {what} looks like {}", likely.join(" or "))
         }
     };
@@ -265,7 +265,7 @@ fn mapped(report: &Report, b: &About) -> Option<String> {
     let (one, key) = report.misshapen.iter().find_map(|one| Some((one, one.key?)))?;
     b.is_foreign().then(|| {
         format!(
-            "capture.toml's `{key}` may read {} as its file is: `llama-trace diff A B --suggest-map` proposes a map",
+            "`{key}` in capture.toml may convert the file of {}: `llama-trace diff A B --suggest-map` proposes a map",
             one.site.stage
         )
     })
@@ -277,11 +277,11 @@ fn unread(report: &Report, [a, b]: [&About; 2]) -> Result<()> {
         let what = diff::whole(site);
         return Err(Error::model(format!("{} does not have a {what} of {}", b.name, a.name))
             .at(site)
-            .expected("each sequence, each branch and each pass of A in B too")
+            .expected("each sequence, branch and pass of A also in B")
             .found(format!("{} that B does not have", report.absent.len()))
             .next(match what {
-                "pass" => "run B for as many tokens, or compare it with a run that drew no more (-n)",
-                _ => "run B with the same prompts and branches, or compare it with a run that has no more of them",
+                "pass" => "run B for as many tokens as A, or compare it with a run of no more tokens than B (-n)",
+                _ => "run B with the prompts and branches of A, or compare it with a run that has only those of B",
             }));
     }
     let (Some(stages), Some(first)) = (report.damaged_stages(), report.damaged().next()) else {
@@ -292,10 +292,11 @@ fn unread(report: &Report, [a, b]: [&About; 2]) -> Result<()> {
         .at(first.site)
         .expected("values that can be compared")
         .found(first.why.as_deref().unwrap_or("none"))
-        .next("write what is damaged again; stages that are left out of B on purpose have no file at all"))
+        .next("write the damaged files again; to leave a stage out of B, write no file for it"))
 }
 
 /// Fails without a terminal, for `--tui`.
 fn require_terminal() -> Result<()> {
-    tui::require_terminal().map_err(|error| error.next("leave --tui out: the report says what differs"))
+    tui::require_terminal()
+        .map_err(|error| error.next("leave --tui out: the printed report says what differs"))
 }

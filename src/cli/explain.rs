@@ -107,7 +107,8 @@ fn find(
 ) -> Result<(Site, usize)> {
     let (run, sequence) = (outline.run, outline.sequence);
     if address.run_number(Run::ITSELF) != Some(run) || address.sequence.unwrap_or(0) != sequence {
-        return Err(wrong(address, "there is one run, r0, of one sequence, s0").next("leave these parts out"));
+        return Err(wrong(address, "there is only one run, r0, and it has only one sequence, s0")
+            .next("leave these parts out"));
     }
     let (number, stage) = (address.pass.unwrap_or(0), step.stage());
     let Some(pass) = outline.passes.get(number) else {
@@ -145,7 +146,7 @@ fn find(
         };
         if given >= length {
             return Err(wrong(address, past_the_last(axis, given, length, dims))
-                .next(format!("give `{}` one that is there", axis.index())));
+                .next(format!("give `{}` a number that exists", axis.index())));
         }
         index.push(given);
     }

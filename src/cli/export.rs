@@ -41,7 +41,7 @@ fn export<D: Device>(args: &ExportArgs) -> Result<()> {
     let wanted = args.run.tokens.unwrap_or(1);
     if wanted == 0 {
         return Err(Error::usage("there is nothing to export")
-            .expected("-n 1 or more: the pass over the prompt draws the first token")
+            .expected("-n 1 or more: the pass over the prompt samples the first token")
             .found("-n 0")
             .next("give another -n, or none"));
     }
@@ -81,12 +81,12 @@ fn drawable(args: &ExportArgs, select: &Select) -> Result<()> {
     let ids: Vec<_> = steps.iter().filter(|step| step.stage().is_ids()).map(|step| step.name()).collect();
     let what = match ids[..] {
         [] => return Ok(()),
-        [one] => format!("{one} has token ids, which are names and not drawn"),
-        _ => format!("{} have token ids, which are names and not drawn", ids.join(" and ")),
+        [one] => format!("{one} has token ids, not quantities, and gets no picture"),
+        _ => format!("{} have token ids, not quantities, and get no picture", ids.join(" and ")),
     };
     if ids.len() == steps.len() {
         return Err(Error::usage(what)
-            .expected("a stage of quantities, as xq or softmax")
+            .expected("a stage of quantities, such as xq or softmax")
             .next("--format npy writes ids too"));
     }
     super::tell(format_args!("{what}; --format npy writes them."));

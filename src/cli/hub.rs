@@ -58,7 +58,7 @@ fn fetch(name: Name, need: Need, settings: Settings) -> Result<Found> {
         // The thread checks for Ctrl-C too, and may have ended first.
         if stop::process().asked() {
             bar.clear();
-            return Err(Error::interrupted("interrupted; what was fetched is kept")
+            return Err(Error::interrupted("interrupted; the fetched parts are kept")
                 .next("run the same command again: it goes on from there"));
         }
         match found {
@@ -76,7 +76,7 @@ fn fetch(name: Name, need: Need, settings: Settings) -> Result<Found> {
     };
     match sparse {
         Some(SparseCopy { left, .. }) => super::tell(format_args!(
-            "{name} at {commit} from the hub: {how}; {} of weights were left there",
+            "{name} at {commit} from the hub: {how}; {} of weights were not fetched",
             DecimalBytes(*left)
         )),
         None => super::tell(format_args!(

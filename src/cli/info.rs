@@ -40,9 +40,9 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
     let tokenizer = match (found, unread) {
         (Some(tokenizer), _) => format!("{} tokens", tokenizer.vocab_size()),
         (None, Some(_)) => {
-            "cannot be read: prompts are given as --ids, or another is given as --tokenizer".into()
+            "cannot be read: give prompts as --ids, or another tokenizer as --tokenizer".into()
         }
-        (None, None) => "none: prompts are given as --ids".into(),
+        (None, None) => "none: give prompts as --ids".into(),
     };
     writeln!(out, "tokenizer   {tokenizer}; text ends at {}", ids(&checkpoint.eos))?;
     let arithmetic = match precision {
@@ -91,7 +91,7 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
         ("ε", format!("{:?}", config.norm_eps), "of RMSNorm".into()),
         ("θ", config.rope_theta.to_string(), "of RoPE".into()),
         ("scaling", config.rope_scaling.to_string(), scaling_note(checkpoint).into()),
-        ("pairing", config.pairing.name().into(), "components that RoPE turns together".into()),
+        ("pairing", config.pairing.name().into(), "components that RoPE rotates together".into()),
         ("tied", tied.into(), String::new()),
         ("biases", biases(config), String::new()),
         ("window", window.0, window.1),
@@ -155,7 +155,7 @@ fn scaling_note(checkpoint: &Checkpoint) -> &'static str {
 
 fn context_note(checkpoint: &Checkpoint) -> &'static str {
     match checkpoint.format {
-        Format::Meta { .. } => "tokens; told from the kind of model where params.json does not say",
+        Format::Meta { .. } => "tokens; inferred from the kind of model if params.json does not have it",
         _ => "tokens",
     }
 }

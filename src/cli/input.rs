@@ -54,7 +54,7 @@ impl<D: Device> Run<D> {
     /// The same, with passes over at most `chunk` tokens of a prompt.
     pub(super) fn in_chunks(self, chunk: Option<usize>) -> Result<Self> {
         match chunk {
-            Some(0) => Err(Error::usage("a pass reads a token at least")
+            Some(0) => Err(Error::usage("a pass reads at least one token")
                 .at("--chunk")
                 .expected("1 or more")
                 .found(0)
@@ -245,9 +245,9 @@ pub(super) fn context(asked: Option<usize>, config: &ModelConfig) -> Result<Opti
         Some(tokens) if tokens == 0 || tokens > config.context => {
             Err(Error::usage("the model has no context of this length")
                 .at("--context")
-                .expected(format!("a number from 1 to {}, the model's own", config.context))
+                .expected(format!("a number from 1 to {}, the model's own context", config.context))
                 .found(tokens)
-                .next("leave --context out: what is needed is reserved"))
+                .next("leave --context out to reserve what the run needs"))
         }
         asked => Ok(asked),
     }
@@ -257,7 +257,7 @@ pub(super) fn context(asked: Option<usize>, config: &ModelConfig) -> Result<Opti
 pub(super) fn say_cut(capacity: usize, asked: Option<usize>, config: &ModelConfig) {
     if asked.is_none() && capacity < config.context {
         tell(format_args!(
-            "Memory is free for a context of {capacity} of the model's {} tokens; --context asks for another number.",
+            "The free memory is enough for a context of {capacity} of the model's {} tokens; --context asks for another number.",
             config.context
         ));
     }
@@ -274,7 +274,7 @@ pub(super) fn say_full<D: Device>(run: &Run<D>, sequences: &[usize]) {
         Some(reserved) if reserved < context => {
             let tokens = if reserved == 1 { "token" } else { "tokens" };
             tell(format_args!(
-                "{which}The context of {reserved} {tokens} that --context reserved is full; the model's has {context}."
+                "{which}The context of {reserved} {tokens} that --context reserved is full; the model's own context has {context} tokens."
             ));
         }
         _ => tell(format_args!("{which}The model's context of {context} tokens is full.")),

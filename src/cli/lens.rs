@@ -23,7 +23,7 @@ impl Command for &LensArgs {
         let mut asked = Asked::open_itself::<D>(&self.trace, &self.run)?;
         let positions = asked.positions();
         let chosen = match &self.t {
-            Some(list) => numbers("t", list, positions, |_| "-n reads more tokens".into())?,
+            Some(list) => numbers("t", list, positions, |_| "give a larger -n to read more tokens".into())?,
             None => (0..positions).collect(),
         };
         let layers = asked.outline().card.sizes().layers;

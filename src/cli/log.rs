@@ -241,7 +241,7 @@ impl Chosen<'_> {
         match ((self.has)(Site { sequence: self.sequence, ..line.site() }), self.summary(line)) {
             (Has::Values, _) => "recorded",
             (Has::Damaged, _) => "damaged",
-            (Has::FollowsFromDamaged, _) => "follows from what is damaged",
+            (Has::FollowsFromDamaged, _) => "depends on a damaged stage",
             // With a model, values that cannot be derived were computed.
             (Has::Statistics | Has::Nothing, Some(Summary { kept: None, .. })) => "computed again",
             (Has::Follows, _) if derived => "derived",

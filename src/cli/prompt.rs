@@ -76,7 +76,7 @@ fn given(args: &RunArgs) -> Result<Vec<(Given, Option<String>)>> {
         }
         standard_input += 1;
         if standard_input > 1 {
-            return Err(Error::usage("standard input can be read once")
+            return Err(Error::usage("standard input can be read only once")
                 .expected("one --prompt -")
                 .next("give the other prompt as text, or all of them in a file: --prompts FILE"));
         }
@@ -144,7 +144,7 @@ fn read_prompts(path: &Path) -> Result<Vec<(Given, Option<String>)>> {
         let given = if json { json_line(text) } else { Ok(Given::Text(text.to_owned())) };
         prompts.push((given.map_err(|error| error.at(place(number)))?, Some(place(number))));
         if prompts.len() > MAX_PROMPTS {
-            return Err(Error::prompt("the file has more prompts than are run")
+            return Err(Error::prompt("the file has too many prompts")
                 .in_file(path)
                 .expected(format!("at most {MAX_PROMPTS} of them"))
                 .next("split the file"));
@@ -153,8 +153,8 @@ fn read_prompts(path: &Path) -> Result<Vec<(Given, Option<String>)>> {
     if prompts.is_empty() {
         return Err(Error::prompt("the file has no prompt")
             .in_file(path)
-            .expected("a prompt a line, or in a .jsonl file an object a line")
-            .found("no line with anything in it")
+            .expected("one prompt per line, or in a .jsonl file one object per line")
+            .found("only empty lines")
             .next("write one prompt on each line"));
     }
     Ok(prompts)
@@ -165,7 +165,7 @@ fn json_line(line: &str) -> Result<Given> {
         Error::prompt("a line is not a prompt")
             .expected(r#"an object with either: {"prompt": "a text"} or {"ids": [1, 403, 407]}"#)
             .found(found)
-            .next("mend the line; a file of plain texts, one a line, must not be named .jsonl")
+            .next("correct the line; a file of plain texts must not be named .jsonl")
     };
     if !line.trim_start().starts_with('{') {
         let first: String = line.trim_start().chars().take(20).collect();
@@ -297,7 +297,7 @@ fn open_pipe(path: &Path) -> std::io::Result<Box<dyn Read>> {
                 stop::sleep(Duration::from_millis(20)).map_err(std::io::Error::other)?;
             }
             Ok(0) => {
-                let what = format!("a pipe to which nobody has written for {} seconds", PIPE_WAIT.as_secs());
+                let what = format!("a pipe to which nothing was written for {} seconds", PIPE_WAIT.as_secs());
                 return Err(std::io::Error::new(ErrorKind::TimedOut, what));
             }
             Ok(count) => break count,
@@ -331,7 +331,7 @@ pub(super) fn read_ids(list: &str) -> Result<Vec<u32>> {
     // The last id may be followed by a comma.
     parts.pop_if(|last| last.is_empty());
     if parts.iter().all(|part| part.is_empty()) {
-        return Err(wrong("the list of ids has no tokens", "no number").next("give one id at least"));
+        return Err(wrong("the list of ids has no tokens", "no number").next("give at least one id"));
     }
     if parts.contains(&"") {
         return Err(wrong("an id is missing in the list", "no number before a comma")

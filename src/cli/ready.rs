@@ -44,7 +44,7 @@ pub(super) fn load(cuda: &Cuda, checkpoint: &Checkpoint) -> Result<Model<Cuda>> 
     })?;
     if let Err(why) = cuda.compiles() {
         tell(format_args!(
-            "The kernels are those that the program carries: slower for several tokens at once than those that NVRTC compiles for {}.\n{why}",
+            "The program's built-in kernels are used. For several tokens at once they are slower than the kernels that NVRTC compiles for {}.\n{why}",
             cuda.device_name()
         ));
     }
@@ -84,7 +84,7 @@ fn while_compiling<T>(
     let (done, why_not) = done?;
     if let Some(why_not) = why_not {
         tell(format_args!(
-            "Kernels that multiply faster are left out: {} does not run them as it should.\n{why_not}",
+            "The faster matrix kernels are left out: {} does not run them correctly.\n{why_not}",
             cuda.device_name()
         ));
     }

@@ -36,7 +36,7 @@ fn record<D: Device>(args: &RecordArgs) -> Result<()> {
     let wanted = args.run.tokens.unwrap_or(1);
     if wanted == 0 {
         return Err(Error::usage("there is nothing to record")
-            .expected("-n 1 or more: the pass over the prompt draws the first token")
+            .expected("-n 1 or more: the pass over the prompt samples the first token")
             .found("-n 0")
             .next("give another -n, or none"));
     }
@@ -108,33 +108,33 @@ fn record<D: Device>(args: &RecordArgs) -> Result<()> {
 fn passes_of<D: Device>(run: &Run<D>, branch: &Branch, of: &[PassDims]) -> Result<Vec<PassDims>> {
     let vocab = run.model.config.vocab;
     if branch.token as usize >= vocab {
-        return Err(Error::usage("a branch goes on with a token that the model does not have")
+        return Err(Error::usage("a branch continues with a token that the model does not have")
             .at("--branch")
             .expected(format!("ids from 0 to {}", vocab - 1))
             .found(branch.token)
             .next("`llama-trace tokenize` shows ids"));
     }
     if run.eos.contains(&branch.token) {
-        return Err(Error::usage("a branch goes on with a token that ends the text")
+        return Err(Error::usage("a branch continues with a token that ends the text")
             .at("--branch")
             .found(branch.token)
             .next("choose another token"));
     }
     match of.get(branch.pass + 1..) {
         Some(own @ [_, ..]) => Ok(own.to_vec()),
-        _ => Err(Error::usage(format!("nothing is run after pass {}", branch.pass))
+        _ => Err(Error::usage(format!("no pass is run after pass {}", branch.pass))
             .at("--branch")
             .expected(format!("-n {} or more, and room in the context", branch.pass + 2))
             .found(format!("passes 0 to {}", of.len() - 1))
-            .next("draw more tokens, or let the branch part earlier")),
+            .next("generate more tokens, or let the branch start earlier")),
     }
 }
 
 fn no_pass(branch: &Branch, number: usize, passes: usize, why: &str) -> Error {
-    Error::usage(format!("r{} has no pass {} to part from: {why}", number + 1, branch.pass))
+    Error::usage(format!("r{} has no pass {} to branch from: {why}", number + 1, branch.pass))
         .at("--branch")
         .found(format!("{passes} passes"))
-        .next("let the branch part earlier; nothing was written")
+        .next("let the branch start earlier; nothing was written")
 }
 
 /// The state for recording a branch.

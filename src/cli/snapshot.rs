@@ -87,7 +87,7 @@ fn check_free(path: &Path, force: bool) -> Result<()> {
     };
     Err(Error::output("the picture cannot be written there")
         .in_file(path)
-        .expected("a path where nothing is, or with --force a file")
+        .expected("a path that does not exist yet, or with --force a file")
         .found(found)
         .next("give another --out"))
 }

@@ -30,7 +30,7 @@ pub(super) fn start(asked: Option<usize>) -> Result<()> {
     if let Some(threads) = asked
         && !(1..=MAX).contains(&threads)
     {
-        return Err(Error::usage("so many threads cannot compute")
+        return Err(Error::usage("the number of threads is out of range")
             .expected(format!("--threads from 1 to {MAX}"))
             .found(threads)
             .next("give another number, or none: one thread for each core"));

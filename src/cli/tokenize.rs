@@ -56,7 +56,7 @@ impl<'t> Tokens<'t> {
         let stretches = if args.merges {
             let stretches = tokenizer.merges(text, plain)?;
             Some(stretches.ok_or_else(|| {
-                Error::usage("this tokenizer merges nothing, or does not tell")
+                Error::usage("this tokenizer has no merges, or does not report them")
                     .expected("byte-pair encoding")
                     .next("leave --merges out")
             })?)

@@ -203,7 +203,7 @@ fn model<D: Device>(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArg
         [] => {
             let parts = kept.card().without.iter().map(|part| part.parse());
             parts.collect::<std::result::Result<_, String>>().map_err(|expected| {
-                Error::model("the trace says that something is switched off that no model has")
+                Error::model("the trace names a switched-off part that no model has")
                     .at(kept.place())
                     .expected(expected)
                     .found(kept.card().without.join(", "))
@@ -218,7 +218,7 @@ fn model<D: Device>(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArg
     let model = opened.model?;
     let differs = different(kept, says, &model)?;
     if !differs.is_empty() {
-        return Err(Error::model("this is another model than the trace was recorded from")
+        return Err(Error::model("this is not the model that the trace was recorded from")
             .at(kept.place())
             .expected(&kept.card().name)
             .found(format!("{}, which differs in {}", model.card().name, differs.join("; ")))
@@ -273,12 +273,12 @@ fn alike(ours: Option<&Value>, theirs: &Value) -> bool {
 fn say_derived(folder: &RecordedFolder, with_model: bool) {
     if folder.is_captured() || !folder.is_complete() {
         tell(
-            "What this folder does not have and what follows from what it has is derived: it may differ in its last bits from what was computed.",
+            "Values that this folder does not have are derived from those that it has, if possible: they may differ in their last bits from the run's.",
         );
     }
     if folder.is_captured() && with_model {
         tell(
-            "What is computed with the model is of the model's own run over the same tokens: where the port has a mistake, it is what would be right.",
+            "The values that are computed with the model are those of the model's own run over the same tokens: if the port has a mistake, they are the correct values and not the port's.",
         );
     }
 }
@@ -287,12 +287,12 @@ fn say_derived(folder: &RecordedFolder, with_model: bool) {
 fn say_bounds(trace: &Trace) {
     if trace.arithmetic() != ARITHMETIC {
         tell(format_args!(
-            "The trace was computed with version {} of the arithmetic, and this program has version {ARITHMETIC}: what is derived may differ in its last bits.",
+            "The trace was computed with version {} of the arithmetic, and this program has version {ARITHMETIC}: derived values may differ in their last bits.",
             trace.arithmetic()
         ));
     } else if !trace.is_exact() {
         tell(
-            "The run summed in an order of its own: what is derived may differ in its last bits, within the bound of its backend.",
+            "The run added its sums in an order of its own: derived values may differ in their last bits, within the bound of the run's backend.",
         );
     }
 }

@@ -292,7 +292,7 @@ impl ModelConfig {
             return wrong(
                 "head width (head_dim)",
                 self.head_dim.to_string(),
-                "an even number: RoPE turns pairs",
+                "an even number: RoPE rotates pairs",
             );
         }
         if !(self.norm_eps.is_finite() && self.norm_eps >= 0.0) {

@@ -153,7 +153,7 @@ impl Target {
             Error::output(what)
                 .in_file(parent)
                 .found(error)
-                .next("choose an --out that can be written, or whose parent directory exists and can be")
+                .next("choose an --out that can be written, or one whose parent directory exists and can be written")
         })
     }
 
@@ -310,7 +310,7 @@ fn refuse(path: &Path, found: &str) -> Error {
 }
 
 fn in_the_way(path: &Path, found: &str) -> Error {
-    Error::output("something that is not an earlier export's is in the way")
+    Error::output("a file that is not from an earlier export is in the way")
         .in_file(path)
         .expected("nothing, or a file that the manifest.json of an earlier export names")
         .found(found)

@@ -247,7 +247,7 @@ impl Fetch<'_, '_> {
         Err(Error::model(format!("the repository has no `{}`", printable(missing)))
             .at(refusal::place(self.client))
             .expected("every file that the index names")
-            .found(format!("{} files, and not this one", listed.len()))
+            .found(format!("{} files, but not this one", listed.len()))
             .next("look for another revision, or tell the repository's owners"))
     }
 

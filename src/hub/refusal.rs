@@ -39,10 +39,10 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
                 .at(place)
                 .expected("a valid certificate for this server, of an authority that Mozilla or this machine trusts")
                 .found(told(failure))
-                .next("behind a proxy that inspects https, set SSL_CERT_FILE to its authority's certificate (PEM); otherwise check HF_ENDPOINT and the clock");
+                .next("behind a proxy that inspects https, set SSL_CERT_FILE to the certificate (PEM) of the proxy's authority; otherwise check HF_ENDPOINT and the clock");
         }
         Failure::Strange(_) => {
-            return Error::model("the answer is not that of a hub")
+            return Error::model("the answer is not in the hub's format")
                 .at(place)
                 .expected("an answer in the format of the Hugging Face hub")
                 .found(told(failure))
@@ -78,7 +78,7 @@ pub(super) fn report(failure: &Failure, client: &Client<'_>) -> Error {
             format!("check the spelling; for a private repository {log_in}"),
         ),
         (403, _) => (
-            "the repository may not be read".to_owned(),
+            "access to the repository is denied".to_owned(),
             "an account with access".to_owned(),
             format!("request access at {place}, or {log_in} with another account"),
         ),

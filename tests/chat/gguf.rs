@@ -66,7 +66,7 @@ fn of_named_templates_the_default_is_taken() {
     let text = refusal(&[tools], &[(NAMES, &["tool_use"])], 3);
     assert!(text.contains("found: tool_use"), "{text}");
     let text = refusal(&[], &[], 3);
-    assert!(text.contains("does not say how it is talked to"), "{text}");
+    assert!(text.contains("has no chat format"), "{text}");
     assert!(refusal(&[(MAIN, "{% for")], &[], 3).contains("cannot be read"));
 
     // The advice of every message about templates works for a file too.

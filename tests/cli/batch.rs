@@ -152,7 +152,9 @@ fn what_does_not_go_together_is_a_wrong_option() {
         assert!(stderr(&output).contains("cannot be used with"), "{}", stderr(&output));
     }
     let twice = llama_trace(["--prompt", "-", "--prompt", "-"]);
-    assert!(twice.status.code() == Some(2) && stderr(&twice).contains("standard input can be read once"));
+    assert!(
+        twice.status.code() == Some(2) && stderr(&twice).contains("standard input can be read only once")
+    );
 }
 
 #[test]

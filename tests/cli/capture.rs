@@ -150,7 +150,7 @@ ffn_norm = { file = 'own/{pass}.{layer}.norm.npy', times = 'own/{pass}.{layer}.w
     assert!(missing.iter().all(|site| site.starts_with("p1/") || !site.contains("xk_rope")), "{missing:?}");
     assert!(missing.contains(&"p1/L0/xq") && !missing.contains(&"p0/L1/ffn_residual"), "{missing:?}");
     // Each file is of some stage: as it lies, as a part, or as what another is multiplied by.
-    assert!(!report["notes"].to_string().contains("of no stage"), "{report}");
+    assert!(!report["notes"].to_string().contains("to no stage"), "{report}");
     // Each entry is needed: without one the stage is another or is missing.
     let wrong = map.replace(", pairs = 'neighbours_to_halves'", "");
     fs::write(&file, text.clone() + &wrong).unwrap();
@@ -243,10 +243,10 @@ fn one_row_of_a_padded_batch_is_read_where_its_tokens_are() {
 #[test]
 fn padding_that_a_file_does_not_have_is_said() {
     for (more, said) in [
-        ("padding = 2", "it has 6 rows, and 6 tokens with padding of 2 and 0 have 8"),
+        ("padding = 2", "it has 6 rows, but 6 tokens with 2 rows of padding before and 0 after them make 8"),
         ("padding = 2\npadding_after = 9", "padding of 2 and 9 have 17"),
         ("padding = 99999999999", "padding of 99999999999 and 0 have 100000000005"),
-        ("batch = 3", "it has no axis for a batch, of which batch = 3 is one"),
+        ("batch = 3", "it has no batch axis, but capture.toml has batch = 3"),
     ] {
         let (_folder, a, b) = folders();
         let tokens = "tokens = [1, 5, 9, 13, 17, 21]";
@@ -493,7 +493,7 @@ fn a_map_is_proposed_for_a_folder_of_other_names_and_layouts_and_the_diff_passes
         "ffn_down = { file = \"blk{layer:02}/mlp.npy\" }  # sure",
         "head_dim = 8",
         "in 3 places",
-        "# Files that nothing was found for: noise.npy",
+        "# Files that match no stage: noise.npy",
     ] {
         assert!(text.contains(expected), "{expected}\n{text}");
     }
@@ -521,7 +521,7 @@ fn a_map_is_proposed_for_a_run_with_a_mistake_and_what_is_not_sure_is_said() {
         }
     }
     let text = suggested(&a, own);
-    assert!(text.contains("where it is most"), "{text}");
+    assert!(text.contains("largest error"), "{text}");
     assert!(text.contains("attn_residual = { file = \"blk{layer:02}/mid.npy\" }"), "{text}");
     let (code, report) = diff(&[&a, own]);
     assert_eq!(code, 1);

@@ -118,7 +118,7 @@ fn what_is_not_a_number_is_exit_code_1_with_its_address() {
     assert_eq!((&report["ok"], &line["ok"], &line["worst"]), (&false.into(), &false.into(), &"nan".into()));
     assert_eq!(line["at"], "p0/L1/ffn_up[t=0,f=0]");
     let said = stderr(&output);
-    assert!(said.contains("`float64` does not hold") && said.contains("p0/L1/ffn_up[t=0,f=0]"), "{said}");
+    assert!(said.contains("the check `float64` fails") && said.contains("p0/L1/ffn_up[t=0,f=0]"), "{said}");
     let table = check(&[]);
     assert_eq!(table.status.code(), Some(1));
     assert!(stdout(&table).contains("FAIL  each stage = float64"), "{}", stdout(&table));

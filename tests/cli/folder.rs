@@ -223,9 +223,9 @@ fn what_an_export_does_not_have_follows_from_the_rest_or_is_said_to_be_absent() 
     export(&["--trace", path, "--model", gqa, "--stage", "ffn_norm"], &out);
     let mistral = fixture("golden/mistral");
     let other = ["lens", "--trace", path, "--model", mistral.to_str().unwrap()];
-    refused(&other, 3, &["another model", "vocab (46 and not 48)"]);
+    refused(&other, 3, &["not the model", "vocab (46 and not 48)"]);
     let output = llama_trace(["log", "--trace", path, "--values"]);
-    assert!(stderr(&output).contains("it may differ in its last bits"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("they may differ in their last bits"), "{}", stderr(&output));
     assert!(ok(&output).contains("ffn_hidden"));
 }
 
@@ -438,8 +438,11 @@ fn the_lens_reads_the_residuals_that_a_port_wrote() {
     let found: Value = serde_json::from_str(&ok(&llama_trace([&args[..], &from].concat()))).unwrap();
     assert_eq!((&found["value"], &found["recorded"]), (&(likeliest as f64).into(), &false.into()), "{found}");
     // It wrote no heads, and the model's own are not its.
-    let written =
-        ["the trace has another p0/L3/ffn_residual", "not all that the attribution takes", "attn_heads"];
+    let written = [
+        "p0/L3/ffn_residual of the trace differs",
+        "does not have all that the attribution needs",
+        "attn_heads",
+    ];
     refused(&[&["attribute"], &from[..]].concat(), 2, &written);
     // Where the port wrote no last residual, the model's own run is not taken for the port's.
     let folder = tempfile::tempdir().unwrap();
@@ -451,8 +454,7 @@ fn the_lens_reads_the_residuals_that_a_port_wrote() {
         fs::write(path, bytes).unwrap();
     }
     let less = folder.path().to_str().unwrap();
-    let written =
-        ["the trace has another p0/logits than", "expected: ffn_residual of layer ", " and of the last"];
+    let written = ["p0/logits of the trace differs", "expected: ffn_residual of layer ", " and of the last"];
     refused(&["lens", "--trace", less, "--model", &model], 2, &written);
 }
 
@@ -492,7 +494,7 @@ fn an_export_never_takes_the_place_of_the_folder_that_it_is_made_of() {
     let from = dump.to_str().unwrap();
     for out in [&dump, &dump.join("../dump/."), &folder.path().to_owned()] {
         let args = ["export", "--trace", from, "--stage", "xq", "--force", "--out", out.to_str().unwrap()];
-        refused(&args, 2, &["would take the place of the folder that it is made of", "choose another --out"]);
+        refused(&args, 2, &["would replace the folder that it is made from", "choose another --out"]);
     }
     assert!(files(&dump) == before);
     // Below it is beside what is there.
@@ -561,7 +563,10 @@ fn one_stage_is_spoken_of_as_one() {
     fs::remove_file(less.join("pass_000/final_norm.npy")).unwrap();
     let less = less.to_str().unwrap();
     let lacks = said(&["export", "--trace", less, "--out", again]);
-    assert!(lacks.contains("p0/final_norm is not there; with --model it is computed again\n"), "{lacks}");
+    assert!(
+        lacks.contains("p0/final_norm is not in the trace; give --model to compute it again\n"),
+        "{lacks}"
+    );
     let lacks = said(&["log", "--trace", less, "--values"]);
     assert!(lacks.contains("p0/final_norm has no values in this trace.\n"), "{lacks}");
 }

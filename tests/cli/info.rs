@@ -18,7 +18,7 @@ fn info_shows_the_configuration_and_every_tensor() {
         assert!(text.contains(expected), "{expected} is not in\n{text}");
     }
     let tied = ok(&llama_trace(["info", "--model", fixture("golden/tied_llama3").to_str().unwrap()]));
-    assert!(tied.contains("llama3, factor 5") && tied.contains("none: prompts are given as --ids"), "{tied}");
+    assert!(tied.contains("llama3, factor 5") && tied.contains("none: give prompts as --ids"), "{tied}");
 }
 
 /// What kind of model a path leads to is said in one line, wherever one can be named.

@@ -89,7 +89,7 @@ fn what_was_drawn_otherwise_comes_after_the_stage_that_it_was_drawn_from() {
         assert_eq!((code, &report["first"]["address"]), (1, &json!("p0/L1/ffn_hidden[t=0,f=0]")), "{report}");
     }
     let text = stdout(&llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]));
-    assert!(text.contains("from p1 on the runs read other tokens, and are not compared"), "{text}");
+    assert!(text.contains("from p1 on the runs read different tokens and are not compared"), "{text}");
 }
 
 #[test]
@@ -105,8 +105,8 @@ fn the_same_ids_in_other_passes_are_no_difference_and_the_reference_can_be_run_i
     let [whole, port] = &folders;
     let first = "passes = [{ start = 0, tokens = [1019, 420] }, { start = 2, tokens = [419, ";
     mapped(port, &format!("{first}258] }}, {{ start = 4, tokens = [391] }}]\n"));
-    said(whole, port, &["a: 5 tokens in p0", "b: 2 tokens in p0", "export A anew, with --chunk 2: "]);
-    said(port, whole, &["export B anew, with --chunk 2: "]);
+    said(whole, port, &["a: 5 tokens in p0", "b: 2 tokens in p0", "export A again with --chunk 2: "]);
+    said(port, whole, &["export B again with --chunk 2: "]);
     // No export reads a prompt so.
     mapped(port, &format!("{first}258, 391] }}]\n"));
     said(whole, port, &["let the other runtime read its prompt at once, or in parts of one length"]);
@@ -114,8 +114,8 @@ fn the_same_ids_in_other_passes_are_no_difference_and_the_reference_can_be_run_i
     let parts = folder.path().join("parts");
     ok(&llama_trace(["export", "--ids", IDS, "--chunk", "3", "--out", parts.to_str().unwrap()]));
     mapped(port, &format!("passes = [{{ start = 0, tokens = [{IDS}] }}]\n"));
-    said(&parts, port, &["export A anew, without --chunk: "]);
-    said(whole, &parts, &["run A with the other's passes", "export --chunk 3`"]);
+    said(&parts, port, &["export A again without --chunk: "]);
+    said(whole, &parts, &["run A with the passes of the other run", "export --chunk 3`"]);
     // Fewer tokens and none after them are another text.
     mapped(&folders[1], "passes = [{ start = 0, tokens = [1019, 420] }]\n");
     let (code, report) = diff(&folders, &[]);
@@ -211,11 +211,11 @@ fn what_a_map_names_and_is_nowhere_is_an_error() {
     mapped(&folders[1], &format!("{ids}stages.xq.file = \"typo_{{layer}}.npy\"\n"));
     refused(
         &folders,
-        &["4 stages of", "p0/L0/xq", "`typo_{layer}.npy`, which is there in no pass and no layer"],
+        &["4 stages of", "p0/L0/xq", "`typo_{layer}.npy`, but no pass and no layer has that file"],
     );
     // Where there is a file for one layer, the others that ran lack theirs.
     fs::copy(folders[1].join("pass_000/layer_03/xq.npy"), folders[1].join("typo_3.npy")).unwrap();
-    refused(&folders, &["3 stages of", "p0/L0/xq", "names `typo_{layer}.npy`, and there is no typo_0.npy"]);
+    refused(&folders, &["3 stages of", "p0/L0/xq", "names `typo_{layer}.npy`, but there is no typo_0.npy"]);
     mapped(&folders[1], &format!("{ids}stages = {{\n"));
     refused(&folders, &["capture.toml", "(line "]);
     mapped(&folders[1], &ids);
@@ -255,9 +255,9 @@ fn what_the_judged_run_has_more_is_said() {
     ok(&llama_trace(["export", "--ids", IDS, "--out", a.to_str().unwrap()]));
     ok(&llama_trace(["export", "--ids", IDS, "-n", "3", "--out", b.to_str().unwrap()]));
     let compared = |a: &Path, b: &Path| ok(&llama_trace(["diff".as_ref(), a.as_os_str(), b.as_os_str()]));
-    assert!(compared(&a, &b).contains("B has 2 passes more than A"));
+    assert!(compared(&a, &b).contains("B has 2 passes that A does not have"));
     assert!(!compared(&a, &b).contains("fewer tokens"));
-    assert!(!compared(&a, &a).contains("more than A"));
+    assert!(!compared(&a, &a).contains("B has "));
     let [one, two] = ["one.trace", "two.trace"].map(|name| folder.path().join(name));
     let record = |out: &Path, prompts: &[&str]| {
         let args = ["record", "--out", out.to_str().unwrap()];
@@ -265,7 +265,7 @@ fn what_the_judged_run_has_more_is_said() {
     };
     record(&one, &["A fox"]);
     record(&two, &["A fox", "The dog"]);
-    assert!(compared(&one, &two).contains("B has a sequence or a branch more than A"));
+    assert!(compared(&one, &two).contains("B has a sequence or a branch that A does not have"));
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn a_sequence_or_a_branch_that_is_absent_does_not_pass() {
             stdout(&output)
         };
         let text = printed(&[]);
-        assert!(text.contains(&format!("but for {what} that B does not have")), "{text}");
+        assert!(text.contains(&format!("except for {what} that B does not have")), "{text}");
         assert!(text.contains(&format!("Not in B: {address}")), "{text}");
         let xml = printed(&["--format", "junit"]);
         assert!(xml.contains("failures=\"0\" errors=\"1\""), "{xml}");
@@ -313,8 +313,8 @@ fn a_pass_that_is_absent_does_not_pass_and_is_said_to_be_of_fewer_tokens() {
     };
     let [three, two, one] = [("a", "3"), ("b", "2"), ("c", "1")].map(|(name, tokens)| export(name, tokens));
     let cases = [
-        (&two, json!(["p2/tokens"]), "a pass", "p2 is compared with nothing"),
-        (&one, json!(["p1/tokens", "p2/tokens"]), "2 passes", "p1 to p2 are compared with nothing"),
+        (&two, json!(["p2/tokens"]), "a pass", "p2 is not compared"),
+        (&one, json!(["p1/tokens", "p2/tokens"]), "2 passes", "p1 to p2 are not compared"),
     ];
     for (fewer, missing, what, note) in cases {
         let (code, report) = diff(&[three.clone(), fewer.clone()], &[]);
@@ -323,10 +323,10 @@ fn a_pass_that_is_absent_does_not_pass_and_is_said_to_be_of_fewer_tokens() {
         let output = llama_trace(["diff".as_ref(), three.as_os_str(), fewer.as_os_str()]);
         let text = stdout(&output);
         for part in [
-            &*format!("but for {what} that B does not have"),
+            &*format!("except for {what} that B does not have"),
             "fewer tokens than A",
             note,
-            "and all of that pass",
+            "and the whole of that pass",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
@@ -376,7 +376,7 @@ fn masked_scores_of_a_pass_of_one_token_are_compared_with_the_scores_that_they_m
         let (code, report) = diff(&folders, more);
         let first = report["first"]["address"].as_str().unwrap();
         assert!(code == 1 && first.starts_with("p1/L0/masked_scores["), "{report}");
-        let note = "nothing is hidden in p1: p1/L0/masked_scores are its scores";
+        let note = "nothing is hidden in p1, so p1/L0/masked_scores must equal scores";
         assert!(report["notes"].as_array().unwrap().contains(&json!(note)), "{report}");
     }
 }
@@ -397,22 +397,18 @@ fn a_file_of_other_values_than_the_run_went_on_with_is_told_from_a_mistake_of_th
     for more in [&[][..], &["--model", &model()]] {
         let (first, notes) = said(&folders, more);
         assert!(first.contains("p0/L1/ffn_up["), "{first}");
-        assert!(notes.contains("p0/L1/ffn_hidden reads it and is the same in both"), "{notes}");
+        assert!(notes.contains("p0/L1/ffn_hidden reads this stage and is the same in both"), "{notes}");
     }
     // No mistake of the run is named for it, but what the file looks like.
     let [a, b] = [0, 1].map(|i| folders[i].to_str().unwrap());
     for (format, what) in [
-        ("text", "\n  what was written looks like gate_up_swapped "),
-        ("junit", "; what was written looks like gate_up_swapped "),
-        ("json", "What it looks like is said of that alone"),
+        ("text", "\n  B's file looks like gate_up_swapped "),
+        ("junit", "; B's file looks like gate_up_swapped "),
+        ("json", "The named mistake describes that file only"),
     ] {
         let output = llama_trace(["diff", a, b, "--model", &model(), "--format", format]);
         assert!(stdout(&output).contains(what), "{}", stdout(&output));
-        assert!(
-            stderr(&output).contains("; what was written looks like gate_up_swapped"),
-            "{}",
-            stderr(&output)
-        );
+        assert!(stderr(&output).contains("; B's file looks like gate_up_swapped"), "{}", stderr(&output));
     }
     // Of what a run did go on with nothing of this is said: a norm is the same of a vector of any length, and so is softmax of
     // scores that are all further from 0.
@@ -420,10 +416,10 @@ fn a_file_of_other_values_than_the_run_went_on_with_is_told_from_a_mistake_of_th
     times(&folders[1], "embedding", 2.0, usize::MAX);
     let (first, notes) = said(&folders, &["--model", &model()]);
     assert!(first.contains("p0/embedding["), "{first}");
-    assert!(notes.contains("p0/L0/attn_residual reads it"), "{notes}");
+    assert!(notes.contains("p0/L0/attn_residual reads this stage"), "{notes}");
     fs::remove_file(file("layer_00", "attn_residual")).unwrap();
     let (_, notes) = said(&folders, &["--model", &model()]);
-    assert!(!notes.contains("reads it"), "{notes}");
+    assert!(!notes.contains("reads this stage"), "{notes}");
 }
 
 #[test]
@@ -445,9 +441,9 @@ fn where_a_mistake_may_lie_is_said_and_what_is_wrong_with_a_file() {
     let notes = || diff(&folders, &["--model", &model()]).1["notes"].to_string();
     let said = notes();
     for part in [
-        "the mistake lies there or in what leads there and was not compared: ",
+        "the mistake is there, or in an earlier stage that was not compared: ",
         " stages, from rope_cos to final_norm (write more)",
-        "layer_01/attn_merged.npy (a view: write attn_heads, whose values it has)",
+        "layer_01/attn_merged.npy (a view: write attn_heads, which has the same values)",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }
@@ -485,7 +481,7 @@ fn a_stage_of_another_shape_hides_no_difference_and_is_told_apart() {
         (stdout(&output), stderr(&output))
     };
     let shape = "p0/rope_sin: B: it has the shape (5, 32) and not (5, 16)";
-    let next = "next: capture.toml's `columns` may read rope_cos as its file is: `llama-trace diff A B --suggest-map`";
+    let next = "next: `columns` in capture.toml may convert the file of rope_cos: `llama-trace diff A B --suggest-map`";
     for more in [&[][..], &["--model", &model()]] {
         let (_, report) = diff(&folders, more);
         assert_eq!((&report["first"]["address"], &report["same"]), (&json!("p0/rope_cos"), &json!(false)));
@@ -552,12 +548,12 @@ fn what_a_map_gets_wrong_is_refused_by_its_key() {
         (
             "",
             "columns = [8, 999]",
-            "v.0.npy: it has no columns 8 to 999, but 32: see `columns` in capture.toml",
+            "v.0.npy: it has 32 columns, and not columns 8 to 999: see `columns` in capture.toml",
         ),
         (
             "padding = 3",
             "",
-            "5 tokens with padding of 3 and 0 have 8: see `padding` and `padding_after` in capture.toml",
+            "5 tokens with 3 rows of padding before and 0 after them make 8: see `padding` and `padding_after` in capture.toml",
         ),
         ("", "times = 'w.{layer}.npy'", "v.0.npy: `times` in capture.toml names w.0.npy, which is not there"),
         ("", "minus = 'm.{pass}.npy'", "v.0.npy: `minus` in capture.toml names m.0.npy, which is not there"),

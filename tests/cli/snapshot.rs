@@ -220,7 +220,9 @@ fn an_export_of_pictures_has_every_stage_as_a_heatmap() {
     assert!(!folder.path().join("none").exists());
     let some = chosen("tokens,xq", "some");
     ok(&some);
-    assert!(stderr(&some).contains("tokens has token ids, which are names and not drawn; --format npy"));
+    assert!(
+        stderr(&some).contains("tokens has token ids, not quantities, and gets no picture; --format npy")
+    );
     let attention = fs::read_to_string(folder.path().join("svg/pass_000/layer_01/softmax.svg")).unwrap();
     for label in ["4 ␣time", "head 3", "↓ token · → key", "p0/L1/softmax"] {
         assert!(attention.contains(label), "{label}");

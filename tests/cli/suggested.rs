@@ -58,7 +58,10 @@ fn a_map_is_proposed_for_a_port_of_which_the_first_layer_alone_is_right() {
     let map = ok(&llama_trace(["diff", a.to_str().unwrap(), own.to_str().unwrap(), "--suggest-map"]));
     let line =
         |stage: &str| map.lines().find(|line| line.starts_with(stage)).unwrap_or_else(|| panic!("{map}"));
-    assert!(line("xq =").contains("# sure: error") && line("xq =").contains("where it is most"), "{map}");
+    assert!(
+        line("xq =").contains("# sure: smallest error") && line("xq =").contains("largest error"),
+        "{map}"
+    );
     // The mask says which axis is which: read the other way round it hides other keys.
     assert!(!line("masked_scores =").contains("axes"), "{map}");
     fs::write(own.join("capture.toml"), &map).unwrap();
@@ -123,8 +126,8 @@ fn a_proposed_map_says_where_a_stage_is_not_written_and_has_all_passes_that_are(
     let proposed =
         || ok(&llama_trace(["diff".as_ref(), a.as_os_str(), b.as_os_str(), "--suggest-map".as_ref()]));
     let map = proposed();
-    let gap = "# p0/L1/ffn_up is not there, and 1 more like it: the line above says that it should be, and `diff` ends with exit code 3";
-    assert_eq!(map.matches("is not there").count(), 1, "{map}");
+    let gap = "# The file of p0/L1/ffn_up is missing (and 1 more), but the line above names it: `diff` ends with exit code 3";
+    assert_eq!(map.matches("is missing").count(), 1, "{map}");
     assert!(map.lines().skip_while(|line| !line.starts_with("ffn_up =")).nth(1) == Some(gap), "{map}");
     assert_eq!(map.matches("[[passes]]").count(), 4, "{map}");
     assert!(!map.contains("pass_003/") && !map.contains("The reference has"), "{map}");
@@ -140,12 +143,12 @@ fn a_proposed_map_says_where_a_stage_is_not_written_and_has_all_passes_that_are(
         fs::copy(a.join(&name), b.join(&name)).unwrap();
     }
     let map = proposed();
-    assert!(!map.contains("is not there"), "{map}");
+    assert!(!map.contains("is missing"), "{map}");
     assert_eq!(code(&map), 0);
     // Passes of which nothing was written.
     fs::remove_dir_all(b.join("pass_003")).unwrap();
     let map = proposed();
-    assert!(map.contains("# The reference has 4 passes and the folder files of 3"), "{map}");
+    assert!(map.contains("# The reference has 4 passes, but the folder has files of only 3"), "{map}");
     assert_eq!(code(&map), 3);
 }
 
@@ -247,7 +250,7 @@ fn a_map_of_a_port_with_a_mistake_fits_one_without() {
     };
     for map in [theta, propose(&own)] {
         assert_eq!(lines(&map), lines(&right), "{map}");
-        assert!(!map.contains("Not found") && !map.contains("nothing was found"), "{map}");
+        assert!(!map.contains("Not found") && !map.contains("match no stage"), "{map}");
         fs::write(b.join("capture.toml"), &map).unwrap();
         let (code, report) =
             diff(&[a.clone(), b.clone()], &["--model", fixture("builtin").to_str().unwrap()]);

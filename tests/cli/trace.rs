@@ -131,7 +131,7 @@ fn a_log_goes_on_after_a_stage_that_is_damaged_and_says_so_in_its_place() {
     assert!(differ.len() > 1 && differ.len() < 10, "{differ:?}");
     assert!(differ[0].contains("-> ffn_gate ") && differ[0].ends_with("  [damaged]"), "{differ:?}");
     assert!(differ.iter().all(|line| line.starts_with("[p2] layer 1 ")), "{differ:?}");
-    assert!(differ[1].ends_with("  [follows from what is damaged]"), "{differ:?}");
+    assert!(differ[1].ends_with("  [depends on a damaged stage]"), "{differ:?}");
     // Damaged values that are not read raise no error.
     ok(&log(&["--layer", "0"]));
     let output =
@@ -253,9 +253,9 @@ fn without_the_model_only_what_needs_weights_is_refused_and_another_model_by_its
     refused(&["lens", "--trace", trace], 2, &["needs the model", "--model"]);
     ok(&llama_trace(["explain", xq, "--trace", trace, "--model", gqa]));
     let other = ["explain", xq, "--trace", trace, "--model", mistral];
-    refused(&other, 3, &["another model", "gqa", "mistral, which differs in ", "vocab (46 and not 48)"]);
+    refused(&other, 3, &["not the model", "gqa", "mistral, which differs in ", "vocab (46 and not 48)"]);
     let quantised = ["explain", xq, "--trace", trace, "--model", gqa, "--precision", "q8"];
-    refused(&quantised, 3, &["another model", "precision (q8 in groups of 32 and not f32)"]);
+    refused(&quantised, 3, &["not the model", "precision (q8 in groups of 32 and not f32)"]);
     let trained = crate::common::models::golden("gqa", |tensors| {
         let (_, bytes) = tensors.get_mut("model.layers.1.mlp.up_proj.weight").unwrap();
         bytes[0] ^= 1;
@@ -270,7 +270,7 @@ fn a_file_that_is_there_stays_unless_it_is_to_be_replaced() {
     let path = folder.path().join("a.trace");
     let text = path.to_str().unwrap();
     fs::write(&path, "mine").unwrap();
-    refused(&["record", "-o", text], 5, &["there already", "--force"]);
+    refused(&["record", "-o", text], 5, &["exists already", "--force"]);
     assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
     record(&["--force"], &path);
     let first = fs::read(&path).unwrap();
@@ -489,10 +489,10 @@ fn a_branch_that_cannot_be_is_refused_before_anything_runs() {
     for (branch, texts) in [
         ("p1", &["p3=412"][..]),
         ("p1=cat", &["p3=412"]),
-        ("p2=7", &["nothing is run after pass 2", "-n 4"]),
+        ("p2=7", &["no pass is run after pass 2", "-n 4"]),
         ("p0=100000", &["does not have", "ids from 0 to"]),
-        ("s1/p0=7", &["not there", "r0:s1/p0"]),
-        ("r1:p0=7", &["not there", "r1:s0/p0"]),
+        ("s1/p0=7", &["does not exist", "r0:s1/p0"]),
+        ("r1:p0=7", &["does not exist", "r1:s0/p0"]),
     ] {
         refused(&[&run[..], &["--branch", branch]].concat(), 2, texts);
     }

@@ -219,7 +219,7 @@ fn a_file_has_so_many_prompts_and_no_more() {
     let path = folder.path().join("prompts.txt");
     fs::write(&path, "a\n".repeat((1 << 16) + 1)).unwrap();
     let args = ["--prompts", path.to_str().unwrap(), "-n", "1"];
-    ends(&args, &[], 4, &["more prompts than are run", "at most 65536 of them", "split the file"]);
+    ends(&args, &[], 4, &["too many prompts", "at most 65536 of them", "split the file"]);
 }
 
 /// A pipe with a name is waited for, but not for ever.
@@ -231,8 +231,8 @@ fn a_pipe_to_which_nobody_writes_is_given_up() {
     let list = format!("@{}", pipe.display());
     // Side by side: each waits its time.
     std::thread::scope(|scope| {
-        scope.spawn(|| ends(&["--prompt-file", pipe.to_str().unwrap()], &[], 4, &["nobody has written"]));
-        scope.spawn(|| ends(&["--ids", &list], &[], 4, &["nobody has written"]));
+        scope.spawn(|| ends(&["--prompt-file", pipe.to_str().unwrap()], &[], 4, &["nothing was written"]));
+        scope.spawn(|| ends(&["--ids", &list], &[], 4, &["nothing was written"]));
     });
 }
 

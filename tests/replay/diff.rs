@@ -327,7 +327,11 @@ fn a_reference_that_is_wrong_itself_is_said_to_be() {
     let report = judged(&model, &wrong, &healthy);
     let (_, address, names) = verdict(&report);
     assert_eq!((&*address, names.contains("activation")), ("p0/L0/ffn_silu", true));
-    assert!(report.notes.iter().any(|note| note.contains("A is not what the model gives")), "{:?}", report.notes);
+    assert!(
+        report.notes.iter().any(|note| note.contains("A does not have the model's values")),
+        "{:?}",
+        report.notes
+    );
 }
 
 #[test]
@@ -583,7 +587,7 @@ fn what_was_drawn_is_judged_by_the_runs_own_logits_where_those_are_not_the_same_
         blind.frames.remove(&logits);
         let report = judged(&model, &a, &blind);
         assert!(
-            report.same() && report.notes.iter().any(|note| note.contains("is not judged")),
+            report.same() && report.notes.iter().any(|note| note.contains("is not compared")),
             "{:?}",
             report.notes
         );

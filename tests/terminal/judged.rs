@@ -76,6 +76,6 @@ fn ends(mut viewer: Terminal) {
     viewer.send("q");
     let end = viewer.end();
     assert_eq!(end.code, 0, "{}", end.screen);
-    assert!(end.screen.contains("What this folder does not have"), "{}", end.screen);
+    assert!(end.screen.contains("that this folder does not have"), "{}", end.screen);
     assert!(!end.screen.contains("xq_rope"), "{}", end.screen);
 }

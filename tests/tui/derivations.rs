@@ -257,7 +257,7 @@ fn the_way_on_top_is_that_of_enter_and_begins_anew_after_any_other_move() {
 #[test]
 fn a_rotation_and_a_gate_are_drawn() {
     let mut desk = Desk::at("p0/L1/xq_rope[t=3,h=2,c=4]", (200, 60));
-    desk.key(KeyCode::Enter).shows("turned by position 3 ×");
+    desk.key(KeyCode::Enter).shows("rotated by position 3 ×");
     desk.shows("0.3000 radians is (0.9378232, -0.11606577)");
     desk.shows("○ before (0.8616, -0.3880)  ● after (0.9378, -0.1161)");
     desk.shows("turned by 17.2°");
@@ -270,7 +270,7 @@ fn a_nucleus_says_what_it_keeps_and_what_it_removes() {
     let mut desk = Desk::at("p0/nucleus[v=11]", (200, 60));
     desk.key(KeyCode::Enter).shows("1024 tokens are possible; top-k 20 and top-p 0.9 keep 1, which sum to");
     desk.shows("are removed.");
-    desk.shows("This one is number 1 of them; as far as it they sum to");
+    desk.shows("This one is number 1 of them; the sum up to this one is");
     desk.go("p0/nucleus[v=7]");
     desk.shows("This one is not among them: top-");
 }

@@ -167,7 +167,11 @@ impl Report {
         )?;
         writeln!(out, "load         {:8.3} s", self.load.as_secs_f64())?;
         if let Some(time) = self.tokenizer {
-            writeln!(out, "tokenizer    {:8.3} s, on a thread of its own meanwhile", time.as_secs_f64())?;
+            writeln!(
+                out,
+                "tokenizer    {:8.3} s, at the same time, on a thread of its own",
+                time.as_secs_f64()
+            )?;
         }
         writeln!(out, "first token  {:8.3} s, cold", self.first_token.as_secs_f64())?;
         for Prefill { tokens, rates, gflops, .. } in &self.prefill {

@@ -16,7 +16,7 @@ pub(super) fn measure<B: Backend>(
 ) -> Result<Tuning> {
     if draws == 0 {
         return Err(Error::usage("nothing can be tuned")
-            .expected("--gen 1 or more: what is fast in a prefill may be slow in decoding")
+            .expected("--gen 1 or more: a kernel that is fast in a prefill may be slow in decoding")
             .found("--gen 0")
             .next("leave --gen out"));
     }

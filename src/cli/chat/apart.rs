@@ -114,7 +114,7 @@ impl Apart {
     }
 
     fn beyond(&self, found: &str) -> Error {
-        Error::model("the chat template takes more than it may")
+        Error::model("the chat template takes too much time or memory")
             .at(&self.place)
             .expected(format!(
                 "a text after at most {} seconds, in {} MiB of memory",

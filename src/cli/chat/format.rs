@@ -61,7 +61,7 @@ fn is_llama2_chat(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> bool {
 fn none(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Error {
     let place =
         checkpoint.path.as_ref().map_or_else(|| "the model".into(), |path| path.display().to_string());
-    Error::model("this model does not say how it is talked to; it may not be made for chats")
+    Error::model("this model has no chat format; it may not be made for chats")
         .at(place)
         .expected(
             "chat_template.jinja or a chat_template in tokenizer_config.json; or Llama 3's <|start_header_id|>, \
@@ -69,5 +69,5 @@ fn none(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Error {
              a name with `chat` or `instruct`",
         )
         .found(format!("no template, {} tokens, the name `{}`", tokenizer.vocab_size(), checkpoint.name))
-        .next("put a chat_template.jinja beside the model, or let it go on with a text: --prompt")
+        .next("put a chat_template.jinja beside the model, or let the model continue a text: --prompt")
 }

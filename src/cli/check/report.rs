@@ -88,9 +88,9 @@ impl Printed<'_> {
         writeln!(out)?;
         let failed = checks.iter().filter(|check| !check.ok).count();
         match (failed, checks.iter().filter(|check| check.skipped.is_some()).count()) {
-            (0, 0) => writeln!(out, "All of it holds."),
-            (0, skipped) => writeln!(out, "All of it holds that was looked at; {skipped} skipped."),
-            (failed, _) => writeln!(out, "{failed} of {} do not hold.", checks.len()),
+            (0, 0) => writeln!(out, "Every check passes."),
+            (0, skipped) => writeln!(out, "Every check that ran passes; {skipped} skipped."),
+            (failed, _) => writeln!(out, "{failed} of {} checks fail.", checks.len()),
         }
     }
 

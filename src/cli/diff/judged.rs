@@ -10,7 +10,7 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
     let cause = report.first.as_ref().filter(|first| first.site.is_none());
     match (&report.first, cause) {
         (None, _) => {
-            let unread = report.uncompared().map_or_else(String::new, |what| format!(", but for {what}"));
+            let unread = report.uncompared().map_or_else(String::new, |what| format!(", except for {what}"));
             words.push(format!("The same, within the tolerance{unread}."));
         }
         (_, Some(first)) => {
@@ -24,7 +24,7 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
         (Some(first), None) => words.push(format!("The first stage that differs: {}.", first.address)),
     }
     words.extend(report.notes.iter().cloned());
-    let what = if report.written_alone { "What was written" } else { "It" };
+    let what = if report.written_alone { "B's file" } else { "It" };
     words.extend(report.diagnosis.iter().map(|one| {
         format!(
             "{what} looks like {}: error {} → {}.",

@@ -41,7 +41,7 @@ pub(super) fn print(report: &Report) -> Result<()> {
             let [ours, theirs] = first.told();
             text += &format!("; the first: {} is {theirs}, A has {ours}", first.address);
             for one in &report.diagnosis {
-                let what = if report.written_alone { "what was written looks like" } else { "looks like" };
+                let what = if report.written_alone { "B's file looks like" } else { "looks like" };
                 text += &format!("; {what} {}", one.told());
             }
         }

@@ -68,10 +68,10 @@ impl Setting {
                 "threads" => {
                     let count = value.parse().ok().filter(|count| (1..=THREADS).contains(count));
                     let expected = || format!("a number from 1 to {THREADS}");
-                    threads = Some(
-                        count
-                            .ok_or_else(|| wrong(format!("`{value}` threads cannot compute"), expected()))?,
-                    );
+                    threads =
+                        Some(count.ok_or_else(|| {
+                            wrong(format!("`{value}` is no number of threads"), expected())
+                        })?);
                 }
                 _ => return Err(wrong(format!("there is no key `{key}`"), names)),
             }

@@ -22,7 +22,7 @@ pub(super) fn print(report: &Report, a: &About, b: &About) -> Result<()> {
     let mut out = output::Lines::text();
     for (letter, run) in [("A", a), ("B", b)] {
         let named = run.card.as_ref().map(|card| card.name.as_str()).filter(|name| !name.is_empty());
-        let model = named.unwrap_or("a model that it does not name,");
+        let model = named.unwrap_or("an unnamed model,");
         let precision = run.precision.map_or("unknown precision", Precision::name);
         writeln!(out, "{letter}  {}  {model} {precision}", run.name)?;
     }
@@ -42,7 +42,7 @@ pub(super) fn print(report: &Report, a: &About, b: &About) -> Result<()> {
     if report.samples {
         writeln!(
             out,
-            "of large matrices a sample of the rows was computed, and those that stand out (--full: all)"
+            "only a sample of the rows of large matrices was computed, and the rows that stand out (--full: all rows)"
         )?;
     }
     verdict(&mut out, report)?;
@@ -59,9 +59,12 @@ fn verdict(out: &mut impl Write, report: &Report) -> Result<()> {
     writeln!(out)?;
     let Some(first) = &report.first else {
         let smallest = report.smallest_tolerance().map_or_else(|| "none".into(), short);
-        let unread = report.uncompared().map_or_else(String::new, |what| format!(", but for {what}"));
-        let of = if report.measured { " for what a stage adds of its own" } else { "" };
-        writeln!(out, "The same, within the tolerance{unread}; the smallest that passes: {smallest}{of}")?;
+        let unread = report.uncompared().map_or_else(String::new, |what| format!(", except for {what}"));
+        let of = if report.measured { " for the error that a stage adds" } else { "" };
+        writeln!(
+            out,
+            "The same, within the tolerance{unread}; the smallest tolerance that passes: {smallest}{of}"
+        )?;
         return report.notes.iter().try_for_each(|note| writeln!(out, "  {note}"));
     };
     writeln!(out, "First difference: {}  {}", first.kind.name(), first.address)?;
@@ -86,13 +89,13 @@ fn verdict(out: &mut impl Write, report: &Report) -> Result<()> {
     }
     let line = first.site.and_then(|site| report.lines.iter().find(|line| line.site == site));
     if let Some(Line { apart, inherited: Some(inherited), .. }) = line {
-        writeln!(out, "  from A {}, of which came with the inputs {}", short(*apart), short(*inherited))?;
+        writeln!(out, "  from A {}, of which {} came with the inputs", short(*apart), short(*inherited))?;
     }
     report.notes.iter().try_for_each(|note| writeln!(out, "  {note}"))?;
     for one in &report.diagnosis {
         let form = if one.form.is_empty() { String::new() } else { format!("  ({})", one.form) };
         let (before, after) = (short(one.before), short(one.after));
-        let what = if report.written_alone { "what was written looks like" } else { "looks like" };
+        let what = if report.written_alone { "B's file looks like" } else { "looks like" };
         writeln!(out, "  {what} {:<22} error {before} → {after}{form}", one.name)?;
     }
     Ok(())
@@ -111,7 +114,7 @@ fn missing(out: &mut impl Write, report: &Report) -> Result<()> {
         writeln!(out, "\nMissing in B: {}{more}", names.collect::<Vec<_>>().join(", "))?;
     }
     for site in report.absent.iter().take(ROWS) {
-        writeln!(out, "Not in B: {site} and all of that {}", whole(*site))?;
+        writeln!(out, "Not in B: {site} and the whole of that {}", whole(*site))?;
     }
     for missing in known.iter().take(ROWS) {
         let why = missing.why.as_deref().unwrap_or_default();
@@ -142,7 +145,7 @@ fn growth(out: &mut impl Write, report: &Report) -> Result<()> {
     if layers.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\nHow far B is from A, ‖B − A‖ / ‖A‖, by layer and after them:")?;
+    writeln!(out, "\nHow far B is from A, ‖B − A‖ / ‖A‖, after each layer and at the end:")?;
     writeln!(out, "{:<10}{:>15}{:>15}  worst stage", "layer", "attn_residual", "ffn_residual")?;
     let of = |growth: &Growth| (growth.site.run, growth.site.sequence);
     for layers in layers.chunk_by(|a, b| of(a) == of(b)) {

@@ -238,7 +238,7 @@ impl Heatmap {
         ];
         let each = self.rows.each * self.columns.each;
         if each > 1 {
-            lines.push(format!("a cell is {each} values at most, in the colour of the one furthest from 0"));
+            lines.push(format!("a cell shows the one furthest from 0 of up to {each} values"));
         }
         lines
     }

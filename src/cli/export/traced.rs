@@ -63,9 +63,9 @@ pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
     traced.say_branches();
     if let [first, ..] = &absent[..] {
         match absent.len() {
-            1 => tell(format_args!("{first} is not there; with --model it is computed again")),
+            1 => tell(format_args!("{first} is not in the trace; give --model to compute it again")),
             count => tell(format_args!(
-                "{count} stages are not there, as {first}; with --model they are computed again"
+                "{count} stages are not in the trace, {first} among them; give --model to compute them again"
             )),
         }
     }
@@ -77,7 +77,7 @@ fn check_not_source(path: &Path, out: &Path) -> Result<()> {
     let place = |path: &Path| fs::canonicalize(path).ok();
     match (place(path), place(out)) {
         (Some(from), Some(to)) if from.is_dir() && from.starts_with(&to) => {
-            Err(Error::usage("the export would take the place of the folder that it is made of")
+            Err(Error::usage("the export would replace the folder that it is made from")
                 .at(format!("--out {}", out.display()))
                 .expected("another folder than that of --trace, and none that holds it")
                 .next("choose another --out"))

@@ -69,7 +69,7 @@ pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
     if let [first, ..] = &absent[..] {
         match absent.len() {
             1 => tell(format_args!("{first} has no values in this trace.")),
-            count => tell(format_args!("{count} stages have no values in this trace, as {first}.")),
+            count => tell(format_args!("{count} stages have no values in this trace, {first} among them.")),
         }
     }
     Ok(())

@@ -205,7 +205,7 @@ impl<O: Operands> Explainer<'_, O> {
                 let digits =
                     if turns > 0.0 { (1.0 - turns.log10().floor()).clamp(2.0, 12.0) as usize } else { 2 };
                 self.note(format!(
-                    "Pair {pair} is turned by position {position} × {} = {angle} radians ({turns:.digits$} turns).",
+                    "Pair {pair} is rotated by position {position} × {} = {angle} radians ({turns:.digits$} turns).",
                     frequency.value,
                 ));
                 let (sin, cos) = angle.sin_cos();
@@ -434,7 +434,7 @@ impl<O: Operands> Explainer<'_, O> {
         if self.precision == Precision::Bf16 && lost != 0.0 {
             self.term(vec![constant("rounding to bfloat16", lost)], lost);
         }
-        self.note(format!("(a, b) = ({a}, {b}) turned by {turned} is ({}, {}).", out[0], out[1]));
+        self.note(format!("(a, b) = ({a}, {b}) rotated by {turned} is ({}, {}).", out[0], out[1]));
         let [before, after] = [[a, b], out].map(|pair| pair.map(f64::from));
         self.folded.figure = Some(Figure::Rotation { before, after, angle: f64::from(sin.atan2(cos)) });
         self.folded.result = Some(result);

@@ -254,7 +254,10 @@ mod tests {
     #[test]
     fn each_wrong_number_is_answered_by_what_is_wrong_with_it() {
         let no_list = wrong(None, Some("x"));
-        assert!(no_list.contains("no list of layer numbers") && no_list.contains("leave --layer out"), "{no_list}");
+        assert!(
+            no_list.contains("no list of layer numbers") && no_list.contains("leave --layer out"),
+            "{no_list}"
+        );
         let backwards = wrong(None, Some("0,3-1"));
         assert!(backwards.contains("runs backwards") && backwards.contains("first: 1-3"), "{backwards}");
         let missing = wrong(None, Some("6"));

@@ -159,7 +159,7 @@ pub fn told<Q: Question>(source: &mut (impl Source + ?Sized), question: Q) -> Po
 /// The error of asking a recorded run for more passes or branches.
 pub fn all_recorded() -> Error {
     Error::usage("a trace has the passes that were recorded, and no others")
-        .next("record more tokens: `llama-trace record` with a larger -n; or start the tracer with --prompt, which goes on and branches")
+        .next("record more tokens: `llama-trace record` with a larger -n; or start the tracer with --prompt, to generate more tokens and branches")
 }
 
 impl Outline {

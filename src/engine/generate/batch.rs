@@ -124,7 +124,7 @@ impl<'m, B: Backend> Batch<'m, B> {
                     ids.len()
                 ))
                 .found(format!("{free} bytes"))
-                .next("use a shorter prompt, draw fewer tokens (-n), or end other programs")),
+                .next("use a shorter prompt, generate fewer tokens (-n), or end other programs")),
             _ => Ok(()),
         }
     }

@@ -43,7 +43,7 @@ impl Sampler {
         };
         let Sampling { temperature, .. } = sampling;
         if !(temperature.is_finite() && (temperature == 0.0 || temperature >= COLDEST)) {
-            let expected = "0 (always the most likely token), or 1e-30 or more; 1 draws from the model's own probabilities";
+            let expected = "0 (always the most likely token), or 1e-30 or more; 1 samples from the model's own probabilities";
             return Err(wrong("--temperature", expected, sampling.temperature));
         }
         if !(sampling.top_p > 0.0 && sampling.top_p <= 1.0) {

@@ -40,7 +40,7 @@ impl<B: Backend> KvCache<B> {
             error
                 .at(format!("the KV cache for {tokens} tokens"))
                 .expected(format!("room for {} bytes", bytes(config, backend.cache_dtype(), tokens)))
-                .next("use a shorter prompt, draw fewer tokens (-n), or end other programs")
+                .next("use a shorter prompt, generate fewer tokens (-n), or end other programs")
         })?;
         Ok(Self { layers, capacity: tokens, len: 0 })
     }
@@ -162,7 +162,9 @@ pub fn check(len: usize, capacity: usize) -> Result<()> {
     Err(Error::prompt("the KV cache is full")
         .expected(format!("at most {capacity} tokens, the size of the cache"))
         .found(format!("{len} tokens"))
-        .next("use a shorter prompt, draw fewer tokens, or a larger --context if the model allows it"))
+        .next(
+            "use a shorter prompt, generate fewer tokens, or give a larger --context if the model allows it",
+        ))
 }
 
 /// The size in bytes of a cache for `tokens` tokens of a model with this configuration.

@@ -74,7 +74,7 @@ fn parse(bytes: &Bytes, place: &str) -> Result<(ModelConfig, Vec<(Weight, Tensor
     let version = version(bytes);
     if let Some(kind) = magic::recognise(bytes).filter(|_| version == 0) {
         let next = match kind {
-            "a safetensors file" | "a JSON file" => "give the directory that the file lies in",
+            "a safetensors file" | "a JSON file" => "give the directory of the file",
             _ => "give a model in one of the forms above",
         };
         return Err(Error::model(format!("this file is {kind}, which is not supported"))

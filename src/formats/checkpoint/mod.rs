@@ -139,7 +139,7 @@ pub fn open_ignoring(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
             .in_file(path)
             .expected("a directory in Hugging Face's or Meta's layout, a GGUF file, or a llama2.c .bin file")
             .found(error)
-            .next("check the spelling; a model of the Hugging Face hub is org/name; without --model it is the built-in one")
+            .next("check the spelling; a model of the Hugging Face hub is org/name; without --model the built-in model is used")
     })?;
     if folder {
         let shards = meta::shards(path);
@@ -210,7 +210,7 @@ impl Checkpoint {
         let next = match own {
             Some(_) => "open the language model that it was made from",
             None => {
-                "use a version of the model that has its head; transformers would fill it with random numbers"
+                "use a version of the model that has its head; transformers would fill the head with random numbers"
             }
         };
         Error::model(format!("the model has no output head: it was saved as {class}"))

@@ -48,7 +48,7 @@ fn is_legacy(bytes: &[u8]) -> bool {
 pub(super) fn read(file: &Bytes, place: &str) -> Result<Contents> {
     let wrong = |wrong: Wrong| {
         Error::model(wrong.what).at(place).expected(wrong.expected).found(wrong.found).next(
-            "fetch the file again; if it is what was published, save the tensors alone in Python: \
+            "fetch the file again; if the published file is the same, save only the tensors in Python: \
                 safetensors.torch.save_file(model.state_dict(), \"model.safetensors\")",
         )
     };
@@ -57,7 +57,7 @@ pub(super) fn read(file: &Bytes, place: &str) -> Result<Contents> {
             .at(place)
             .expected("the zip archive that torch.save has written since")
             .found("a bare pickle")
-            .next("save it anew in Python: torch.save(torch.load(old, map_location=\"cpu\", weights_only=True), new)"));
+            .next("save it again in Python: torch.save(torch.load(old, map_location=\"cpu\", weights_only=True), new)"));
     }
     if !file.starts_with(ZIP) {
         let found = magic::recognise(file).unwrap_or("something else").to_string();
@@ -92,7 +92,7 @@ pub(super) fn read(file: &Bytes, place: &str) -> Result<Contents> {
         copied = copied.saturating_add(copy);
         if copied > file.len().saturating_add(SPARE) {
             return Err(wrong(Wrong {
-                what: "the strides of the file's tensors multiply its size".into(),
+                what: "the tensors of the file multiply its size in memory".into(),
                 expected: format!("copies of at most the file's {} bytes", file.len()),
                 found: format!("{copied} bytes, at tensor `{}`", printable(name)),
             }));

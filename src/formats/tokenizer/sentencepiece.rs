@@ -249,10 +249,7 @@ fn refuse(settings: &Settings) -> std::result::Result<(), Wrong> {
         return Err(("a model of type BPE, as Llama has".into(), format!("a {kind} model")));
     }
     if let Some(name) = &settings.normalization {
-        return Err((
-            "text that is taken as it is (`identity`)".into(),
-            format!("the normalization `{name}`"),
-        ));
+        return Err(("no normalization (`identity`)".into(), format!("the normalization `{name}`")));
     }
     if !settings.escape_spaces || settings.space_as_suffix {
         return Err(("spaces as `▁` before words".into(), "another treatment of spaces".into()));

@@ -122,7 +122,7 @@ fn parse_with(bytes: &[u8], names: &[String], place: &str) -> Result<HfTokenizer
     if let Some((expected, (_, rank))) = (0..).zip(&lines).find(|(expected, (_, rank))| expected != rank) {
         return Err(wrong(
             &format!("every rank from 0 to {} once", lines.len() - 1),
-            format!("{rank} for {expected}"),
+            format!("rank {rank} instead of {expected}"),
         ));
     }
     let lengths = || lines.iter().map(|(token, _)| token.len());
@@ -136,10 +136,10 @@ fn parse_with(bytes: &[u8], names: &[String], place: &str) -> Result<HfTokenizer
     let twice = names.iter().filter(|name| ranks.contains_key(*name)).count();
     if ranks.len() - twice != lines.len() {
         let found = format!("{} tokens under {} ranks", ranks.len() - twice, lines.len());
-        return Err(wrong("every token once, and none that is a special one", found));
+        return Err(wrong("every token once, and no special tokens", found));
     }
     if let Some(byte) = (0..=u8::MAX).find(|&byte| !ranks.contains_key(&spelt(&[byte]))) {
-        return Err(wrong("a token for each of the 256 bytes", format!("none for 0x{byte:02X}")));
+        return Err(wrong("a token for each of the 256 bytes", format!("no token for 0x{byte:02X}")));
     }
     let first = tokens.len() as u32;
     let id = |name: &&str| names.iter().position(|known| known == name).map(|at| first + at as u32);

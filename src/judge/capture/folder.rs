@@ -54,7 +54,7 @@ impl Folder {
             let expected = "what `llama-trace export` or a capture script wrote";
             let next = match found.ends_with(NEWER) {
                 true => "use a newer llama-trace",
-                false => "write the folder again, or mend the file",
+                false => "write the folder again, or correct the file",
             };
             Error::model("the file cannot be right").in_file(file).expected(expected).found(found).next(next)
         };
@@ -68,7 +68,10 @@ impl Folder {
                 .max()
                 .unwrap_or(1);
             if sequences > read.passes.len().max(1) {
-                return Err(wrong(&manifest, format!("sequence {}, and not those before it", sequences - 1)));
+                return Err(wrong(
+                    &manifest,
+                    format!("sequence {} without the sequences before it", sequences - 1),
+                ));
             }
             let (mut abouts, mut numbers) = (Vec::new(), Vec::new());
             for sequence in 0..sequences {
@@ -97,7 +100,7 @@ impl Folder {
             .in_file(path)
             .expected("a folder that `llama-trace export` or a capture script wrote")
             .found("neither")
-            .next("of a folder of your own `llama-trace diff A FOLDER --suggest-map` proposes a capture.toml; `llama-trace capture transformers` prints a script that writes such a folder"))
+            .next("for a folder of your own, `llama-trace diff A FOLDER --suggest-map` proposes a capture.toml; `llama-trace capture transformers` prints a script that writes such a folder"))
     }
 
     /// The number of sequences.
@@ -203,7 +206,7 @@ fn about(
         let tokens = pass.tokens.len();
         if pass.start > end || tokens == 0 || pass.start + tokens > TOKENS {
             return Err(format!(
-                "pass {}: start {} with {tokens} tokens, where the passes before it end at {end}",
+                "pass {}: start {} with {tokens} tokens, but the passes before it end at {end}",
                 pass.pass, pass.start
             ));
         }

@@ -110,7 +110,10 @@ impl Capture {
         if let Some(other) = capture.config.keys().find(|name| known.get(name.as_str()).is_none()) {
             let names: Vec<_> =
                 known.as_object().into_iter().flat_map(Map::keys).map(String::as_str).collect();
-            return Err(format!("[config] `{other}`, which is no setting; there are {}", names.join(", ")));
+            return Err(format!(
+                "[config] `{other}`, which is no setting; the settings are {}",
+                names.join(", ")
+            ));
         }
         capture.stages.iter().try_for_each(|(name, layout)| layout.check(name, &capture.config))?;
         Ok(capture)
@@ -140,7 +143,7 @@ impl Capture {
             let tokens = pass.tokens.len();
             if pass.start > end || tokens == 0 || pass.start + tokens > TOKENS {
                 return Err(format!(
-                    "pass {number}: start = {} with {tokens} tokens, where the passes before it end at {end}; a pass has tokens, at most {TOKENS} of them are read in all, and none is left out",
+                    "pass {number}: start = {} with {tokens} tokens, but the passes before it end at {end}; each pass has a token, there is no gap between passes, and all passes together have at most {TOKENS} tokens",
                     pass.start
                 ));
             }
@@ -194,7 +197,7 @@ impl Capture {
             let file = layout.file.as_ref()?;
             let stage = Stage::ALL.iter().copied().find(|stage| stage.name() == name)?;
             let why =
-                || format!("[stages] names `{}`, which is there in no pass and no layer", printable(file));
+                || format!("[stages] names `{}`, but no pass and no layer has that file", printable(file));
             (!is_there(stage)).then(|| (stage, why()))
         };
         self.stages.iter().filter_map(named).collect()
@@ -221,7 +224,7 @@ impl Capture {
             .iter()
             .filter(alike)
             .any(there)
-            .then(|| format!("[stages] names `{}`, and there is no {}", printable(file), printable(&name)))
+            .then(|| format!("[stages] names `{}`, but there is no {}", printable(file), printable(&name)))
     }
 
     /// The stage's entry, if it covers this layer.
@@ -402,7 +405,7 @@ mod tests {
         );
         let wrong = Capture::read(&text).unwrap().about(Path::new(".")).unwrap_err();
         assert!(
-            wrong.starts_with("pass 1: start = 3 with 1 tokens, where the passes before it end at 2"),
+            wrong.starts_with("pass 1: start = 3 with 1 tokens, but the passes before it end at 2"),
             "{wrong}"
         );
     }

@@ -44,7 +44,7 @@ pub(crate) fn read(path: &Path, site: Site) -> Found {
                 "it is no .npy file: one begins with the bytes \\x93NUMPY, as numpy.save writes them".into()
             }
             Err(ViewNpyError::MissingBytes(missing)) => {
-                format!("it is cut off: {missing} bytes of the values that its header tells of are missing")
+                format!("it is cut off: {missing} bytes of its values are missing")
             }
             Err(ViewNpyError::Io(_)) => "it is cut off in its header".into(),
             Err(error) => format!(

@@ -66,7 +66,8 @@ impl RecordedFolder {
                 ModelCard { name, ignored: Vec::new(), without: Vec::new(), config, precision, backend }
             }
         };
-        card.check().map_err(|error| error.in_file(path).next("write the folder again, or mend its map"))?;
+        card.check()
+            .map_err(|error| error.in_file(path).next("write the folder again, or correct its map"))?;
         let (mut passes, mut texts) = (Vec::new(), HashMap::new());
         for (sequence, about) in abouts.iter().enumerate() {
             passes.push(passes_of(&folder, sequence, about, &card, &mut texts).map_err(&wrong)?);
@@ -117,7 +118,7 @@ impl RecordedFolder {
             .in_file(&self.folder.file(site))
             .expected(format!("the values of {}", site.stage))
             .found(printable(why))
-            .next("write the folder again; without the file the stage is absent, or follows from others")
+            .next("write the folder again; without the file the stage is absent, or is derived from others")
     }
 }
 
@@ -221,8 +222,8 @@ impl Kept for RecordedFolder {
         let Some((frame, first)) = self.whole(site, &shape)? else { return Ok(None) };
         let width = shape.last().copied().unwrap_or(1);
         if rows.start * width < first {
-            return Err(Error::usage(format!("{site} of the tokens before the last is not in this folder"))
-                .found("the last token's alone")
+            return Err(Error::usage(format!("the folder has no {site} for the tokens before the last"))
+                .found("only the rows of the last token")
                 .next("capture all rows, or add the --model that was run"));
         }
         let shape = IxDyn(&[rows.len(), width]);

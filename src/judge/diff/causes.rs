@@ -87,7 +87,7 @@ pub(super) fn check_passes(a: &About, b: &About) -> Result<()> {
     };
     if let Some((letter, how)) = anew {
         return Err(other.expected(ours).found(theirs).next(match how {
-            Some(how) => format!("export {letter} anew, {how}: it reads its prompt in the other's passes then"),
+            Some(how) => format!("export {letter} again {how}: then it reads its prompt in the same passes as the other run"),
             None => "let the other runtime read its prompt at once, or in parts of one length, as `llama-trace export --chunk` does".into(),
         }));
     }
@@ -98,7 +98,7 @@ pub(super) fn check_passes(a: &About, b: &About) -> Result<()> {
         (a, _) => ("B", a),
     };
     Err(other.expected(ours).found(theirs).next(format!(
-        "run {letter} with the other's passes: `llama-trace export --chunk {}` reads a prompt so",
+        "run {letter} with the passes of the other run: `llama-trace export --chunk {}`",
         first.tokens
     )))
 }

@@ -112,7 +112,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             }
             if compared(&self.report) == before && number > 0 {
                 let note =
-                    format!("nothing of p{} is compared: the two have no stage of it in common", dims.pass);
+                    format!("nothing of p{} is compared: the runs have no stage in common there", dims.pass);
                 self.report.notes.push(note);
             }
         }
@@ -121,7 +121,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             Some(cause) => self
                 .report
                 .notes
-                .push(format!("from p{} on the runs read other tokens, and are not compared", cause.pass)),
+                .push(format!("from p{} on the runs read different tokens and are not compared", cause.pass)),
             None => {}
         }
         // A wrong shape is a problem of the file; different values are a problem of the run.
@@ -134,13 +134,11 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 1 => format!("p{} is", first.pass),
                 more => format!("p{} to p{} are", first.pass, first.pass + more - 1),
             };
-            self.report
-                .notes
-                .push(format!("B drew, or wrote, fewer tokens than A: {passes} compared with nothing"));
+            self.report.notes.push(format!("B sampled or wrote fewer tokens than A: {passes} not compared"));
         }
         if let (more @ 1.., true) = (of_b.saturating_sub(passes.len()), until == passes.len()) {
             let passes = if more == 1 { "a pass" } else { &format!("{more} passes") };
-            self.report.notes.push(format!("B has {passes} more than A, with nothing to compare with"));
+            self.report.notes.push(format!("B has {passes} that A does not have: not compared"));
         }
         self.report.notes.extend(self.unsure());
         self.report.notes.extend(self.beyond_compared());
@@ -154,9 +152,9 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             let passes = if not_told == 1 { "a pass" } else { &format!("{not_told} passes") };
             let why = match self.sampling() {
                 Some(_) => "B has no logits, or no probs, of its own there",
-                None => "neither run says how it drew",
+                None => "neither run says how it sampled",
             };
-            self.report.notes.push(format!("the draw of {passes} is not judged: {why}"));
+            self.report.notes.push(format!("the sampling of {passes} is not compared: {why}"));
         }
         if self.report.lines.is_empty() && self.report.first.is_none() {
             if let Some(missing) = self.report.damaged().next() {
@@ -166,11 +164,11 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 .at(missing.site)
                 .expected("values that can be compared")
                 .found(missing.why.as_deref().unwrap_or("none"))
-                .next("mend the file, or what capture.toml says of it"));
+                .next("correct the file, or its entry in capture.toml"));
             }
             let what = match not_told {
-                0 => "the two have no stage in common",
-                _ => "it cannot be decided whether B's draw is right",
+                0 => "the runs have no stage in common",
+                _ => "it cannot be decided whether B's sampling is right",
             };
             return Err(Error::usage(format!("there is nothing to compare: {what}"))
                 .at(&self.b.about().name)
@@ -194,7 +192,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             let compared = unsure.iter().filter(|(stage, _)| is_compared(**stage));
             let note = |(stage, others): (&Stage, &Vec<Stage>)| {
                 format!(
-                    "unsure between {stage} and {}: nothing tells which of them B's file is; it is the same as A's {stage} (mend \
+                    "unsure between {stage} and {}: B's file may be any of them; it is the same as A's {stage} (correct \
                      capture.toml, or write more stages)",
                     listed(others)
                 )
@@ -222,18 +220,19 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             }
         }
         let others = listed(&others.into_iter().filter(|other| *other != first.stage).collect::<Vec<_>>());
-        let between = format!("unsure between {} and {others}: nothing tells", first.stage);
-        let mend = "(mend capture.toml, or write more stages)";
+        let between = format!("unsure between {} and {others}:", first.stage);
+        let mend = "(correct capture.toml, or write more stages)";
         match (own, &earlier[..]) {
             (false, []) => Vec::new(),
             (true, []) => vec![format!(
-                "{between} which of them B's file is, and the mistake lies there or in what leads there {mend}"
+                "{between} B's file may be any of them, and the mistake is there or in a stage that leads there {mend}"
             )],
             (_, earlier) => {
                 let files = listed(earlier);
-                let [file, is] = if earlier.len() == 1 { ["file", "is"] } else { ["files", "are"] };
+                let [file, other] =
+                    if earlier.len() == 1 { ["file", "another"] } else { ["files", "others"] };
                 vec![format!(
-                    "{between} whether B's {file} of {files} {is} {files}; if one is another of these, the mistake is there {mend}"
+                    "{between} B's {file} of {files} may be {other} of these stages; then the mistake is there {mend}"
                 )]
             }
         }
@@ -271,7 +270,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             few => few.iter().map(Site::to_string).collect::<Vec<_>>().join(", "),
         };
         Some(format!(
-            "not compared, nor anything that is computed from it: {which}; a mistake there does not show (write more)"
+            "not compared, and no compared stage depends on them: {which}; a mistake there does not show (write more)"
         ))
     }
 
@@ -290,7 +289,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                         .at(&about.name)
                         .expected(format!("at most {all}"))
                         .found(format!("layers = {ran}"))
-                        .next("mend `layers` in capture.toml, or leave it out where all of them ran"));
+                        .next("correct `layers` in capture.toml, or leave it out if all layers ran"));
                 }
                 Some(ran) if ran < all => self.report.notes.push(format!(
                     "in {letter} only the first {ran} of {all} layers ran: later stages are not compared"
@@ -414,7 +413,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         }
         let mut judged = self.judge.see(&pair)?;
         if let Some(stands) = stands.filter(|_| judged.line.differs()) {
-            let note = format!("nothing is hidden in p{}: {site} are its {}", dims.pass, stands.stage);
+            let note = format!("nothing is hidden in p{}, so {site} must equal {}", dims.pass, stands.stage);
             judged.note = Some(note);
         }
         let print = match pair.b.values() {
@@ -569,7 +568,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             few => few.join(", "),
         };
         Some(format!(
-            "the mistake lies there or in what leads there and was not compared: {which} (write more)"
+            "the mistake is there, or in an earlier stage that was not compared: {which} (write more)"
         ))
     }
 
@@ -588,10 +587,13 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         let reader = readers
             .filter(same)
             .find(|line| line.site != first && self.sources(line.site).contains(&first))?;
-        let named =
-            if self.report.diagnosis.is_empty() { "" } else { ". What it looks like is said of that alone" };
+        let named = if self.report.diagnosis.is_empty() {
+            ""
+        } else {
+            ". The named mistake describes that file only"
+        };
         Some(format!(
-            "{} reads it and is the same in both: what was written is not what the run went on with (a file of another stage, \
+            "{} reads this stage and is the same in both: B's file does not have the values that B used (a file of another stage, \
              or another order of axes or pairs?){named}",
             reader.site
         ))

@@ -429,7 +429,7 @@ impl<B: Backend> Judge for Injection<'_, B> {
         if bad_a && bad_b {
             // Neither matches the model: B is compared with A.
             let Judged { line, at, .. } = self.table.see(pair)?;
-            let note = Some(format!("neither A nor B is what the model gives at {site}"));
+            let note = Some(format!("neither A nor B has the model's values at {site}"));
             if line.differs() {
                 self.bad.insert(site, self.of_bad(false, may_b, rows, pair.first));
             }
@@ -438,7 +438,7 @@ impl<B: Backend> Judge for Injection<'_, B> {
         if bad_a {
             let line = Line { site, apart: whole, error: off_a.error(), tolerance: may_a, inherited };
             self.bad.insert(site, self.of_bad(true, may_a, rows, pair.first));
-            let note = Some(format!("A is not what the model gives at {site}; B is"));
+            let note = Some(format!("A does not have the model's values at {site}; B has"));
             return Ok(Judged { line, at: off_a.cell(), note });
         }
         if bad_b {

@@ -132,8 +132,8 @@ fn configured(card: &ModelCard, found: &Frame, all: &mut Vec<Mistake>) {
         }
     };
     let (other, form) = match card.config.pairing {
-        Pairing::Halves => (Pairing::Neighbours, "neighbours are turned, not halves"),
-        Pairing::Neighbours => (Pairing::Halves, "halves are turned, not neighbours"),
+        Pairing::Halves => (Pairing::Neighbours, "neighbours are rotated, not halves"),
+        Pairing::Neighbours => (Pairing::Halves, "halves are rotated, not neighbours"),
     };
     add("rope_pairing", form.into(), Op::Rope.stages().to_vec(), &[], &|config| config.pairing = other);
     for theta in THETAS {

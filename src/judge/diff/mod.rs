@@ -106,7 +106,7 @@ pub fn compare_with<B: Backend>(
         _ => serde_json::Map::new(),
     };
     if let Some((name, theirs, ours)) = causes::setting(&a.about().known(), &of_model) {
-        return Err(Error::model("the model is another one than the reference's")
+        return Err(Error::model("this is not the model of the reference")
             .at(&a.about().name)
             .expected(format!("a run of {}: {name} {ours}", model.card().name))
             .found(format!("{name} {theirs}"))
@@ -117,7 +117,7 @@ pub fn compare_with<B: Backend>(
         && precision == model.backend.precision()
         && *weights != model.fingerprint()?.weights
     {
-        return Err(Error::model("the model has other weights than the reference's")
+        return Err(Error::model("the model's weights differ from the reference's")
             .at(&a.about().name)
             .expected(format!("a run of {}", model.card().name))
             .next("give the model that A was recorded from"));
@@ -181,7 +181,7 @@ fn sizes(a: &impl Traced, b: &impl Traced) -> Result<Sizes> {
     let cards = [&a.about().card, &b.about().card];
     let card = cards.into_iter().flatten().next();
     card.map(llama_trace_core::trace::ModelCard::sizes).ok_or_else(|| {
-        Error::usage("neither run says which model it is of")
+        Error::usage("neither run says which model it comes from")
             .expected("a manifest.json with a `card`, or --model")
             .next("add --model, or compare with an export")
     })

@@ -21,7 +21,7 @@ pub(super) fn note(a: &About, b: &About) -> Option<String> {
     let (ours, theirs) = (of(a)?, of(b)?);
     (ours != theirs).then(|| {
         format!(
-            "RoPE turns {} in A and {} in B: queries and keys are compared in one order",
+            "RoPE rotates {} in A and {} in B: queries and keys are compared in one order",
             ours.name(),
             theirs.name()
         )

@@ -46,12 +46,12 @@ pub fn propose(a: &mut impl Traced, sizes: Sizes, path: &Path) -> Result<String>
         return Err(Error::usage("no file of the folder has the values of a stage of the reference")
             .in_file(path)
             .expected(format!(
-                "files of the run that {} has, of its {} tokens",
+                "files of the same run as {}, over its {} tokens",
                 a.about().name,
                 a.about().passes.first().map_or(0, |pass| pass.dims.tokens)
             ))
             .found(format!("{} .npy files", names.files()))
-            .next("run the same tokens in both, and write what comes before RoPE and attention too"));
+            .next("run the same tokens in both, and write the stages before RoPE and attention too"));
     }
     let about = a.about();
     let proposal = Proposal { about, fits: &fits, names: &names, found, padded, head_dim: sizes.head_dim };
@@ -92,15 +92,15 @@ impl Proposal<'_, '_> {
         let ways: Vec<_> = self.live().map(|one| &one.way).collect();
         // The distance says nothing of the precision: a mistake is far off too, and a wider tolerance would let it pass.
         let (precision, why) = match self.fits.bits(&ways) {
-            _ if self.fits.reads_int8() => ("q8", "what products read lies there in int8".to_owned()),
-            Bits::Sixteen(name) => (name, "every value has its bits".to_owned()),
+            _ if self.fits.reads_int8() => ("q8", "the inputs of the matrix products are in int8".to_owned()),
+            Bits::Sixteen(name) => (name, "every value has this precision".to_owned()),
             Bits::ButLogits(name) => {
-                let why = "every value has its bits but the logits', which often stay in float32. If it ran";
+                let why = "every value has this precision except the logits, which often stay in float32. If the run was";
                 (name, format!("not sure: {why} in f32,"))
             }
             Bits::Alone(name) => {
                 let why = format!(
-                    "the residual stream has the bits of {name}, and what leads to it was not rounded"
+                    "the residual stream is rounded to {name}, but the stages that lead to it are not"
                 );
                 ("f32", why)
             }
@@ -108,22 +108,26 @@ impl Proposal<'_, '_> {
                 let stages: Vec<_> = stages.into_iter().map(Stage::name).collect();
                 let have = if stages.len() == 1 { "has" } else { "have" };
                 let why = format!(
-                    "{} {have} its bits, and no stage is there that every run in {name} rounds. If it ran",
+                    "{} {have} this precision, but the folder has no stage that every run in {name} rounds. If the run was",
                     stages.join(", ")
                 );
                 (name, format!("not sure: {why} in f32,"))
             }
             Bits::All if worst.is_some_and(|worst| worst < 1e-3) => {
-                ("f32", "as near as it is to the reference".to_owned())
+                ("f32", "the values are this close to the reference".to_owned())
             }
             Bits::All => {
-                let why = "not sure: no rounding to 16 bits shows, nor int8. If it ran in bf16, f16 or q8,";
+                let why =
+                    "not sure: no rounding to 16 bits or int8 shows. If the run was in bf16, f16 or q8,";
                 ("f32", why.to_owned())
             }
         };
         lines.push(format!("precision = \"{precision}\"  # {why}"));
         if why.starts_with("not sure") {
-            lines.push("# say so here: what is coarser lets it be further from the reference.".to_owned());
+            lines.push(
+                "# write that here: a coarser precision allows a larger distance from the reference."
+                    .to_owned(),
+            );
         }
         if self.found.iter().any(|one| one.way.layout.pairs.is_some()) {
             lines.push(format!("\n[config]\nhead_dim = {}", self.head_dim));
@@ -131,7 +135,7 @@ impl Proposal<'_, '_> {
         for pass in self.passes() {
             let ids: Vec<u32> = pass.tokens.iter().map(|token| token.id).collect();
             lines.push(format!("\n[[passes]]\nstart = {}", pass.dims.start));
-            lines.push(format!("tokens = {}  # the reference's", json!(ids)));
+            lines.push(format!("tokens = {}  # the reference's ids", json!(ids)));
             let Padding { around: [before, after], batch, .. } = self.padded;
             let padding = |count: usize| (count > 0).then_some(count);
             for (name, count) in
@@ -142,7 +146,7 @@ impl Proposal<'_, '_> {
         }
         let (there, all) = (self.passes().len(), self.about.passes.len());
         if there < all {
-            lines.push(format!("\n# The reference has {all} passes and the folder files of {there}: `diff` ends with exit code 3, unless A drew no more tokens."));
+            lines.push(format!("\n# The reference has {all} passes, but the folder has files of only {there}: `diff` ends with exit code 3, unless A has as few."));
         }
         lines.join("\n") + "\n"
     }
@@ -180,11 +184,11 @@ impl Display for Proposal<'_, '_> {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             out,
-            "# What the files may be, by their shapes and the values of the reference. Check it, and save it as capture.toml"
+            "# A proposal from the files' shapes and the values of the reference. Check it, and save it as capture.toml"
         )?;
         writeln!(out, "# in the folder.")?;
         if self.found.iter().any(|one| !one.is_live) {
-            writeln!(out, "# A line that is not sure is a comment: take the # away where it is right.")?;
+            writeln!(out, "# Lines that are not sure are comments: remove the # of a line that is right.")?;
         }
         let head = self.head();
         write!(out, "{head}")?;
@@ -193,16 +197,16 @@ impl Display for Proposal<'_, '_> {
         if self.live().any(|one| !one.maybe.is_empty()) {
             writeln!(
                 out,
-                "# Of a line with `maybe` nothing tells which of these stages its file is: `diff` says so where it matters."
+                "# The file of a line with `maybe` may be any of the stages in that line: `diff` says so where it matters."
             )?;
         }
         for one in &self.found {
             let ([least, most], angle) = (one.way.errors(), one.way.sine().asin().to_degrees());
-            let far = if most > SURE { format!(", and {most:.1e} where it is most") } else { String::new() };
+            let far = if most > SURE { format!(", largest error {most:.1e}") } else { String::new() };
             let how = match one.how {
-                How::Values => format!("sure: error {least:.1e} where it is least{far}"),
+                How::Values => format!("sure: smallest error {least:.1e}{far}"),
                 How::FirstToken => {
-                    format!("sure of its first token, the others: error {most:.1e}, angle {angle:.0}°")
+                    format!("sure of the first token; the other tokens: error {most:.1e}, angle {angle:.0}°")
                 }
                 How::Name => format!("by its name: error {least:.1e}, angle {angle:.0}°"),
                 How::Guess if one.is_live => format!("likely: error {least:.1e}, angle {angle:.0}°"),
@@ -212,10 +216,10 @@ impl Display for Proposal<'_, '_> {
             let (stage, layout) = (one.way.stage, written(&one.layout()));
             writeln!(out, "{mark}{stage} = {layout}  # {how}; in {}", places(self.fits.count(&one.way)))?;
             if let Some((first, more)) = gaps.get(&stage) {
-                let more = if *more > 0 { format!(", and {more} more like it") } else { String::new() };
+                let more = if *more > 0 { format!(" (and {more} more)") } else { String::new() };
                 writeln!(
                     out,
-                    "# {first} is not there{more}: the line above says that it should be, and `diff` ends with exit code 3"
+                    "# The file of {first} is missing{more}, but the line above names it: `diff` ends with exit code 3"
                 )?;
             }
         }
@@ -231,13 +235,13 @@ impl Display for Proposal<'_, '_> {
         {
             writeln!(
                 out,
-                "# {} of the last layer is what that layer gives. Where the final norm's values should stand there, that norm is left out.",
+                "# {} of the last layer has the output of that layer. If it should have the output of the final norm, the port leaves that norm out.",
                 stream.way.pattern.name
             )?;
         }
         let rest = self.names.others(&self.used());
         if !rest.is_empty() {
-            writeln!(out, "# Files that nothing was found for: {}", rest.join(", "))?;
+            writeln!(out, "# Files that match no stage: {}", rest.join(", "))?;
         }
         Ok(())
     }

@@ -61,9 +61,9 @@ impl Branch {
                 Some(of) => of < number && all[of].sequence == branch.sequence && all[of].pass < branch.pass,
             };
             if !there {
-                return Err(Error::usage("a branch starts from a pass that is not there")
+                return Err(Error::usage("a branch starts from a pass that does not exist")
                     .at(format!("--branch number {}, which is r{}", number + 1, number + 1))
-                    .expected("a pass of the run itself (p3), of another sequence (s1/p3), or one that an earlier branch does not share (r1:p5)")
+                    .expected("a pass of the run itself (p3), of another sequence (s1/p3), or of an earlier branch, after the pass where that branch starts (r1:p5)")
                     .found(format!("{}:s{}/p{}", branch.of, branch.sequence, branch.pass)));
             }
         }

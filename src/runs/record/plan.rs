@@ -201,7 +201,7 @@ impl Plan {
                 .at("--budget")
                 .expected(format!("at least {fixed} bytes, for the tokens and the statistics"))
                 .found(format!("{budget} bytes"))
-                .next("give a larger --budget, or draw fewer tokens"));
+                .next("give a larger --budget, or generate fewer tokens"));
         };
         let mut keys: Vec<Key> =
             whole.keys.keys().copied().filter(|key| whole.holds(*key) && !always(key.stage)).collect();

@@ -46,9 +46,9 @@ impl Target {
             Err(error) => error.to_string(),
             Ok(about) if about.is_file() && self.force => return Ok(()),
             Ok(about) if about.is_file() => {
-                return Err(Error::output("the output is there already")
+                return Err(Error::output("the output exists already")
                     .in_file(&self.path)
-                    .expected("a path where nothing is")
+                    .expected("a path that does not exist yet")
                     .next("choose another --out, or add --force to replace the file"));
             }
             Ok(about) if about.is_dir() => "a directory".to_owned(),
@@ -56,7 +56,7 @@ impl Target {
         };
         Err(Error::output("the trace cannot be written there")
             .in_file(&self.path)
-            .expected("a path where nothing is, or with --force a file")
+            .expected("a path that does not exist yet, or with --force a file")
             .found(found)
             .next("choose another --out"))
     }

@@ -312,7 +312,7 @@ impl Live {
                 let last = self.outline.passes.last().and_then(|pass| pass.sampled.as_ref());
                 let last = last.map_or("", |token| &token.text);
                 Error::prompt(format!("the text has ended: the model drew its end-of-text token {last}"))
-                    .next("b on a line of probs goes on with that token")
+                    .next("press b on a line of probs to continue with that token")
             }
             Ended::Full if tokens < context => Error::prompt("the reserved context is full")
                 .expected(format!("at most {tokens} tokens"))

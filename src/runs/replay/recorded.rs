@@ -46,7 +46,7 @@ const NEEDS_MODEL: &str = "open the trace with --model and the model that it was
 
 /// The same for run B, which is compared with run A. Computing B's values from a model would give the expected ones,
 /// not B's.
-const WRITE_IT: &str = "let B write it too: nothing of B is computed here";
+const WRITE_IT: &str = "let B write it too: no values of B are computed here";
 const OTHER_SIDE: &str = "B is shown only as it was written; --model explains A's number";
 
 /// An open trace, with its model if that is available.

@@ -78,8 +78,8 @@ impl<B: Backend + 'static> Sequences<B> {
         };
         let others = self.others.fetch_add(1, Ordering::Relaxed);
         if others >= MOST {
-            return Err(Error::usage(format!("{MOST} other runs were begun already"))
-                .next("start again with what is to be looked at"));
+            return Err(Error::usage(format!("{MOST} other runs were started already"))
+                .next("restart the tracer with the prompt that you want to see"));
         }
         let mut start = Start { ids, ..start.clone() };
         let model = model.unwrap_or_else(|| Arc::clone(&self.model));

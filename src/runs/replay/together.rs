@@ -115,7 +115,7 @@ impl Together {
                 explanation.recorded = kept;
                 if let Some(recorded) = recorded.filter(|value| value.to_bits() != explanation.value.to_bits()) {
                     explanation.notes.push(format!(
-                        "The model's own run has {} here. Its operands are shown, because the trace does not have all of them.",
+                        "The model's own run has {} here. The operands of that run are shown, because the trace does not have all of them.",
                         explanation.value as f32
                     ));
                     explanation.value = recorded;
@@ -191,11 +191,11 @@ impl Together {
             // NaN counts as too far.
             if apart.is_nan() || apart.sqrt() > NEAR * size.sqrt() {
                 return Poll::Ready(Err(Error::usage(format!(
-                    "the trace has another {site} than the model computes over its tokens, and not all that {of} takes: it would \
+                    "{site} of the trace differs from the model's over the same tokens, and the trace does not have all that {of} needs: it would \
                      be the model's and not the trace's"
                 ))
                 .expected(takes)
-                .next("record these; `llama-trace diff` says where the trace and the model part")));
+                .next("record these; `llama-trace diff` says where the trace and the model differ")));
             }
         }
         Poll::Ready(Ok(()))

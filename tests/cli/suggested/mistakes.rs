@@ -348,11 +348,11 @@ fn a_final_norm_that_is_left_out_does_not_pass() {
     let own = folder.path().join("others");
     renamed(&b, &own, 4, &[("embedding", "state_0"), ("ffn_residual", "state_{m}")]);
     let map = propose(&a, &own);
-    assert!(map.contains("that norm is left out"), "{map}");
+    assert!(map.contains("leaves that norm out"), "{map}");
     fs::write(own.join("capture.toml"), &map).unwrap();
     // What was compared is right: no difference, and the report says where a mistake would not show.
     let folders = [a.clone(), own];
-    let beyond = "not compared, nor anything that is computed from it: p0/final_norm, p0/logits; a mistake there does not show";
+    let beyond = "not compared, and no compared stage depends on them: p0/final_norm, p0/logits; a mistake there does not show";
     for model in [&["--model", fixture("builtin").to_str().unwrap()][..], &[]] {
         let (code, report) = diff(&folders, model);
         assert_eq!((code, &*address(&report)), (0, "same"), "{map}");

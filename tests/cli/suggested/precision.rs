@@ -48,7 +48,7 @@ fn a_run_in_float16_with_logits_in_float32_is_told_by_all_of_its_files() {
     }
     let map = propose(&a, &own);
     assert!(
-        map.contains("precision = \"f16\"  # not sure: every value has its bits but the logits'"),
+        map.contains("precision = \"f16\"  # not sure: every value has this precision except the logits"),
         "{map}"
     );
     fs::write(own.join("capture.toml"), &map).unwrap();
@@ -129,7 +129,7 @@ fn a_residual_that_is_kept_in_16_bits_in_a_run_of_float32_does_not_pass() {
     renamed(&b, &own, 4, &[("ffn_residual", "h{l}"), ("logits", "logits")]);
     (0..4).for_each(|layer| round(&own.join(format!("h{layer}.npy"))));
     let map = propose(&a, &own);
-    assert!(map.contains("precision = \"f32\"  # the residual stream has the bits of bf16"), "{map}");
+    assert!(map.contains("precision = \"f32\"  # the residual stream is rounded to bf16"), "{map}");
     fs::write(own.join("capture.toml"), &map).unwrap();
     for model in [&["--model", fixture("builtin").to_str().unwrap()][..], &[]] {
         let (code, report) = diff(&[a.clone(), own.clone()], model);
@@ -163,7 +163,9 @@ fn a_residual_that_is_kept_in_16_bits_in_a_run_of_float32_does_not_pass() {
         }
         let map = propose(&a, &own);
         assert!(
-            map.contains("precision = \"bf16\"  # not sure: every value has its bits but the logits'"),
+            map.contains(
+                "precision = \"bf16\"  # not sure: every value has this precision except the logits"
+            ),
             "{map}"
         );
         fs::write(own.join("capture.toml"), &map).unwrap();

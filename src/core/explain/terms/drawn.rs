@@ -31,18 +31,18 @@ impl<O: Operands> Explainer<'_, O> {
         };
         self.note(if kept == possible {
             format!(
-                "{possible_of}; {limit} and top-p {top_p} keep all {possible}, which sum to {sum:.6} before they are divided by it."
+                "{possible_of}; {limit} and top-p {top_p} keep all {possible}, which sum to {sum:.6} before they are divided by that sum."
             )
         } else {
             format!(
-                "{possible_of}; {limit} and top-p {top_p} keep {kept}, which sum to {sum:.6} before they are divided by it; the others, {:.6} together, are removed.",
+                "{possible_of}; {limit} and top-p {top_p} keep {kept}, which sum to {sum:.6} before they are divided by that sum; the others, {:.6} together, are removed.",
                 (all - sum).max(0.0)
             )
         });
         self.note(match rank {
             Some(rank) => {
                 let so_far = ids[..=rank].iter().fold(0.0, |sum, &id| sum + f64::from(values[id]));
-                format!("This one is number {} of them; as far as it they sum to {so_far:.6}.", rank + 1)
+                format!("This one is number {} of them; the sum up to this one is {so_far:.6}.", rank + 1)
             }
             None if values[at] == 0.0 => {
                 "This one is not among them: its probability is 0 in float32.".to_owned()
@@ -79,9 +79,9 @@ impl<O: Operands> Explainer<'_, O> {
                 _ if !drawn_here => {
                     let luck =
                         random.map_or(String::new(), |random| format!(" by the random number {random:.6}"));
-                    self.applied(constant("picked in place of what is drawn", drawn.into()), drawn);
+                    self.applied(constant("picked instead of the sampled token", drawn.into()), drawn);
                     self.note(format!(
-                        "It was picked: a branch begins here. The draw{luck} gives another token."
+                        "It was picked: a branch begins here. Sampling{luck} gives another token."
                     ));
                 }
                 Some(random) => {

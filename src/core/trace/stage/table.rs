@@ -90,7 +90,7 @@ stages! {
     RopeCos "rope_cos" Start [Token, Pair] RopeTable from [Positions] with []
         unit Cosine, rounded Result, runs Derived;
         formula "rope_cos[t, i] = cos(({start} + t) · {theta}^(−2i/{C}))   i = 0 … {half} − 1{scaled}"
-        purpose "How far each pair of components is turned at each position: fast for the first pairs, slow for the last."
+        purpose "How far each pair of components is rotated at each position: fast for the first pairs, slow for the last."
         aliases "model.rotary_emb output 0" "" "" ""
     RopeSin "rope_sin" Start [Token, Pair] RopeTable from [Positions] with []
         unit Sine, rounded Result, runs Alone;
@@ -153,13 +153,13 @@ stages! {
         with []
         unit Plain, rounded ProductsAndSum, runs Alone;
         formula "(a, b) → (a·cos − b·sin, a·sin + b·cos) for each of the {half} pairs of every head, cos and sin of row t"
-        purpose "Queries turned by their position, so that a query and a key meet at an angle that depends on their distance only."
+        purpose "Queries rotated by their position, so that a query and a key meet at an angle that depends on their distance only."
         aliases "(apply_rotary_pos_emb)" "attn.hook_rot_q" "Qcur-L (after RoPE)" "xq"
     XkRope "xk_rope" Layer [Token, KvHead, HeadDim] Rope from [of(Stage::XkNorm), of(Stage::RopeCos), of(Stage::RopeSin)]
         with []
         unit Plain, rounded ProductsAndSum, runs Alone;
         formula "(a, b) → (a·cos − b·sin, a·sin + b·cos) for each of the {half} pairs of every head, cos and sin of row t"
-        purpose "Keys turned by their position. They are cached turned, so this is done once for each token."
+        purpose "Keys rotated by their position. The cache keeps them rotated, so this is done once for each token."
         aliases "(apply_rotary_pos_emb)" "attn.hook_rot_k" "Kcur-L (after RoPE)" "xk"
     CacheK "cache_k" Layer [Key, KvHead, HeadDim] Cache from [of(Stage::XkRope)] with []
         unit Plain, rounded Never, runs Alone;

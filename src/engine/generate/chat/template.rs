@@ -98,7 +98,9 @@ impl Template {
         let endless = |found: &str| {
             Error::model("the chat template does not end")
                 .at(&self.place)
-                .expected("a text of limited length after a limited number of steps")
+                .expected(
+                    "a template that ends after a limited number of steps, with a text of limited length",
+                )
                 .found(shown(found))
                 .next("fetch the file again, or put a working chat_template.jinja beside the model")
         };

@@ -77,7 +77,7 @@ pub(super) fn join(all: &mut Contents, part: Contents, place: &str) -> Result<()
     if let Some(name) = part.tensors.keys().chain(part.unreadable.keys()).find(|name| known(name)) {
         return Err(Error::model(format!("tensor `{}` is in two parts of the model", printable(name)))
             .at(place)
-            .expected("every tensor in one part")
+            .expected("each tensor in only one part")
             .next("check that the files are parts of one model"));
     }
     all.tensors.extend(part.tensors);

@@ -49,7 +49,7 @@ pub(super) fn rope(
             let expected =
                 "\"default\", \"linear\" or \"llama3\"; other kinds of RoPE scaling are not supported";
             let next = format!(
-                "use a model with one of these, or to compute with frequencies that are not scaled: \
+                "use a model with one of these, or compute with unscaled frequencies: \
                  --ignore-config {name}{kind_field}"
             );
             return Err(rope.wrong(kind_field, expected, format!("\"{}\"", printable(other))).next(next));

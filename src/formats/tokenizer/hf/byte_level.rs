@@ -101,7 +101,7 @@ impl ByteLevel {
         let wrong = |found: String| {
             Error::model("the vocabulary cannot be right")
                 .at(place)
-                .expected("tokens, and merges of two of them into a third")
+                .expected("tokens, and merges of two tokens into a third")
                 .found(printable(&found))
                 .next(
                     "fetch the file again, give another one with --tokenizer, or run the model on token ids",

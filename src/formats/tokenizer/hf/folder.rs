@@ -81,8 +81,8 @@ pub(super) fn json(inner: Inner, checked: Checked, beside: &Beside) -> Result<Hf
             HfTokenizer { ends: tokenizer.ends, ..HfTokenizer::new(tokenizer.inner, tokenizer.checked)? };
     }
     let note = format!(
-        "tokenizer.json is read as {name} of transformers 5 reads it: its vocabulary and merges, and not its own rules \
-         for cutting texts, which transformers 4 and the tokenizers library take"
+        "tokenizer.json is read as {name} of transformers 5 reads it: with its vocabulary and merges, but not with its own rules \
+         for splitting texts, which transformers 4 and the tokenizers library use"
     );
     Ok(HfTokenizer { note: (!same).then_some(note), ..tokenizer })
 }
@@ -161,7 +161,7 @@ pub(in crate::tokenizer) fn ranks(tokenizer: HfTokenizer, beside: &Beside) -> Re
     let base = u64::from(tokenizer.checked.ids);
     let last = beside.added.keys().next_back().copied().filter(|last| *last >= base);
     if last.is_some_and(|last| last - base >= sizes::MAX_ADDED.0 as u64) {
-        return Err("added tokens far beyond the ranks".into());
+        return Err("added tokens with ids far above the ranks".into());
     }
     let fill = |id: u64| match beside.added.get(&id) {
         Some(token) => token.content.clone(),

@@ -45,7 +45,7 @@ impl<'de> Deserialize<'de> for Ids {
             type Value = Ids;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "tokens with ids below {MAX_VOCAB}, or a list of at most as many")
+                write!(f, "tokens with ids below {MAX_VOCAB}, or a list of at most that many")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Ids, A::Error> {
@@ -71,9 +71,9 @@ impl<'de> Deserialize<'de> for Ids {
         fn check<E: serde::de::Error>(id: u64, count: u64) -> Result<(), E> {
             match id < MAX_VOCAB as u64 && count <= MAX_VOCAB as u64 {
                 true => Ok(()),
-                false => {
-                    Err(E::custom(format_args!("id {id} for token {count}; no id is {MAX_VOCAB} or above")))
-                }
+                false => Err(E::custom(format_args!(
+                    "token {count} has id {id}; expected at most {MAX_VOCAB} tokens, with ids below that"
+                ))),
             }
         }
         deserializer.deserialize_any(Look)
@@ -97,9 +97,13 @@ pub(super) fn check_added(tokens: &[Added<'_>]) -> Result<usize, Wrong> {
     let (count, longest, bytes) = (tokens.len(), lengths().max().unwrap_or(0), lengths().sum::<usize>());
     let (most, length, total) = MAX_ADDED;
     if count > most || longest > length || bytes > total {
-        let expected =
-            format!("added_tokens: at most {most}, of at most {length} bytes and {total} together");
-        return Err((expected, format!("{count}, the longest of {longest} bytes, {bytes} together")));
+        let expected = format!(
+            "added_tokens: at most {most} tokens, each of at most {length} bytes, {total} bytes in all"
+        );
+        return Err((
+            expected,
+            format!("{count} tokens, the longest of {longest} bytes, {bytes} bytes in all"),
+        ));
     }
     Ok(lengths().filter(|&length| length > 0).min().unwrap_or(1))
 }

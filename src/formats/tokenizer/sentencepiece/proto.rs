@@ -34,7 +34,7 @@ pub(super) fn fields(message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, W
             rest = &[];
         }
         Some(field.ok_or_else(|| {
-            ("fields of a protocol buffer".into(), "an end inside one, or another type".into())
+            ("fields of a protocol buffer".into(), "a field that is cut off or of another type".into())
         }))
     })
 }

@@ -98,12 +98,12 @@ fn half_a_character_waits() {
 fn wrong_files_are_errors() {
     let good = file(&["ab"]);
     let message = |text: &str| parse(text.as_bytes(), false, "test").err().unwrap().to_string();
-    assert!(message(&good.replace(" 256\n", " 257\n")).contains("257 for 256"));
-    assert!(message(&good.replace(" 256\n", " 255\n")).contains("255 for 256"));
+    assert!(message(&good.replace(" 256\n", " 257\n")).contains("257 instead of 256"));
+    assert!(message(&good.replace(" 256\n", " 255\n")).contains("255 instead of 256"));
     assert!(message(&good.replace("YWI= 256\n", "YQ== 256\n")).contains("every token once"));
     assert!(message(&file(&["<|eot_id|>"])).contains("every token once"));
-    assert!(message("YWI= 0\n").contains("none for 0x00"));
-    assert!(message("").contains("none for 0x00"));
+    assert!(message("YWI= 0\n").contains("no token for 0x00"));
+    assert!(message("").contains("no token for 0x00"));
     for line in ["YWI=", "YWI= x", "YWI= -1", "YW-= 256", " 256", "YWI= 4294967296", "YWI=  256", "YWI= +256"]
     {
         assert!(message(&good.replace("YWI= 256", line)).contains("line 257"), "{line}");

@@ -99,13 +99,13 @@ impl Layout {
             if let Some((_, place)) = filled.to_string_lossy().split_once('{') {
                 let place = place.split('}').next().unwrap_or_default();
                 return Err(format!(
-                    "`{{{place}}}` in `{file}` of {name} is no place for a number: there are {{pass}} and {{layer}}, \
-                     {{layer+1}} where numbers begin at 1, and {{layer:02}} to {{layer:0{WIDEST}}} for digits"
+                    "`{{{place}}}` in `{file}` of {name} is no place for a number: use {{pass}} and {{layer}}, \
+                     {{layer+1}} for numbers that begin at 1, and {{layer:02}} to {{layer:0{WIDEST}}} for leading zeros"
                 ));
             }
         }
         if let Some([from, to]) = self.layers.filter(|[from, to]| from >= to) {
-            return Err(format!("layers of {name} are none: from {from}, and before {to}"));
+            return Err(format!("layers of {name} is an empty range: from {from}, and before {to}"));
         }
         for axis in self.axes.iter().flatten() {
             let known =
@@ -140,7 +140,7 @@ impl Layout {
             let count = values.len_of(At(last));
             if from >= to || to > count {
                 return Err(format!(
-                    "it has no columns {from} to {to}, but {count}: see `columns` in capture.toml"
+                    "it has {count} columns, and not columns {from} to {to}: see `columns` in capture.toml"
                 ));
             }
             values = values.slice_axis(At(last), Slice::from(from..to)).to_owned();
@@ -160,7 +160,7 @@ impl Layout {
         // A batch may share these.
         let shared = matches!(site.stage, Stage::RopeCos | Stage::RopeSin | Stage::Mask);
         if one > 0 && !has_batch && !shared {
-            return Err(format!("it has no axis for a batch, of which batch = {one} is one"));
+            return Err(format!("it has no batch axis, but capture.toml has batch = {one}"));
         }
         for (at, axis) in site.stage.axes().iter().enumerate().filter(|_| is_padded) {
             let length = values.shape().get(at).copied().unwrap_or(0);
@@ -172,7 +172,7 @@ impl Layout {
                 Axis::Token if is_bare => false,
                 Axis::Token => {
                     return Err(format!(
-                        "it has {length} rows, and {tokens} tokens with padding of {before} and {after} have {all}: \
+                        "it has {length} rows, but {tokens} tokens with {before} rows of padding before and {after} after them make {all}: \
                          see `padding` and `padding_after` in capture.toml"
                     ));
                 }

@@ -83,8 +83,8 @@ pub(super) fn add(
     let back = Mistake::of("rope_direction", "", stages(ROPE), Times(Stage::RopeSin, -1.0));
     all.push(back.again(Op::RopeTable.stages()));
     for (form, partner) in [
-        ("neighbours are turned by the angles of halves", Pairing::Neighbours),
-        ("halves are turned by the angles of neighbours", Pairing::Halves),
+        ("neighbours are rotated by the angles of halves", Pairing::Neighbours),
+        ("halves are rotated by the angles of neighbours", Pairing::Halves),
     ] {
         let mixed = Mixed { partner, head_dim: sizes.head_dim };
         all.push(Mistake::of("rope_pairing", form, Op::Rope.stages(), mixed));

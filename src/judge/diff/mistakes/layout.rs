@@ -76,11 +76,11 @@ pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     let mut rounded = Mistake::of("bf16_rounding", "weights", Stage::ALL, RoundedWeights);
     rounded.rounds = true;
     all.push(rounded);
-    let mut rounded = Mistake::of("bf16_rounding", "what products read", Op::Linear.stages(), Nothing);
+    let mut rounded = Mistake::of("bf16_rounding", "inputs of products", Op::Linear.stages(), Nothing);
     (rounded.otherwise.rounds_inputs, rounded.rounds) = (true, true);
     all.push(rounded);
     for group in [32, 64, 128, 0] {
-        let form = if group == 0 { "a scale a row".into() } else { format!("{group} to a scale") };
+        let form = if group == 0 { "one scale per row".into() } else { format!("{group} values to a scale") };
         let mut quantized = Mistake::of("quantized_activations", form, Op::Linear.stages(), Nothing);
         (quantized.otherwise.quantize, quantized.rounds) = (Some(group), true);
         all.push(quantized);
@@ -92,12 +92,12 @@ fn exchanged(all: &mut Vec<Mistake>) {
     type Forms = [(&'static str, &'static [Stage], OtherWeights); 3];
     let norms: Forms = [
         (
-            "the feed-forward network's for attention's",
+            "weights of ffn_norm in attn_norm",
             &[Stage::AttnNorm],
             OtherWeights(&[["attention_norm", "ffn_norm"]]),
         ),
         (
-            "attention's for the feed-forward network's",
+            "weights of attn_norm in ffn_norm",
             &[Stage::FfnNorm],
             OtherWeights(&[["ffn_norm", "attention_norm"]]),
         ),
@@ -108,8 +108,8 @@ fn exchanged(all: &mut Vec<Mistake>) {
         ),
     ];
     let cached: Forms = [
-        ("wv for wk", &[Stage::Xk], OtherWeights(&[["wk", "wv"], ["bk", "bv"]])),
-        ("wk for wv", &[Stage::Xv], OtherWeights(&[["wv", "wk"], ["bv", "bk"]])),
+        ("wv instead of wk", &[Stage::Xk], OtherWeights(&[["wk", "wv"], ["bk", "bv"]])),
+        ("wk instead of wv", &[Stage::Xv], OtherWeights(&[["wv", "wk"], ["bv", "bk"]])),
         (
             "both",
             &[Stage::Xk, Stage::Xv],
@@ -117,8 +117,8 @@ fn exchanged(all: &mut Vec<Mistake>) {
         ),
     ];
     let gates: Forms = [
-        ("w3 for w1", &[Stage::FfnGate], OtherWeights(&[["w1", "w3"], ["b1", "b3"]])),
-        ("w1 for w3", &[Stage::FfnUp], OtherWeights(&[["w3", "w1"], ["b3", "b1"]])),
+        ("w3 instead of w1", &[Stage::FfnGate], OtherWeights(&[["w1", "w3"], ["b1", "b3"]])),
+        ("w1 instead of w3", &[Stage::FfnUp], OtherWeights(&[["w3", "w1"], ["b3", "b1"]])),
         (
             "the weights",
             &[Stage::FfnGate, Stage::FfnUp],

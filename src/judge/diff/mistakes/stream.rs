@@ -34,8 +34,12 @@ pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     ] {
         all.push(Mistake::of("residual_missing", form, stages, Unadded(stages)));
     }
-    let mut normed =
-        Mistake::of("residual_missing", "the norm's output in its place", Op::Add.stages(), AddedToNorm);
+    let mut normed = Mistake::of(
+        "residual_missing",
+        "the norm's output instead of the stream",
+        Op::Add.stages(),
+        AddedToNorm,
+    );
     normed.otherwise.also = &[(Stage::AttnResidual, Stage::AttnNorm), (Stage::FfnResidual, Stage::FfnNorm)];
     all.push(normed);
     let mut beside = Mistake::of("norm_input", "", [Stage::FfnNorm], SideBySide);

@@ -90,10 +90,10 @@ impl<B: Backend> Worker<'_, B> {
         let beside = (self.branches.rows.len() + out.len()) * bytes;
         let most = lock(&self.store).branches();
         if beside > most {
-            return Err(Error::prompt("the branches have no room")
-                .expected(format!("at most {most} bytes for rows of the KV cache that are not this run's"))
+            return Err(Error::prompt("there is no memory for more branches")
+                .expected(format!("at most {most} bytes for the KV cache rows of other branches"))
                 .found(format!("{beside} bytes: {} rows", beside / bytes.max(1)))
-                .next("start again with a larger --memory, or go on in this run"));
+                .next("start again with a larger --memory, or stay in this run"));
         }
         let rows = self.session.sequence.cache.rows(config, backend, out.clone())?;
         lock(&self.store).reserve(rows.len() * bytes);
