@@ -19,7 +19,7 @@ pub(super) fn any(text: &str) -> Result<usize, String> {
     let unit = unit.map(|(number, bytes)| (number.trim(), bytes));
     let is_whole = |number: &str| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     let Some((number, &bytes)) = unit.filter(|(number, _)| is_whole(number)) else {
-        return Err("expected a whole number of KiB, MiB or GiB, as 64MiB".to_owned());
+        return Err("expected a whole number of KiB, MiB or GiB, such as 64MiB".to_owned());
     };
     let size = number.parse::<usize>().ok().and_then(|number| number.checked_mul(bytes));
     size.ok_or_else(|| format!("it is too large: at most {}GiB can be counted", usize::MAX >> 30))

@@ -1,7 +1,7 @@
 //! Values of the token strip: how much each token surprised the model, or the attention that the head in view pays it.
 
-use llama_trace_core::trace::frame::Number;
 use llama_trace_core::trace::token_logprobs::{TokenLogprob, TokenLogprobsAt};
+use llama_trace_core::trace::frame::Number;
 use llama_trace_core::trace::{Axis, Query, Region, Site, Stage};
 
 use super::app::App;

@@ -442,7 +442,7 @@ fn where_a_mistake_may_lie_is_said_and_what_is_wrong_with_a_file() {
     let said = notes();
     for part in [
         "the mistake is there, or in an earlier stage that was not compared: ",
-        " stages, from rope_cos to final_norm (write more)",
+        " stages, from rope_cos to final_norm (write more stages)",
         "layer_01/attn_merged.npy (a view: write attn_heads, which has the same values)",
     ] {
         assert!(said.contains(part), "{part}: {said}");

@@ -151,8 +151,8 @@ pub fn numbers(
 ) -> Result<Vec<usize>> {
     let there = match count {
         0 | 1 => format!("0, the only {what} there is"),
-        2 => "numbers from 0 to 1, as 0 or 0,1".into(),
-        _ => format!("numbers from 0 to {last}, as 0, 0-{last} or 0,{last}", last = count - 1),
+        2 => "numbers from 0 to 1, such as 0 or 0,1".into(),
+        _ => format!("numbers from 0 to {last}, such as 0, 0-{last} or 0,{last}", last = count - 1),
     };
     let wrong = |problem: String, found: &str, next: String| {
         Err(Error::usage(problem).expected(&there).found(format!("`{found}`")).next(next))

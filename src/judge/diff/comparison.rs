@@ -270,7 +270,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             few => few.iter().map(Site::to_string).collect::<Vec<_>>().join(", "),
         };
         Some(format!(
-            "not compared, and no compared stage depends on them: {which}; a mistake there does not show (write more)"
+            "not compared, and no compared stage depends on them: {which}; a mistake there does not show (write more stages)"
         ))
     }
 
@@ -568,7 +568,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
             few => few.join(", "),
         };
         Some(format!(
-            "the mistake is there, or in an earlier stage that was not compared: {which} (write more)"
+            "the mistake is there, or in an earlier stage that was not compared: {which} (write more stages)"
         ))
     }
 
