@@ -49,7 +49,7 @@ fn chat<D: Device>(args: &ChatArgs) -> Result<()> {
     let context = input::context(args.context, &checkpoint.config)?;
     let tokenizer = tokenizer.ok_or_else(|| {
         unread.unwrap_or_else(|| {
-            Error::model("this model has no tokenizer, so it cannot read what is said to it")
+            Error::model("this model has no tokenizer, so it cannot read a message")
                 .expected("a tokenizer beside the model, or --tokenizer FILE")
                 .found("none")
         })

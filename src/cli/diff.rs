@@ -178,7 +178,7 @@ fn check_precision(args: &DiffArgs, a: &About) -> Result<Option<PrecisionName>> 
     let asked = args.model.precision.and_then(|asked| Some(asked.to_possible_value()?.get_name().to_owned()));
     match asked {
         Some(asked) if asked != of_a.name() => {
-            Err(Error::usage("the reference ran in another precision than the one that was asked for")
+            Err(Error::usage("the reference did not run in the precision of --precision")
                 .at(&a.name)
                 .expected(format!("{}, the precision of A", of_a.name()))
                 .found(format!("--precision {asked}"))

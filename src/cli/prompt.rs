@@ -254,7 +254,7 @@ fn read_whole(path: &Path, what: &str) -> Result<Vec<u8>> {
             .next("check the path, or use - for standard input")
     })?;
     if !ends {
-        return Err(Error::prompt("the prompt is larger than any that a model could read")
+        return Err(Error::prompt("the prompt is larger than any model can read")
             .in_file(path)
             .expected(format!("at most {MAX_PROMPT} bytes"))
             .found("more")

@@ -174,7 +174,7 @@ fn what_is_no_part_of_the_nucleus_is_told_why() {
             .collect::<String>()
     };
     let cold = notes(&["--temperature", "0.05"], 12);
-    assert!(cold.contains(" possible, for the probability of the other "), "{cold}");
+    assert!(cold.contains(" possible, because the probability of the other "), "{cold}");
     assert!(cold.contains("no top-k and top-p 1 keep all ") && !cold.contains("removed"), "{cold}");
     assert!(cold.contains("This one is not among them: its probability is 0 in float32."), "{cold}");
     let least = notes(&["--temperature", "1", "--top-k", "3"], 12);

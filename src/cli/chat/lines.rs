@@ -62,7 +62,7 @@ impl Lines {
 }
 
 fn too_long() -> Error {
-    Error::prompt("a turn is longer than any that a model could read")
+    Error::prompt("a turn is longer than any model can read")
         .at("standard input")
         .expected(format!("lines of at most {MAX_LINE} bytes"))
         .found("more")

@@ -79,7 +79,7 @@ fn check_not_source(path: &Path, out: &Path) -> Result<()> {
         (Some(from), Some(to)) if from.is_dir() && from.starts_with(&to) => {
             Err(Error::usage("the export would replace the folder that it is made from")
                 .at(format!("--out {}", out.display()))
-                .expected("another folder than that of --trace, and none that holds it")
+                .expected("a folder that is not the --trace folder and does not contain it")
                 .next("choose another --out"))
         }
         _ => Ok(()),

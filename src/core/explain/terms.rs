@@ -184,7 +184,7 @@ impl<O: Operands> Explainer<'_, O> {
     fn fold(&mut self, site: Site, of: &SiteRules<'_>, at: usize) -> Result<()> {
         match of.cell(at).fold {
             Fold::Given => {
-                self.note("It is an input, not computed: a token of the prompt, or the one drawn after the previous pass.");
+                self.note("It is an input, not computed: a token of the prompt, or the one sampled after the previous pass.");
             }
             Fold::Lookup { id, table, width, at } => {
                 let (row, id) = self.read(id)?;
@@ -336,8 +336,8 @@ impl<O: Operands> Explainer<'_, O> {
                     self.applied(operand, logits[largest]);
                 }
                 self.note(match largest == at {
-                    true => "At temperature 0 the largest logit takes all: it is this one.",
-                    false => "At temperature 0 the largest logit takes all: it is the other one.",
+                    true => "At temperature 0 the largest logit gets probability 1: it is this one.",
+                    false => "At temperature 0 the largest logit gets probability 1: it is the other one.",
                 });
                 self.folded.result = Some(if largest == at { 1.0 } else { 0.0 });
             }

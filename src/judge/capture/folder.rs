@@ -96,7 +96,7 @@ impl Folder {
             let says = Says::Capture(Box::new(read));
             return Ok(Self { path: path.to_owned(), says, abouts: vec![about], numbers, sequence: 0 });
         }
-        Err(Error::model("the folder has no manifest.json and no capture.toml, which say what its files are")
+        Err(Error::model("the folder has no manifest.json and no capture.toml to describe its files")
             .in_file(path)
             .expected("a folder that `llama-trace export` or a capture script wrote")
             .found("neither")

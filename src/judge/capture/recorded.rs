@@ -136,7 +136,10 @@ fn passes_of(
     for pass in &about.passes {
         let dims = pass.dims;
         if dims.start != end {
-            return Err(format!("pass {} after {} tokens, where {end} were read", dims.pass, dims.start));
+            return Err(format!(
+                "pass {} after {} tokens, but {end} tokens were read before it",
+                dims.pass, dims.start
+            ));
         }
         end = dims.keys();
         let drawn = own.next().and_then(|pass| pass.sampled.as_ref());

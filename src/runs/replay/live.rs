@@ -311,7 +311,7 @@ impl Live {
             Ended::Text => {
                 let last = self.outline.passes.last().and_then(|pass| pass.sampled.as_ref());
                 let last = last.map_or("", |token| &token.text);
-                Error::prompt(format!("the text has ended: the model drew its end-of-text token {last}"))
+                Error::prompt(format!("the text has ended: the model sampled its end-of-text token {last}"))
                     .next("press b on a line of probs to continue with that token")
             }
             Ended::Full if tokens < context => Error::prompt("the reserved context is full")

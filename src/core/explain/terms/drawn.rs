@@ -19,14 +19,14 @@ impl<O: Operands> Explainer<'_, O> {
         let operand = self.operand(probs.cell(at), values[at]);
         self.applied(operand, values[at]);
         let result = if rank.is_some() { (f64::from(values[at]) / sum) as f32 } else { 0.0 };
-        self.applied(constant("sum of those that stay", sum), result);
+        self.applied(constant("sum of the tokens that stay", sum), result);
         let limit = if top_k > 0 { format!("top-k {top_k}") } else { "no top-k".to_owned() };
         let all = values.iter().fold(0.0, |sum, &prob| sum + f64::from(prob));
         let tokens = if possible == 1 { "token is" } else { "tokens are" };
         let possible_of = match values.len() - possible {
             0 => format!("{possible} {tokens} possible"),
             others => format!(
-                "{possible} {tokens} possible, for the probability of the other {others} is 0 in float32"
+                "{possible} {tokens} possible, because the probability of the other {others} is 0 in float32"
             ),
         };
         self.note(if kept == possible {

@@ -100,7 +100,7 @@ stages! {
     Mask "mask" Start [Token, Key] Mask from [Positions] with []
         unit Hiding, rounded Never, runs Derived, derived from [], only Hiding;
         formula "mask[t, k] = 0 where k ≤ {start} + t{window}, else −inf"
-        purpose "Keeps a token from looking at tokens that come after it, and at those that have left its window where layers have one. Absent when nothing is hidden: the pass has one token, and no window is full."
+        purpose "Keeps a token from looking at tokens that come after it, and at those that have left its window, if the layer has one. Absent when nothing is hidden: the pass has one token, and no window is full."
         aliases "" "" "attn_inp_kq_mask" "mask"
 
     AttnNorm "attn_norm" Layer [Token, Dim] RmsNorm from [LayerInput]
@@ -195,7 +195,7 @@ stages! {
         with []
         unit ScaledDot, rounded Never, runs Derived, derived from [of(Stage::Scores)], only Hiding else Scores;
         formula "masked_scores[h, t, k] = scores[h, t, k] + mask[t, k]"
-        purpose "Hidden tokens become −inf, which softmax turns into exactly 0. Absent where mask is. A layer without a window adds the causal part of the mask only."
+        purpose "Hidden tokens become −inf, which softmax turns into exactly 0. Absent if mask is absent. A layer without a window adds the causal part of the mask only."
         aliases "" "attn.hook_attn_scores" "" "scores"
     Softmax "softmax" Layer [Head, Token, Key] Softmax from [of(Stage::MaskedScores)] with []
         unit Share, rounded Result, runs Derived, derived from [of(Stage::Scores)];

@@ -143,7 +143,7 @@ impl Trace {
             }
             let follows = |two: &[Pass]| two[0].sampled.is_some_and(|sampled| two[1].tokens == [sampled]);
             if !passes.windows(2).all(follows) {
-                return Err("a pass that does not read the token drawn before it".into());
+                return Err("a pass that does not read the token sampled before it".into());
             }
             all.push(passes);
         }
@@ -168,7 +168,7 @@ fn header(bytes: &[u8]) -> std::result::Result<(usize, Metadata), String> {
     let header: Metadata = serde_json::from_slice(header)
         .map_err(|error| format!("a header that cannot be right: {}", printable(&error.to_string())))?;
     if header.data_len() != values.len() {
-        return Err(format!("{} bytes of values, where the header has {}", values.len(), header.data_len()));
+        return Err(format!("{} bytes of values, but {} by the header", values.len(), header.data_len()));
     }
     Ok((8 + length as usize, header))
 }
