@@ -85,7 +85,7 @@ pub fn explain(
     let mut explainer =
         Explainer { rules, operands, precision: rules.card().precision, most, folded: Folded::default() };
     match (explainer.fold(site, &of, at), &value) {
-        // Of two errors, the one about the requested value itself is reported.
+        // If there are two errors, the one about the requested value itself is reported.
         (Err(Error::Usage(_)), Err(_)) => {}
         (folded, _) => folded?,
     }

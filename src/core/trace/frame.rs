@@ -50,8 +50,8 @@ impl Number {
     }
 }
 
-/// A summary of a frame's values. Minimum, maximum, mean and deviation are over the finite values; the counts are of
-/// the others.
+/// A summary of a frame's values. Minimum, maximum, mean and deviation are over the finite values; the counts are those
+/// of the other values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stats {
     /// Smallest finite value; NaN if there is none.
