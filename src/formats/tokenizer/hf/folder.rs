@@ -72,7 +72,8 @@ pub(super) fn json(inner: Inner, checked: Checked, beside: &Beside) -> Result<Hf
     };
     made.with_post_processor(inner.get_post_processor().cloned());
     let same = rules(&inner) == rules(&made);
-    // CodeLlamaTokenizer asks for the beginning token itself. Other files' wishes do not count beside tokenizer.json.
+    // CodeLlamaTokenizer asks for the beginning token itself. What other files set does not count if there is a
+    // tokenizer.json.
     let own =
         (beside.class == Class::CodeLlama).then(|| Beside { around: Some((true, false)), ..beside.clone() });
     let defaults = own.as_ref().map(|_| &[][..]);

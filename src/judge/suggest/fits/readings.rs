@@ -6,7 +6,7 @@ use crate::suggest::names::Pattern;
 use llama_trace_core::trace::{Axis, Site, Sizes, Stage};
 
 impl Fits<'_> {
-    /// The layouts of [`Self::readings`], and for a norm those with a file that may be its weight.
+    /// The layouts of [`Self::readings`], and for a norm also the layouts with a file that may be its weight.
     pub(super) fn all_readings(&self, stage: Stage, site: Site, shape: &[usize]) -> Vec<Layout> {
         let mut readings = self.readings(stage, site, shape);
         if matches!(stage, Stage::AttnNorm | Stage::FfnNorm | Stage::FinalNorm) {
