@@ -1,15 +1,17 @@
 //! Traces as files: a recorded run in one safetensors file, which other programs can read too.
 //!
 //! ```text
-//! __metadata__          format, format_version, arithmetic, run (JSON: the model, the sampling, what was kept) passes
-//! (P, 4)         course, pass, tokens before it, tokens of it; a sequence counts its own passes from 0 branches (B, 4)
-//! sequence, run it branches from, last pass that both have, token that follows; the first is r1 p0/L1/xq
-//! a stage of a prompt's pass, under its address decode/L1/xq          the same stage of all passes after it, their
-//! rows one after the other index (N, 4)          course, pass, layer (−1: none) and stage (its number in the run's
-//! `stages`), for stats (N, 4)          minimum, maximum, mean and standard deviation over the finite values, counts
-//! (N, 3)         how many are −∞, +∞ and not a number, digests (M, 32)       the SHA-256 of each 256 KiB of the values
-//! that are kept, begun anew with each row of the index labels, label_ends    the texts of the vocabulary one after the
-//! other, and where each ends prompts, prompt_ends  the texts of the prompts, and where each begins and ends (−1: none)
+//! __metadata__          format, format_version, arithmetic, run (JSON: the model, the sampling, what was kept)
+//! passes (P, 4)         course, pass, tokens before it, tokens of it; a sequence counts its own passes from 0
+//! branches (B, 4)       sequence, run it branches from, last pass that both have, token that follows; the first is r1
+//! p0/L1/xq              a stage of a prompt's pass, under its address
+//! decode/L1/xq          the same stage of all passes after it, their rows one after the other
+//! index (N, 4)          course, pass, layer (−1: none) and stage (its number in the run's `stages`), for
+//! stats (N, 4)          minimum, maximum, mean and standard deviation over the finite values,
+//! counts (N, 3)         how many are −∞, +∞ and not a number,
+//! digests (M, 32)       the SHA-256 of each 256 KiB of the values that are kept, begun anew with each row of the index
+//! labels, label_ends    the texts of the vocabulary one after the other, and where each ends
+//! prompts, prompt_ends  the texts of the prompts, and where each begins and ends (−1: none)
 //! ```
 //!
 //! A course is a sequence, or the unshared part of a branch. Courses of branches are numbered after the sequences
