@@ -30,9 +30,9 @@ pub struct Cell {
 pub struct Line {
     /// Their place.
     pub place: Place,
-    /// The index of the first, as [`Cell::at`].
+    /// The index of the first number, as in [`Cell::at`].
     pub first: usize,
-    /// The distance from one to the next.
+    /// The step from the index of one number to the next.
     pub step: usize,
     /// The number of cells.
     pub count: usize,
@@ -106,7 +106,7 @@ pub enum Fold {
     Product {
         /// The first factors.
         a: Line,
-        /// The second factors, as many as the first.
+        /// The second factors, one for each first factor.
         b: Line,
         /// The bias, added to the sum.
         bias: Option<Cell>,

@@ -40,8 +40,8 @@ pub trait Operands {
 struct Folded {
     result: Option<f32>,
     is_sum: bool,
-    /// For a rule that is no sum: how many of the first operands are always shown, and a name for the others. `None`
-    /// for all.
+    /// For a rule that is no sum: how many of the first operands are always shown, and a name for the others. `None` if
+    /// all are shown.
     own: Option<(usize, &'static str)>,
     /// Whether the result is the largest of the operands.
     is_largest: bool,

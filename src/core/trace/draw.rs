@@ -47,7 +47,7 @@ pub struct Draw {
     pub tokens: Vec<Weighed>,
     /// The tokens that top-k keeps.
     pub after_k: Kept,
-    /// The tokens that top-p keeps of those, from which one is drawn.
+    /// The tokens among `after_k` that top-p keeps. One of these is drawn.
     pub after_p: Kept,
     /// The drawn token.
     pub drawn: u32,

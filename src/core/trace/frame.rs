@@ -14,7 +14,7 @@ use super::wide;
 pub struct Frame {
     /// The site that was recorded.
     pub site: Site,
-    /// The meaning of each axis, outermost first; as many as the array has.
+    /// The meaning of each axis, outermost first: one for each axis of the array.
     pub axes: &'static [Axis],
     /// The values.
     pub data: FrameData,

@@ -220,7 +220,7 @@ pub struct StageInfo {
     pub rounded: Rounded,
     /// How it is computed and timed.
     pub runs: Runs,
-    /// The stages from which its operation derives it without any weight: its own inputs, or the inputs of those.
+    /// The stages from which its operation derives it without any weight: its own inputs, or the inputs of its inputs.
     /// `None` if it uses weights, is an input, or is drawn.
     pub derived_from: Option<&'static [Input]>,
     /// The condition for its existence.

@@ -71,7 +71,7 @@ struct PassRead {
     /// Rows of padding before the first token.
     #[serde(default)]
     padding: usize,
-    /// Rows of padding after the last.
+    /// Rows of padding after the last token.
     #[serde(default)]
     padding_after: usize,
     /// The index of the sequence in the batch.
@@ -201,7 +201,7 @@ impl Capture {
     }
 
     /// Why a stage that is missing in the folder at `path` should be there: the map names its file, and other stages of
-    /// the same layer and pass have theirs. A layer or pass without any file may have been left out.
+    /// the same layer and pass have their files. A layer or pass without any file may have been left out.
     pub(crate) fn unwritten(&self, path: &Path, site: Site) -> Option<String> {
         let file = self.layout(site)?.file.as_ref()?;
         let alike = |stage: &&Stage| **stage != site.stage && stage.in_layer() == site.layer.is_some();

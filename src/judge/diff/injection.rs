@@ -159,8 +159,8 @@ impl<'m, B: Backend> Injection<'m, B> {
         Ok(Some([a, b]))
     }
 
-    /// The rows of a matrix outside `looked` in which B is farther from A than in any of those, and farther than the
-    /// tolerance. They are computed as well: a difference must not hide outside the sample.
+    /// The rows of a matrix outside `looked` in which B is farther from A than in any row of `looked`, and farther than
+    /// the tolerance. They are computed as well: a difference must not hide outside the sample.
     fn standing_out(&self, pair: &Pair, looked: &[Range<usize>], tolerance: f64) -> Vec<Range<usize>> {
         let Some(outputs) =
             self.rules.of(pair.site).filter(|of| of.matrix().is_some()).map(|of| of.shape().0)

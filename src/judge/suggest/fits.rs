@@ -69,7 +69,8 @@ impl<'f> Fits<'f> {
         self.passes.len() > 1
     }
 
-    /// Whether a site is compared: stages of floats of the first two layers and the last.
+    /// Whether a site is compared. These are stages of floats: those outside the layers, and those of the first two
+    /// layers and the last layer.
     pub(super) fn samples(&self, site: Site) -> bool {
         let layer = site.layer.is_none_or(|layer| layer < 2 || layer + 1 == self.sizes.layers);
         let dims = self.passes.iter().find(|dims| dims.pass == site.pass);

@@ -159,8 +159,8 @@ pub(in crate::tokenizer) fn sentencepiece(model: &Model, beside: &Beside) -> Res
     complete(inner, checked, beside, added, &extra, Some(&defaults))
 }
 
-/// Ranks without special tokens, completed with those of the files beside them. If these files skip ids after the
-/// ranks, transformers fills the gaps.
+/// Ranks without special tokens, completed with the special tokens of the files beside them. If these files skip ids
+/// after the ranks, transformers fills the gaps.
 ///
 /// # Errors
 /// Returns a description of what is wrong.

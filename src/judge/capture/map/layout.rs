@@ -15,7 +15,7 @@ use llama_trace_core::trace::{Axis, Site, Stage};
 /// The place of a pass's rows in a padded batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Padding {
-    /// Rows of padding before the first token and after the last.
+    /// Rows of padding before the first token and after the last token.
     pub(crate) around: [usize; 2],
     /// The index of the sequence in the batch; `None` without a batch.
     pub(crate) batch: Option<usize>,

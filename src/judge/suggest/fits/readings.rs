@@ -96,7 +96,7 @@ impl Fits<'_> {
 /// The layouts with the axes in another order than the stage's, in which a file of `shape` may have shape `own`.
 fn orders(stage: Stage, own: &[usize], shape: &[usize]) -> Vec<Layout> {
     let axes = stage.axes();
-    // One more axis is a batch: an axis of length 1, or the first.
+    // If the file has one axis more, that is the batch: an axis of length 1, or else the first axis.
     let batch = match shape.len().checked_sub(axes.len()) {
         Some(0) => None,
         Some(1) => Some(shape.iter().position(|&length| length == 1).unwrap_or(0)),
