@@ -21,8 +21,8 @@
 //! |---|---|
 //! | `p0/L1/softmax[h=2,t=5,k=1]` | one value; the letters are those of [`crate::trace::Axis::index`] |
 //! | `p0/L0/xq.shape` | a shape, written `(5, 4, 32)`; views have one too |
-//! | `p0/L0/xq[h=2].max` | of the values that an index, or part of one, leaves: `min`, `max`, `mean`, `std`, `rms`, `norm`, `sum`, `count`, `zeros`, `neg_inf`, `negative`, `positive`, `at_least(1)` |
-//! | `p0/logits[t=4].argmax` | of those that one free axis is left of: the index of the largest; `arg3` and `top3` for the index and the value of the third largest |
+//! | `p0/L0/xq[h=2].max` | of all values that the index selects (it may be partial): `min`, `max`, `mean`, `std`, `rms`, `norm`, `sum`, `count`, `zeros`, `neg_inf`, `negative`, `positive`, `at_least(1)` |
+//! | `p0/logits[t=4].argmax` | if the index leaves one axis free: the index of the largest value on that axis; `arg3` and `top3` give the index and the value of the third largest |
 //! | `p0/tokens[t=1].text`, `p0/logits[t=4].argmax.text` | the token with this id or at this position, in a code span: `` `␣upon` `` |
 //! | `config/D` | D, H, G, C, F, V, `layers`, `context`, `eps`, `theta`; in q8 `g`, the values that share a scale |
 //! | `heads.json/induction/score` | a number in `fixtures/builtin/heads.json` |

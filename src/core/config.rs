@@ -26,7 +26,7 @@ pub struct ModelConfig {
     pub context: usize,
     /// ε of RMSNorm, added to the mean square.
     pub norm_eps: f32,
-    /// θ of RoPE: pair i turns by position · θ^(−2i/C).
+    /// θ of RoPE: pair i is rotated by position · θ^(−2i/C).
     pub rope_theta: f32,
     /// Scaling of the RoPE frequencies for contexts longer than the trained one.
     pub rope_scaling: RopeScaling,

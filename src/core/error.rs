@@ -69,8 +69,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// The maximum length of a part of a message, in characters. No list in a message reaches it; longer parts repeat user
-/// input.
+/// The maximum length of a part of a message, in characters. No list in a message is that long. Only a part that
+/// repeats user input can be longer.
 const LONGEST: usize = 2000;
 
 /// Returns `text`, or its beginning and its length if it is longer than `LONGEST`.
@@ -114,8 +114,8 @@ impl Error {
         interrupted => Interrupted: "Starts an [`Error::Interrupted`].",
     }
 
-    /// Whether the error says what to do next. A lost device sets it itself; an out-of-memory error leaves it to the
-    /// caller, which knows the purpose.
+    /// Whether the error says what to do next. The error of a lost device does. To an out-of-memory error the caller
+    /// adds the advice, because it knows the purpose.
     pub fn says_next(&self) -> bool {
         self.report().next.is_some()
     }
@@ -131,7 +131,7 @@ impl Error {
             .next("raise the limits on processes and memory (ulimit -u, ulimit -v), or end other programs")
     }
 
-    /// The error for `what`, which this build lacks because of a Cargo feature of the program.
+    /// The error for `what`, which this build lacks because the program was built without a Cargo feature.
     pub fn not_built(what: &str, feature: &str) -> Self {
         Self::usage(format!("this build was made without {what}"))
             .expected(format!("a build with the Cargo feature `{feature}`"))

@@ -5,9 +5,9 @@
 //!
 //! # Without an operating system
 //!
-//! The feature `native` is on by default. It is what an operating system gives a process and a web page lacks: threads,
-//! files, signals, a clock, a terminal. They are one feature, because no supported target has only some of them. The
-//! crates above have a feature of the same name, which switches this one on.
+//! The feature `native` is on by default. It enables what an operating system gives a process, and a web page lacks:
+//! threads, files, signals, a clock, a terminal. They are one feature, because no supported target has only some of
+//! them. The crates above have a feature of the same name, which switches this one on.
 //!
 //! Without it, work is done in place instead of on threads ([`threads`]), the time is that of a clock that the program
 //! sets ([`time`]), and files are bytes in memory (`files` of llama-trace-formats). What needs an operating system is

@@ -73,7 +73,7 @@ pub fn grow<T>(values: &mut Vec<T>, count: usize) -> Result<()> {
     answering(|| values.try_reserve_exact(more)).map_err(|_| no_memory(bytes))
 }
 
-/// The error of a failed allocation of so many bytes. The caller adds their purpose.
+/// The error of a failed allocation of `bytes` bytes. The caller adds their purpose.
 pub fn no_memory(bytes: usize) -> Error {
     Error::prompt("there is not enough memory").expected(format!("room for {bytes} bytes more"))
 }

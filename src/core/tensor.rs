@@ -23,29 +23,29 @@ pub enum Dtype {
     I8,
     /// 8 bits per value, one scale per 32 values.
     Q8_0,
-    /// 4 bits, one scale.
+    /// 4 bits per value, one scale per 32 values.
     Q4_0,
-    /// 4 bits, a scale and a minimum.
+    /// 4 bits per value, a scale and a minimum per 32 values.
     Q4_1,
-    /// 5 bits, one scale.
+    /// 5 bits per value, one scale per 32 values.
     Q5_0,
-    /// 5 bits, a scale and a minimum.
+    /// 5 bits per value, a scale and a minimum per 32 values.
     Q5_1,
-    /// 4 bits, a scale and a minimum per 32 values, stored in 6 bits per 256.
+    /// 4 bits per value, in blocks of 256 values. Every 32 values have a scale and a minimum of 6 bits each.
     Q4K,
-    /// 5 bits, as `Q4K`.
+    /// 5 bits per value, otherwise as `Q4K`.
     Q5K,
-    /// 6 bits, a scale per 16 values, stored in 8 bits per 256.
+    /// 6 bits per value, in blocks of 256 values. Every 16 values have a scale of 8 bits.
     Q6K,
-    /// 2 bits, a scale and a minimum per 16 values, stored in 4 bits per 256.
+    /// 2 bits per value, in blocks of 256 values. Every 16 values have a scale and a minimum of 4 bits each.
     Q2K,
-    /// 3 bits, a scale per 16 values, stored in 6 bits per 256.
+    /// 3 bits per value, in blocks of 256 values. Every 16 values have a scale of 6 bits.
     Q3K,
-    /// 4-bit indices into a table, one scale.
+    /// 4-bit indices into a table, one scale per 32 values.
     Iq4Nl,
-    /// 4-bit indices into a table, a scale per 32 values, stored in 6 bits per 256.
+    /// 4-bit indices into a table, in blocks of 256 values. Every 32 values have a scale of 6 bits.
     Iq4Xs,
-    /// 4-bit floats, one power of two per 32 values.
+    /// 4-bit floats, with a power of two as the scale of every 32 values.
     Mxfp4,
 }
 
@@ -205,7 +205,7 @@ impl Tensor {
     }
 
     /// A tensor of int8 values with a scale per `scales.group` of them. `None` if the number of values does not match
-    /// the shape, or the number of scales the groups.
+    /// the shape, or the number of scales does not match the number of groups.
     pub fn int8(shape: Vec<usize>, bytes: Bytes, scales: Scales) -> Option<Self> {
         let count = shape.iter().try_fold(1_usize, |product, &size| product.checked_mul(size))?;
         let groups = if scales.group == 0 { return None } else { count.div_ceil(scales.group) };

@@ -1,6 +1,6 @@
 //! Work that is shared out among threads. With `native` this is rayon; without it the work is done in place, in order.
 //!
-//! Both forms make the same bits: what is shared out writes to places of its own.
+//! Both forms give the same bits, because each piece of work writes only to its own places.
 
 #[cfg(any(test, not(feature = "native")))]
 pub mod in_place;

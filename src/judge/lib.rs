@@ -1,4 +1,5 @@
-//! Tests of correctness: a model against its references, and one run against another, also of another runtime.
+//! Tests of correctness: a model against its references, and one run against another, which may be from another
+//! runtime.
 //!
 //! It knows no command line.
 

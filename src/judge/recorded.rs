@@ -21,10 +21,11 @@ enum Kind {
 }
 
 impl RecordedRun {
-    /// Opens the trace or the folder at `path`. Stages that follow from a trace's are derived as on backend `B`.
+    /// Opens the trace or the folder at `path`. Stages that follow from the recorded stages of a trace are derived as
+    /// on backend `B`.
     ///
     /// # Errors
-    /// [`Error::Model`](llama_trace_core::error::Error::Model) where it cannot be read.
+    /// [`Error::Model`](llama_trace_core::error::Error::Model) if it cannot be read.
     pub fn open<B: Backend + 'static>(path: &Path) -> Result<Self> {
         Ok(Self(if path.is_file() {
             Kind::Trace(Box::new(TraceRun::open::<B>(path)?))
@@ -44,7 +45,7 @@ impl RecordedRun {
     /// Selects the sequence that [`Traced`] answers for.
     ///
     /// # Errors
-    /// Where no thread can be started.
+    /// If no thread can be started.
     pub fn go_to(&mut self, run: Run, sequence: usize) -> Result<()> {
         match &mut self.0 {
             Kind::Folder(folder) => {

@@ -50,7 +50,7 @@ pub fn attribute(rules: &Rules, at: &AttributionAt, operands: &mut impl Operands
 }
 
 impl<O: Operands> Token<'_, O> {
-    /// The contribution of each part to `difference`, that of the two logits.
+    /// The contribution of each part to `difference`, the difference of the two logits.
     fn parts(&mut self, difference: f64, ids: (u32, u32)) -> Result<Vec<Share>> {
         let sizes = *self.rules.sizes();
         let last = self.row(sizes.layers.checked_sub(1), Stage::FfnResidual)?;

@@ -46,7 +46,7 @@ const LANES: usize = 8;
 /// Evaluates the rules of one site over operands that do not change. It caches what cells of one row share.
 #[derive(Clone, Debug, Default)]
 pub struct Folder {
-    /// The last line reduced, and its results.
+    /// The line that was reduced last, and its results.
     last: Option<(Line, [f64; 3])>,
 }
 
@@ -56,7 +56,7 @@ impl<'a> Held<'a> {
         self.0.push((place, first, numbers));
     }
 
-    /// The numbers of `place`, and the index of the first.
+    /// The numbers of `place`, and the index of the first number.
     fn of(&self, place: Place) -> (usize, Numbers<'a>) {
         let found = self.0.iter().find(|(held, ..)| *held == place);
         let Some((_, first, numbers)) = found else { unreachable!("{place} is not at hand") };
@@ -319,7 +319,7 @@ fn drawn(shares: &[f32], random: f64) -> [f64; 2] {
 /// The bfloat16 nearest to `x`, ties to even.
 pub(crate) fn to_bf16(x: f64) -> f64 {
     let near = x as f32;
-    // Rounding to odd in between makes the result that of a single rounding.
+    // Rounding to odd in between gives the same result as a single rounding.
     let near = match near.to_bits() {
         bits if f64::from(near) == x || !near.is_finite() => bits,
         bits if f64::from(near).abs() > x.abs() => (bits - 1) | 1,

@@ -5,7 +5,7 @@ use std::f64::consts::TAU;
 use crate::config::{ModelConfig, RopeScaling};
 use crate::ops;
 
-/// The angle by which a pair turns from one position to the next, in radians.
+/// The angle by which a pair is rotated from one position to the next, in radians.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Frequency {
     /// In float32, as the pass uses it and PyTorch computes it.

@@ -30,9 +30,9 @@ pub struct Cell {
 pub struct Line {
     /// Their place.
     pub place: Place,
-    /// The index of the first, as [`Cell::at`].
+    /// The index of the first number, as in [`Cell::at`].
     pub first: usize,
-    /// The distance from one to the next.
+    /// The step from the index of one number to the next.
     pub step: usize,
     /// The number of cells.
     pub count: usize,
@@ -59,7 +59,7 @@ pub struct Rule {
     pub rounded: Rounded,
 }
 
-/// An operation with its operands. `at` is the index, in a line of operands, of the one at the cell's own position.
+/// An operation with its operands. `at` is the index, in a line of operands, of the operand at the cell's own position.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fold {
     /// An id that is an input, not computed.
@@ -106,13 +106,13 @@ pub enum Fold {
     Product {
         /// The first factors.
         a: Line,
-        /// The second factors, as many as the first.
+        /// The second factors, one for each first factor.
         b: Line,
         /// The bias, added to the sum.
         bias: Option<Cell>,
     },
-    /// A product in int8: Σ over runs of (Σ x · w) · scale of x · scale of w (+ bias). A run ends at the end of a group
-    /// of either side. The groups of the weight are the matrix's own ([`crate::ops::quantize::Quantized`]).
+    /// A product in int8: Σ over runs of (Σ x · w) · scale of x · scale of w (+ bias). A run ends wherever a group of x
+    /// or of w ends. The groups of the weight are the matrix's own ([`crate::ops::quantize::Quantized`]).
     Int8 {
         /// The int8 values of a row of activations.
         x: Line,

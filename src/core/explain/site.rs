@@ -306,7 +306,8 @@ impl SiteRules<'_> {
         Fold::Cached { from: Cell { place, at: at - dims.start * row }, dtype: self.rules.cache }
     }
 
-    /// The keys visible to token `t` of the pass. For a stage outside the layers: those of the layers with a window.
+    /// The keys visible to token `t` of the pass. For a stage outside the layers, these are the keys visible in the
+    /// layers with a window.
     fn seen(&self, t: usize) -> Range<usize> {
         let sizes = &self.rules.sizes;
         let window = self.site.layer.map_or(sizes.window, |layer| sizes.window_of(layer));

@@ -40,8 +40,8 @@ pub trait Operands {
 struct Folded {
     result: Option<f32>,
     is_sum: bool,
-    /// For a rule that is no sum: how many of the first operands are always shown, and a name for the others. `None`
-    /// for all.
+    /// For a rule that is no sum: how many of the first operands are always shown, and a name for the others. `None` if
+    /// all are shown.
     own: Option<(usize, &'static str)>,
     /// Whether the result is the largest of the operands.
     is_largest: bool,
@@ -85,7 +85,7 @@ pub fn explain(
     let mut explainer =
         Explainer { rules, operands, precision: rules.card().precision, most, folded: Folded::default() };
     match (explainer.fold(site, &of, at), &value) {
-        // Of two errors, the one about the requested value itself is reported.
+        // If there are two errors, the one about the requested value itself is reported.
         (Err(Error::Usage(_)), Err(_)) => {}
         (folded, _) => folded?,
     }

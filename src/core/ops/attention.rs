@@ -22,7 +22,8 @@ pub fn qk(query: &[f32], keys: &[f32], stride: usize, out: &mut [f32]) {
 pub fn scale(row: &mut [f32], head_dim: usize) {
     let root = (head_dim as f32).sqrt();
     let inverse = 1.0 / root;
-    // If √C is a power of two, as for heads of 64 or 256, the product has the bits of the quotient and is faster.
+    // If √C is a power of two, as for heads of 64 or 256, multiplying by 1/√C gives the same bits as dividing by √C,
+    // and is faster.
     if root.to_bits().trailing_zeros() >= f32::MANTISSA_DIGITS - 1 {
         row.iter_mut().for_each(|x| *x *= inverse);
     } else {

@@ -52,7 +52,7 @@ impl Noise {
         Ok(())
     }
 
-    /// Masks the bytes `out`, the first of which is byte number `first`.
+    /// Masks the bytes in `out`, which begin with byte number `first`.
     fn mask(self, first: usize, out: &mut [u8]) {
         let (keep, set) = (self.keep.to_le_bytes(), self.set.to_le_bytes());
         // The eight bytes of the previous block may extend into these.

@@ -1,4 +1,4 @@
-//! Moments of a clock that is given.
+//! Moments of a clock that the program sets.
 
 use std::ops::{Add, Sub};
 use std::sync::OnceLock;
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 static CLOCK: OnceLock<fn() -> Duration> = OnceLock::new();
 
-/// Has moments be what `now` returns: the time since the year 1970 began in UTC, which must not go back. A second clock is
-/// not taken; before the first all moments are that beginning.
+/// Sets the clock. `now` returns the time since the year 1970 began in UTC, and must not go back. A second clock is
+/// ignored. Until a clock is set, every moment is the beginning of 1970.
 pub fn set_clock(now: fn() -> Duration) {
     let _ = CLOCK.set(now);
 }
@@ -17,22 +17,22 @@ pub fn since_1970() -> Duration {
     CLOCK.get().map_or(Duration::ZERO, |now| now())
 }
 
-/// A moment, with what is used of `std::time::Instant`.
+/// A moment, with the methods of `std::time::Instant` that the program uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(Duration);
 
 impl Instant {
-    /// This moment.
+    /// The current moment.
     pub fn now() -> Self {
         Self(since_1970())
     }
 
-    /// How long it is since then.
+    /// The time since this moment.
     pub fn elapsed(&self) -> Duration {
         Self::now() - *self
     }
 
-    /// How long it is since `earlier`; nothing where that is later.
+    /// The time since `earlier`; zero if `earlier` is later.
     pub fn duration_since(&self, earlier: Self) -> Duration {
         *self - earlier
     }

@@ -14,7 +14,8 @@ pub struct Sampling {
     pub temperature: f32,
     /// Only the `top_k` most likely tokens may be drawn; 0 for no limit.
     pub top_k: usize,
-    /// Of those, only the shortest run of most likely tokens whose probability reaches this share; 1 for no limit.
+    /// From those, only the shortest list of the most likely tokens whose probabilities add up to this share; 1 for no
+    /// limit.
     pub top_p: f32,
     /// The seed of the random numbers. The same seed draws the same text.
     pub seed: u64,
@@ -42,11 +43,11 @@ pub struct Draw {
     pub setting: Sampling,
     /// V: the number of tokens.
     pub vocab: usize,
-    /// The most likely tokens, those that may be drawn first; at most [`Draw::MOST`].
+    /// The most likely tokens, at most [`Draw::MOST`]. The tokens that may be drawn come first.
     pub tokens: Vec<Weighed>,
     /// The tokens that top-k keeps.
     pub after_k: Kept,
-    /// The tokens that top-p keeps of those, from which one is drawn.
+    /// The tokens among `after_k` that top-p keeps. One of these is drawn.
     pub after_p: Kept,
     /// The drawn token.
     pub drawn: u32,
@@ -83,7 +84,7 @@ impl Draw {
     pub const MOST: usize = 1024;
 
     /// The number of tokens with a probability above 0 in float32, if top-k would keep more than these; otherwise
-    /// `None`. The remaining tokens are then not removed by top-k.
+    /// `None`. If it is a number, top-k removes none of the other tokens.
     pub fn above_0(&self) -> Option<usize> {
         let most = if self.setting.top_k == 0 { self.vocab } else { self.setting.top_k.min(self.vocab) };
         (self.setting.temperature > 0.0 && self.after_k.count < most).then_some(self.after_k.count)

@@ -33,8 +33,8 @@ pub struct Explanation {
     pub is_sum: bool,
     /// The terms, the largest first.
     pub terms: Vec<Term>,
-    /// The index of the first term that is not applied itself, and a description of these terms: earlier terms are a
-    /// sum or a maximum over them. `None` if all terms are applied or summed.
+    /// The index of the first term that is not applied itself, and a description of the terms from there on: earlier
+    /// terms are a sum or a maximum over them. `None` if all terms are applied or summed.
     pub others: Option<(usize, &'static str)>,
     /// The terms not shown one by one.
     pub rest: Rest,

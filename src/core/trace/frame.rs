@@ -14,7 +14,7 @@ use super::wide;
 pub struct Frame {
     /// The site that was recorded.
     pub site: Site,
-    /// The meaning of each axis, outermost first; as many as the array has.
+    /// The meaning of each axis, outermost first: one for each axis of the array.
     pub axes: &'static [Axis],
     /// The values.
     pub data: FrameData,
@@ -50,8 +50,8 @@ impl Number {
     }
 }
 
-/// A summary of a frame's values. Minimum, maximum, mean and deviation are over the finite values; the counts are of
-/// the others.
+/// A summary of a frame's values. Minimum, maximum, mean and deviation are over the finite values; the counts are those
+/// of the other values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stats {
     /// Smallest finite value; NaN if there is none.

@@ -28,7 +28,7 @@ pub struct Candidate {
     pub logit: f32,
     /// Its probability, at temperature 1.
     pub prob: f32,
-    /// Its rank among all tokens, from 1, the most likely; equal ones are ordered by id.
+    /// Its rank among all tokens; 1 is the most likely. Equal ones are ordered by id.
     pub rank: usize,
 }
 

@@ -45,7 +45,7 @@ pub struct Manifest {
     pairing: &'static str,
     /// The prompt, if there was one and it was a text.
     pub prompt: Option<String>,
-    /// The prompts of several sequences: the text of each, if it was one.
+    /// The prompts of several sequences: the text of each, if it was a text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prompts: Vec<Option<String>>,
     /// The number type of the KV cache, if it is known. Values computed from the cache are rounded to it.

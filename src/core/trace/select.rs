@@ -207,7 +207,7 @@ pub fn stage_named(name: &str) -> Result<Stage> {
     })
 }
 
-/// The smallest similarity, of 1, of a mistyped name to the intended one.
+/// The smallest similarity of a mistyped name to the intended one; 1 means equal.
 const ALIKE: f64 = 0.6;
 
 /// The `names` that `name` may be a misspelling of: at most three, the most similar first.

@@ -26,8 +26,8 @@ pub struct Part {
 pub struct Spread {
     /// Minimum, maximum, mean, standard deviation, and the counts of non-finite values.
     pub stats: Stats,
-    /// The usual magnitude: a bound for 99 of 100 nonzero values (at least one may exceed it), if the largest is more
-    /// than twice as large. Otherwise the largest magnitude.
+    /// The usual magnitude. It is a bound for 99 of 100 nonzero values (at least one may exceed it) if the largest
+    /// magnitude is more than twice this bound. Otherwise it is the largest magnitude.
     pub usual: f64,
     /// The number of values beyond it.
     pub beyond_usual: usize,

@@ -77,7 +77,7 @@ pub enum Unit {
     Probability,
     /// int8: a value as a multiple of its scale.
     Steps,
-    /// Scales: the value of an int8 1.
+    /// Scales: the value that the int8 number 1 stands for.
     Step,
 }
 
@@ -122,14 +122,14 @@ impl Unit {
 /// The rounding of a stage when the model runs in bfloat16, as in PyTorch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounded {
-    /// None: it copies or hides rounded values, has no numbers, is computed in float32 by the sampler, or does not
-    /// exist in bfloat16.
+    /// Nothing is rounded: the stage copies or hides rounded values, has no numbers, is computed in float32 by the
+    /// sampler, or does not exist in bfloat16.
     Never,
-    /// Of the result.
+    /// The result is rounded.
     Result,
-    /// Before the weight of the norm, and of the result.
+    /// The value before the weight of the norm is rounded, and so is the result.
     TwiceInNorm,
-    /// Of every product, and of the sum of two.
+    /// Every product is rounded, and so is the sum of two products.
     ProductsAndSum,
 }
 
@@ -220,7 +220,7 @@ pub struct StageInfo {
     pub rounded: Rounded,
     /// How it is computed and timed.
     pub runs: Runs,
-    /// The stages from which its operation derives it without any weight: its own inputs, or the inputs of those.
+    /// The stages from which its operation derives it without any weight: its own inputs, or the inputs of its inputs.
     /// `None` if it uses weights, is an input, or is drawn.
     pub derived_from: Option<&'static [Input]>,
     /// The condition for its existence.
@@ -363,7 +363,7 @@ impl Stage {
 impl Op {
     /// The stages that this operation computes, in the order of the pass.
     pub fn stages(self) -> &'static [Stage] {
-        // Stable by operation, so each operation's stages stand side by side.
+        // A stable sort by operation puts each operation's stages next to each other.
         static BY_OP: LazyLock<Vec<Stage>> = LazyLock::new(|| {
             let mut stages = Stage::ALL.to_vec();
             stages.sort_by_key(|stage| stage.info().op as usize);

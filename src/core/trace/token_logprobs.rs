@@ -19,13 +19,13 @@ pub struct TokenLogprobsAt {
 pub struct TokenLogprob {
     /// log_softmax(logits)\[id\], at temperature 1: 0 means certain.
     pub log_prob: f32,
-    /// Its rank among all tokens, from 1, the most likely; equal ones are ordered by id.
+    /// Its rank among all tokens; 1 is the most likely. Equal ones are ordered by id.
     pub rank: usize,
     /// The most likely ids there, at most [`LIKELIEST`], each with its log_softmax(logits)\[id\].
     pub likeliest: Vec<(u32, f32)>,
 }
 
-/// The number of most likely tokens listed beside the one that was read.
+/// The number of most likely tokens listed in addition to the one that was read.
 pub const LIKELIEST: usize = 8;
 
 /// The pieces of a token of a pass.

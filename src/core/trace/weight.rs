@@ -22,8 +22,8 @@ impl Weight {
         Stage::ALL.iter().flat_map(of)
     }
 
-    /// The weight with this name. The suffix `.weight`, as in Meta's files, is optional; it is required if a stage has
-    /// the same name: `ffn_norm.weight`.
+    /// The weight with this name. The suffix `.weight`, as in Meta's files, is optional, unless a stage has the same
+    /// name: `ffn_norm.weight`.
     pub fn from_name(name: &str) -> Option<Self> {
         let short = name.strip_suffix(".weight");
         Self::all().find(|weight| match short {

@@ -11,7 +11,7 @@ pub struct Sums {
     pub min: f32,
     /// The largest.
     pub max: f32,
-    /// All of them together.
+    /// The sum of all values.
     pub sum: f64,
 }
 
@@ -69,7 +69,7 @@ widest!(
     squares, plain::squares, (values: &[f32], mean: f64) -> f64
 );
 widest!(
-    /// The distance of `found` from `expected`; both have one length.
+    /// The distance of `found` from `expected`; both have the same length.
     distance, plain::distance, (expected: &[f32], found: &[f32]) -> Distance
 );
 widest!(

@@ -9,11 +9,11 @@ use llama_trace_core::error::Result;
 use llama_trace_core::tensor::{Bytes, Held, Tensor};
 
 impl Checkpoint {
-    /// Copies all tensors into huge pages, each part of a file once. What was given.
+    /// Copies all tensors into huge pages, each part of a file once. Returns the kind of memory that the system gave.
     ///
     /// # Errors
-    /// Where there is not enough memory; `Interrupted` where the process was asked to stop;
-    /// `Usage` where the system is not Linux.
+    /// An error if there is not enough memory; `Interrupted` if the process was asked to stop; `Usage` if the system is
+    /// not Linux.
     pub fn copy_to_huge_pages(&mut self) -> Result<Given> {
         let mut parts: Vec<&mut Bytes> = self.tensors.values_mut().flat_map(Tensor::parts_mut).collect();
         let mut number_of = HashMap::new();

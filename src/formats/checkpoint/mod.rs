@@ -280,7 +280,7 @@ impl Checkpoint {
             Format::Gguf { .. } => return Vocabulary::Inside(path.clone()),
             Format::HuggingFace { .. } => vec![path.join("tokenizer.json"), path.join("tokenizer.model")],
             Format::Meta { .. } => {
-                // The files of Llama 1 and 2 lie in a folder for each size, and the tokenizer above them.
+                // In Llama 1 and 2, each size has its own folder, and the tokenizer is in the folder above.
                 let is_folder = is_folder(path).unwrap_or(false);
                 let folder = if is_folder { path.to_path_buf() } else { path.with_file_name("") };
                 vec![

@@ -264,7 +264,7 @@ impl Weight {
 }
 
 /// The names most similar to `wanted`, for a message about a missing tensor. The names come from a file, so control
-/// characters are escaped and long names cut.
+/// characters are escaped, and long names are cut.
 pub(crate) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a String>) -> String {
     let mut scored: Vec<_> = names.map(|name| (strsim::normalized_levenshtein(wanted, name), name)).collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));

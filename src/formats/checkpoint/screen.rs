@@ -14,7 +14,7 @@ use llama_trace_core::error::{Error, Result};
 pub struct Notes {
     /// Configuration fields that were treated as absent at the user's request.
     pub ignored: Vec<String>,
-    /// Unused fields: unknown ones whose names do not suggest numbers, and ones without effect beside others.
+    /// Unused fields: unknown ones whose names do not suggest numbers, and ones that other fields make ineffective.
     pub unknown: Vec<String>,
     /// Tensors that neither this program nor the reference reads.
     pub unread: Vec<String>,

@@ -1,5 +1,5 @@
 //! Tensors of a checkpoint that this program does not read. Buffers are harmless. Tensors outside the forward pass give
-//! a warning. Unsupported tensors in the forward pass are refused by name.
+//! a warning. Unsupported tensors in the forward pass are refused, and the error names them.
 
 use super::contents::Contents;
 use super::names::{LayerWeight as L, Naming, Weight};

@@ -1,6 +1,5 @@
-//! Reading of untrusted files: careful opening, mapping, recognition of the kind, display in messages. `gguf` is here
-//! because both checkpoints and vocabularies come in such files. Without
-//! `native`, files are bytes in memory.
+//! Reading of untrusted files: careful opening, mapping, recognition of the kind, display in messages. `gguf` is here,
+//! because both checkpoints and vocabularies come in such files. Without `native`, files are bytes in memory.
 
 pub mod gguf;
 pub mod magic;

@@ -86,7 +86,7 @@ fn compile_expression() {
 }
 
 /// The special token that encoding adds before a text, if any. It is the first token of the empty text, and a text of
-/// one letter must begin with it too. Otherwise it is an end token.
+/// one letter must begin with it too. If that text does not, the token is an end token.
 fn leading_special(inner: &tokenizers::Tokenizer) -> std::result::Result<Option<u32>, String> {
     let first = |text: &str| -> std::result::Result<_, String> {
         let encoding = guarded(|| inner.encode(text, true))?;

@@ -355,7 +355,7 @@ mod tests {
         strings
     }
 
-    /// The ids that merging reaches, after a check that the merged parts are no more than the tokens.
+    /// The ids that merging reaches. Checks that there are at most as many merged parts as tokens.
     pub(super) fn merged(tokenizer: &dyn Tokenizer, text: &str, plain: bool) -> Vec<u32> {
         let stretches = tokenizer.merges(text, plain).unwrap().unwrap();
         for stretch in &stretches {

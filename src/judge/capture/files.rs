@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-/// The most files that are listed.
+/// The maximum number of files that are listed.
 const FILES: usize = 100_000;
 
-/// The most levels of folders that are entered.
+/// The maximum depth of the folders that are entered.
 const DEPTH: usize = 8;
 
 /// The sorted names of the `.npy` files below the folder at `path`, with `/` between folders.

@@ -21,9 +21,9 @@ const LIMIT: u64 = 256 << 20;
 pub struct Folder {
     path: PathBuf,
     says: Says,
-    /// Per sequence: what the folder says of it.
+    /// For each sequence: its description in the folder.
     abouts: Vec<About>,
-    /// Per sequence: the numbers of its passes in the names of the files.
+    /// For each sequence: the numbers that its passes have in the names of the files.
     numbers: Vec<Vec<usize>>,
     /// The sequence that [`Traced`] answers for.
     sequence: usize,
@@ -39,7 +39,7 @@ impl Folder {
     /// Opens the folder at `path`.
     ///
     /// # Errors
-    /// [`Error::Model`] where there is no folder, or its manifest.json or capture.toml is missing or wrong.
+    /// [`Error::Model`] if there is no folder, or its manifest.json or capture.toml is missing or wrong.
     pub fn open(path: &Path) -> Result<Self> {
         if !path.is_dir() {
             let found = if path.exists() { "a file" } else { "nothing" };
@@ -113,7 +113,7 @@ impl Folder {
         self.sequence = sequence;
     }
 
-    /// What the folder says of `sequence`, which must be below [`Self::sequences`].
+    /// The description of `sequence`, which must be below [`Self::sequences`].
     pub(super) fn about_of(&self, sequence: usize) -> &About {
         &self.abouts[sequence]
     }
@@ -157,7 +157,8 @@ impl Folder {
         }
     }
 
-    /// Rows of a stage of `shape`, of shape (rows, width), read from the file alone; none where the stage must be read whole.
+    /// Rows of a stage of `shape`, as an array of shape (rows, width). Only these rows are read from the file. `None`
+    /// if the stage must be read as a whole.
     pub(super) fn rows(&self, site: Site, shape: &[usize], rows: Range<usize>) -> Option<FrameData> {
         self.manifest()?;
         npy::rows(&self.file(site), shape, rows)
@@ -194,7 +195,7 @@ impl Folder {
     }
 }
 
-/// What a manifest says of a sequence, and the numbers of its passes there.
+/// A manifest's description of a sequence, and the numbers of its passes in the manifest.
 fn about(
     path: &Path,
     manifest: &Manifest,

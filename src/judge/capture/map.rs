@@ -20,10 +20,10 @@ use llama_trace_core::trace::{Frame, FrameData, PassDims, Site, Stage, TokenLabe
 const FORMAT: &str = "llama-trace capture";
 const VERSION: u64 = 1;
 
-/// The most digits that a number in a file's name is padded to.
+/// The maximum number of digits that a number in a file's name is padded to.
 pub(crate) const WIDEST: usize = 6;
 
-/// The most tokens of a folder. The sizes of their shapes do not overflow.
+/// The maximum number of tokens of a folder. Within it, no size of a shape overflows.
 pub(super) const TOKENS: usize = 1 << 20;
 
 /// The keys that identify the file.
@@ -37,7 +37,7 @@ struct Mark {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Capture {
-    // Checked as [`Mark`] before the rest is read.
+    // Read as [`Mark`] and checked before the rest is read.
     #[serde(rename = "format")]
     _format: String,
     #[serde(rename = "version")]
@@ -56,7 +56,7 @@ pub(crate) struct Capture {
     passes: Vec<PassRead>,
     /// The number of layers that ran, if not all. Later stages are not compared.
     layers: Option<usize>,
-    /// Per stage: its file and memory layout, if not those of `export`.
+    /// For each stage: its file and memory layout, if they are not those of `export`.
     #[serde(default)]
     stages: BTreeMap<String, Layout>,
 }
@@ -71,7 +71,7 @@ struct PassRead {
     /// Rows of padding before the first token.
     #[serde(default)]
     padding: usize,
-    /// Rows of padding after the last.
+    /// Rows of padding after the last token.
     #[serde(default)]
     padding_after: usize,
     /// The index of the sequence in the batch.
@@ -90,7 +90,7 @@ impl Capture {
     /// Reads the file.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// A description of what is wrong.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         // Another version may have other keys: check it first.
         if let Ok(Mark { format, version }) = toml::from_str(text) {
@@ -119,10 +119,10 @@ impl Capture {
         Ok(capture)
     }
 
-    /// What the map says of the run in the folder at `path`.
+    /// The map's description of the run in the folder at `path`.
     ///
     /// # Errors
-    /// What cannot be right, in words.
+    /// A description of what cannot be right.
     pub(super) fn about(&self, path: &Path) -> Result<About, String> {
         let precision = match self.precision.as_deref() {
             None => None,
@@ -170,7 +170,7 @@ impl Capture {
         })
     }
 
-    /// The stages with a `maybe`: the other stages that their files may hold.
+    /// For each stage with a `maybe`: the other stages that its file may hold.
     fn unsure(&self) -> BTreeMap<Stage, Vec<Stage>> {
         let of = |(name, layout): (&String, &Layout)| {
             let others = layout.maybe.as_ref()?.iter().filter_map(|other| Stage::from_name(other)).collect();
@@ -179,7 +179,7 @@ impl Capture {
         self.stages.iter().filter_map(of).collect()
     }
 
-    /// The stages whose file the map names and that have no file in any pass or layer of the folder at `path`.
+    /// The stages whose file the map names, but which have no file in any pass or layer of the folder at `path`.
     fn nowhere(&self, path: &Path) -> BTreeMap<Stage, String> {
         /// More layers than any model has.
         const LAYERS: usize = 1000;
@@ -204,13 +204,13 @@ impl Capture {
     }
 
     /// Why a stage that is missing in the folder at `path` should be there: the map names its file, and other stages of
-    /// the same layer and pass have theirs. A layer or pass without any file may have been left out.
+    /// the same layer and pass have their files. A layer or pass without any file may have been left out.
     pub(crate) fn unwritten(&self, path: &Path, site: Site) -> Option<String> {
         let file = self.layout(site)?.file.as_ref()?;
         let alike = |stage: &&Stage| **stage != site.stage && stage.in_layer() == site.layer.is_some();
         let there = |stage: &Stage| {
             let other = self.file(site.other(*stage));
-            // A file that layers or passes share says nothing of this one.
+            // A file that layers or passes share says nothing about this one.
             let elsewhere = [
                 Site { layer: site.layer.map(|layer| layer + 1), ..site.other(*stage) },
                 Site { pass: site.pass + 1, ..site.other(*stage) },
@@ -292,7 +292,7 @@ const NEEDED: [&str; 9] =
 /// The configuration of a folder without a model card, from its map, with a context of `keys` tokens.
 ///
 /// # Errors
-/// The settings that the map lacks, or that cannot be right, in words.
+/// A description of the settings that the map lacks, or that cannot be right.
 pub fn config_of(about: &About, keys: usize) -> Result<ModelConfig, String> {
     let lacks: Vec<&str> = NEEDED.into_iter().filter(|key| !about.settings.contains_key(*key)).collect();
     if !lacks.is_empty() {
@@ -334,7 +334,7 @@ fn fill(name: &str, place: &str, number: Option<usize>) -> String {
     filled + rest
 }
 
-/// The text that replaces `inside`, such as `layer+1:02`, if it names this `place`; empty without a number.
+/// The text that replaces `inside`, such as `layer+1:02`, if it names this `place`; empty if there is no number.
 fn digits(inside: &str, place: &str, number: Option<usize>) -> Option<String> {
     let more = inside.strip_prefix(place)?;
     let (more, width) = match more.split_once(":0") {
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(about("").unwrap().cache, None);
         assert_eq!(about("cache = 'f16'").unwrap().cache, Some(CacheDtype::F16));
         assert_eq!(about("cache = 'q8'").unwrap_err(), "cache `q8`: f32, f16 or bf16");
-        // What is wrong, all that may stand there, and where.
+        // The message says what is wrong, which keys are allowed, and where the mistake is.
         let wrong = read("stages.xq = 3").unwrap_err();
         let keys = "a table with file, layers, columns, axes, pairs, times, plus, minus or maybe";
         assert!(wrong.contains(&format!("invalid type: integer `3`, expected {keys}")), "{wrong}");
@@ -487,7 +487,7 @@ mod tests {
                     _ => format!("minus = '{{layer:0{}}}.npy'", random.below(9)),
                 });
             }
-            // Most numbers of padding fit no file.
+            // With most amounts of padding, no file fits.
             let padding = |random: &mut Random| match random.below(4) {
                 0 => number(random),
                 _ => "0",
@@ -509,7 +509,7 @@ mod tests {
             drop(capture.about(folder.path()));
             let site = if stage.in_layer() { Site::layer(0, 0, stage) } else { Site::once(0, stage) };
             if let Found::Frame(frame) = capture.stage(folder.path(), site) {
-                // The largest file has so many.
+                // The largest file has 32 values.
                 assert!(frame.values().len() <= 32, "{map}");
                 laid += 1;
             }
@@ -559,7 +559,7 @@ mod tests {
         assert!(Capture::read("format = 'x'\nversion = 1\npasses = []").unwrap_err().contains("`x`"));
         let newer = "format = 'llama-trace capture'\nversion = 2\npasses = []";
         assert!(Capture::read(newer).unwrap_err().contains("newer"));
-        // Of another version all else may be too.
+        // In a file of another version, everything else may be different too.
         for (version, said) in [(2, "version 2, which is newer"), (0, "version 0")] {
             let other = format!("format = 'llama-trace capture'\nversion = {version}\nruns = []");
             assert!(Capture::read(&other).unwrap_err().contains(said), "{version}");

@@ -67,7 +67,7 @@ fn mask(bytes: &[u8]) -> Option<FrameData> {
     Some(FrameData::F32(standard(&truths, added)))
 }
 
-/// The shape of a file of floats that [`read`] supports; none of another file.
+/// The shape of a file of floats that [`read`] supports; `None` for any other file.
 pub(crate) fn shape(path: &Path) -> Option<Vec<usize>> {
     let bytes = llama_trace_formats::files::map(path).ok()?;
     let of = |shape: &[usize]| shape.to_vec();
@@ -81,7 +81,7 @@ pub(crate) fn is_int8(path: &Path) -> bool {
     llama_trace_formats::files::map(path).is_ok_and(|bytes| view::<i8>(&bytes).is_some())
 }
 
-/// Rows of the file at `path`, of shape (rows, width). None where the file does not have this `shape` in C order, or is
+/// Rows of the file at `path`, of shape (rows, width). `None` if the file does not have this `shape` in C order, or is
 /// not float32, int64 or int8.
 pub(super) fn rows(path: &Path, shape: &[usize], rows: Range<usize>) -> Option<FrameData> {
     let bytes = llama_trace_formats::files::map(path).ok()?;

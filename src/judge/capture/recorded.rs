@@ -31,10 +31,11 @@ pub struct RecordedFolder {
 }
 
 impl RecordedFolder {
-    /// Opens the folder at `path`. If it has no model card, `config` gives the configuration, or else its capture.toml.
+    /// Opens the folder at `path`. If it has no model card, the configuration comes from `config`, or else from its
+    /// capture.toml.
     ///
     /// # Errors
-    /// As [`Folder::open`], and [`Error::Model`] where the configuration is unknown or cannot be right.
+    /// As [`Folder::open`], and [`Error::Model`] if the configuration is unknown or cannot be right.
     pub fn open(path: &Path, config: impl FnOnce() -> Result<Option<ModelConfig>>) -> Result<Self> {
         let folder = Folder::open(path)?;
         let wrong = |found: String| {

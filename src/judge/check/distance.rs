@@ -15,9 +15,9 @@ const DISTANCE: f64 = 1e-5;
 /// The limit for `attn_heads` in bfloat16 on a device that rounds at other points: two roundings of a weight.
 pub(super) const FUSED: f64 = 1.0 / 128.0;
 
-/// The largest share of a stage's values that may be rounded to another bfloat16: where a device cuts its sums off, so many
-/// more as a distance of [`TRUNCATION_TOLERANCE`](llama_trace_engine::backend::TRUNCATION_TOLERANCE) may carry past the
-/// middle between two.
+/// The largest share of a stage's values that may be rounded to another bfloat16. On a device that truncates its sums,
+/// the share is larger: a distance of [`TRUNCATION_TOLERANCE`](llama_trace_engine::backend::TRUNCATION_TOLERANCE) may
+/// move more values past the middle between two bfloat16 numbers.
 pub(super) fn unequal(truncates_sums: bool) -> f64 {
     if truncates_sums { 0.05 } else { 0.01 }
 }

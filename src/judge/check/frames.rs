@@ -174,9 +174,9 @@ impl<B: Backend> FrameChecker<'_, '_, B> {
     }
 }
 
-/// The number of values whose bits differ in two frames, and the first.
+/// The number of values whose bits differ in two frames, and the index of the first such value.
 fn different(a: &Frame, b: &Frame) -> (usize, usize) {
-    /// The number of places for which `differs` is true, and the first.
+    /// The number of places for which `differs` is true, and the first such place.
     fn places(count: usize, differs: impl Fn(usize) -> bool) -> (usize, usize) {
         let different = (0..count).filter(|&at| differs(at));
         (different.clone().count(), different.clone().next().unwrap_or(0))

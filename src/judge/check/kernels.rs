@@ -23,7 +23,7 @@ use llama_trace_runs::replay::derive::{derive, values};
 struct One<B> {
     backend: B,
     check: Check,
-    /// For bfloat16 products summed in another order: the number of values, and of those that differ.
+    /// For bfloat16 products summed in another order: the number of values, and the number of values that differ.
     rounded: (usize, usize),
     /// The first that differs.
     first: Option<Cell>,

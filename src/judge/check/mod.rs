@@ -4,13 +4,13 @@
 //! | line | what must agree | by how much |
 //! |---|---|---|
 //! | `recorded` | the logits of a fully recorded run, and of one without a probe | to the bit |
-//! | `derived` | derived stages, and those of the pass ([`llama_trace_runs::replay::derive`]) | to the bit |
+//! | `derived` | derived stages, and the same stages computed by the pass ([`llama_trace_runs::replay::derive`]) | to the bit |
 //! | `threads` | every stage on one thread, and on all | to the bit |
 //! | `kernel:NAME` | each kernel of this device, and the plain functions of [`llama_trace_core::ops`], on the run's own inputs | to the bit, or [`REORDER_TOLERANCE`](llama_trace_engine::backend::REORDER_TOLERANCE) if a matrix unit or a device sums in its own order |
 //! | `float64` | each stage, and its rule ([`llama_trace_core::explain`]) in float64 on the run's own inputs | [`Judge`] |
 //! | `float32` | on a device other than the processor: each stage, and the processor's in float32 for the same ids | relative L2: 10⁻⁵ in float32, ¼ in bfloat16, ½ in int8 |
-//! | `batch` | every stage of each of three sequences in one pass, and of each alone | to the bit |
-//! | `tokenizer` | the prompt's text, to ids and back | the same ids |
+//! | `batch` | every stage of three sequences in one pass, and of each sequence alone | to the bit |
+//! | `tokenizer` | the prompt's ids, and the ids of the text that they decode to | the same ids |
 //!
 //! There is no second forward pass. A stage is recomputed from the earlier stages of the recorded run, and its frames
 //! are dropped after their layer.
@@ -124,7 +124,7 @@ impl Report {
     }
 }
 
-/// The weight of a layer in [`Progress`] that is recomputed with every kernel, in layers.
+/// The weight in [`Progress`] of a layer that is recomputed with every kernel, as a number of layers.
 const AGAIN: usize = 10;
 
 /// Called with the current activity and the number of finished layers, out of [`layers`].
@@ -147,8 +147,8 @@ pub fn run<B: Backend>(model: &Model<B>, plan: &Plan<'_>, progress: Progress<'_>
     all(model, None::<&Model<B>>, plan, progress)
 }
 
-/// [`run`] for a model on another device than the processor. It is also compared with `processor`, the same model there
-/// in float32.
+/// [`run`] for a model on another device than the processor. It is also compared with `processor`, the same model on
+/// the processor in float32.
 ///
 /// # Errors
 /// Those of [`run`].

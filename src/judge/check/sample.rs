@@ -14,7 +14,7 @@ pub const TOGETHER: usize = 64;
 /// A selection of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sample {
-    /// All of them.
+    /// All rows.
     All,
     /// [`ROWS`] of each matrix, selected by this seed; all rows of smaller matrices.
     Seeded(u64),

@@ -202,8 +202,8 @@ impl<'a, B: Backend> Bench<'a, B> {
     }
 }
 
-/// Whether a missing `source` is computed for `site`: if it is in the same layer, or before the layers. The output of
-/// an earlier layer is a substitute or the reference's.
+/// Whether a missing `source` is computed for `site`: yes if it is in the same layer, or before the layers. The output
+/// of an earlier layer is taken from a substitute or from the reference.
 fn computable(source: Site, site: Site) -> bool {
     let start = matches!(source.stage, Stage::Embedding | Stage::RopeCos | Stage::RopeSin | Stage::Mask);
     start || (source.stage != Stage::Tokens && source.layer == site.layer)

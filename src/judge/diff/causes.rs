@@ -103,8 +103,8 @@ pub(super) fn check_passes(a: &About, b: &About) -> Result<()> {
     )))
 }
 
-/// The option with which `export` reads the prompt of the passes `own` in those of another run; `None` if there is
-/// none.
+/// The option that makes `export` split the prompt of the passes `own` into the passes of another run; `None` if no
+/// option does.
 fn chunk(own: &[Pass], other: &[Pass]) -> Option<String> {
     let lengths = |passes: &[Pass]| passes.iter().map(|pass| pass.dims.tokens).collect::<Vec<_>>();
     let (own, other) = (lengths(own), lengths(other));
@@ -126,7 +126,8 @@ pub(super) fn same_until(a: &About, b: &About) -> usize {
     a.passes.iter().zip(&b.passes).position(differs).unwrap_or(a.passes.len())
 }
 
-/// The first row in which the tokens of a pass differ, if both runs have them. Otherwise row 0 if one reads more.
+/// The first row in which the tokens of a pass differ, if both runs have them. Otherwise row 0 if one of them reads
+/// more tokens.
 fn different(a: &Pass, b: &Pass) -> Option<usize> {
     if a.tokens.is_empty() || b.tokens.is_empty() {
         return (a.dims.tokens != b.dims.tokens).then_some(0);

@@ -31,7 +31,7 @@ struct Cell<'a> {
 /// reader's tolerance by this factor.
 const CLEAR: f64 = 16.0;
 
-/// At most so many uncompared stages are named one by one.
+/// The maximum number of uncompared stages that are named one by one.
 const NAMED: usize = 6;
 
 /// Two runs that are compared.
@@ -181,8 +181,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         Ok(self.report)
     }
 
-    /// Notes that B's map was unsure of the first stage that differs, or of an earlier candidate. If nothing differs:
-    /// of the compared stages.
+    /// Notes that B's map was unsure of the first stage that differs, or of an earlier candidate. If nothing differs,
+    /// notes the compared stages that it was unsure of.
     fn unsure(&self) -> Vec<String> {
         let unsure = &self.b.about().unsure;
         let listed =
@@ -238,7 +238,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         }
     }
 
-    /// If nothing differs: notes the stages that B lacks and that no compared stage depends on. A mistake in them does
+    /// If nothing differs, notes the stages that B lacks and that no compared stage depends on. A mistake in them does
     /// not show.
     fn beyond_compared(&self) -> Option<String> {
         if self.report.first.is_some() {

@@ -143,8 +143,8 @@ impl Pair {
         [number(&self.a, at), number(&self.b, at)]
     }
 
-    /// The sine of the angle between them, over the values that are finite in both. 1 if one is 0, or the angle is
-    /// larger than 90°.
+    /// The sine of the angle between A's stage and B's, over the values that are finite in both. 1 if one is 0, or the
+    /// angle is larger than 90°.
     pub(super) fn sine(&self) -> f64 {
         let (a, b) = (self.a.values().numbers(), self.b.values().numbers());
         let finite = a.zip(b).skip(self.first).filter(|(a, b)| (a * b).is_finite());
@@ -382,7 +382,7 @@ mod tests {
             "all 3 values are finite, the least 1; 1 of A's are -inf"
         );
         assert_eq!((told(&[1.0, 2.0, lowest]), told(&[1.0, 2.5, hidden])), (None, None));
-        // Hidden keys beside equal values do not make all values equal.
+        // If some keys are hidden and the other values are equal, not all values are equal.
         assert_eq!((told(&[0.0, 0.0, hidden]), told(&[3.0, 3.0, hidden])), (None, None));
         assert_eq!(told(&[0.0; 3]).unwrap(), "all 3 values are finite, the least 0; 1 of A's are -inf");
         // The number that another runtime adds is shown.

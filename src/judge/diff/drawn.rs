@@ -66,8 +66,8 @@ impl Own {
     }
 }
 
-/// The possible results of top-k and then top-p, most likely ids first, equal ones by id. If the sum reaches top-p's
-/// limit within [`SUM`], one id more or less is possible too.
+/// The possible results of top-k and then top-p, most likely ids first, equal ones by id. If the sum is within [`SUM`]
+/// of top-p's limit, one id more or less is possible too.
 fn cuts(probs: &[f32], sampling: Sampling) -> impl Iterator<Item = Vec<usize>> {
     let mut ids: Vec<usize> = (0..probs.len()).filter(|&id| probs[id] > 0.0).collect();
     ids.sort_by(|&a, &b| probs[b].total_cmp(&probs[a]).then(a.cmp(&b)));

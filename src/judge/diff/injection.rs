@@ -26,15 +26,15 @@ const LEAST: f64 = 1e-6;
 /// The largest tolerance, whatever the reference's own error on these inputs.
 const MOST: f64 = 2e-5;
 
-/// Tolerance of a float32 stage as a multiple of the reference's error, because others sum in another order.
+/// Tolerance of a float32 stage as a multiple of the reference's error, because other programs sum in another order.
 const ORDERS: f64 = 16.0;
 
-/// Tolerance of a bfloat16 stage as a multiple of the error of rounding by the rules, because others round at other
-/// points.
+/// Tolerance of a bfloat16 stage as a multiple of the error of rounding by the rules, because other programs round at
+/// other points.
 const PLACES: f64 = 6.0;
 
-/// Divisor of a bfloat16 stage's tolerance for the error that the right mistake may leave: twice the error of rounding
-/// by the rules.
+/// The error that the right mistake may leave is the tolerance of a bfloat16 stage divided by this number: twice the
+/// error of rounding by the rules.
 const EXPLAINED: f64 = PLACES / 2.0;
 
 /// The smallest tolerance of a bfloat16 stage.
@@ -54,8 +54,8 @@ const CACHED: f64 = 4e-3;
 /// A unit in the last place of an angle in float32, relative to the angle.
 const ANGLE: f64 = 1.2e-7;
 
-/// Factor for rows outside the sample. A row is computed too if it is farther from A than the farthest sampled row
-/// times this factor.
+/// Factor for rows outside the sample. A row is computed too if its distance from A exceeds the largest distance of a
+/// sampled row times this factor.
 const STANDS_OUT: f64 = 2.0;
 
 /// The judge.
@@ -159,8 +159,8 @@ impl<'m, B: Backend> Injection<'m, B> {
         Ok(Some([a, b]))
     }
 
-    /// The rows of a matrix outside `looked` in which B is farther from A than in any of those, and farther than the
-    /// tolerance. They are computed as well: a difference must not hide outside the sample.
+    /// The rows of a matrix outside `looked` in which B is farther from A than in any row of `looked`, and farther than
+    /// the tolerance. They are computed as well: a difference must not hide outside the sample.
     fn standing_out(&self, pair: &Pair, looked: &[Range<usize>], tolerance: f64) -> Vec<Range<usize>> {
         let Some(outputs) =
             self.rules.of(pair.site).filter(|of| of.matrix().is_some()).map(|of| of.shape().0)
@@ -257,7 +257,8 @@ impl<'m, B: Backend> Injection<'m, B> {
         Ok(())
     }
 
-    /// The number of computing stages of its pass between a stage and those that B has, itself included.
+    /// The number of stages of the pass between B's own stages and this stage, which is included. Only stages that are
+    /// rounded in bfloat16 count.
     fn between(&self, site: Site) -> usize {
         let (mut between, mut open) = (HashSet::from([site]), vec![site]);
         while let Some(of) = open.pop() {
@@ -268,8 +269,9 @@ impl<'m, B: Backend> Injection<'m, B> {
         between.iter().filter(|site| site.stage.info().rounded != Rounded::Never).count().max(1)
     }
 
-    /// The number of computing stages of its pass that are computed to get a stage of B from B's stages; and the number
-    /// of further ones that reach it only through stages of the reference.
+    /// The number of stages of the pass that are computed to get a stage of B from B's own stages. Then the number of
+    /// further stages on which it depends only through stages of the reference. Only stages that are rounded in
+    /// bfloat16 count.
     fn computed(&self, site: Site) -> [usize; 2] {
         let bench = self.bench(&self.rules, false);
         let own: HashSet<Site> = bench.chain(site).into_iter().collect();

@@ -82,7 +82,7 @@ impl Mistake {
     }
 }
 
-/// The stages of operations that read angles: their tables and what they rotate.
+/// The operations that use angles: the tables of cosines and sines, and the rotation.
 const ROPE: &[Op] = &[Op::RopeTable, Op::Rope];
 
 /// The operations that depend on the visible keys.

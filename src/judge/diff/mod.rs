@@ -3,7 +3,7 @@
 //!
 //! | without a model | with one |
 //! |---|---|
-//! | the distance of a stage from the reference's includes the error of its inputs | the stage is computed from the run's own inputs by its rule in float64: only its own error is left |
+//! | the distance of a stage from the same stage of the reference includes the error of its inputs | the stage is computed from the run's own inputs by its rule in float64: only its own error is left |
 //! | its tolerance is in a table ([`tolerance`]) | its tolerance is measured on these inputs: float32 against float64, bfloat16 against float32 |
 //! | | known mistakes are tried on the first stage that differs ([`NAMES`]) |
 //!
@@ -85,8 +85,8 @@ pub fn compare(a: &mut impl Traced, b: &mut impl Traced, progress: Progress<'_>)
     Ok(report)
 }
 
-/// Compares B with A by means of `model`, whose rules and weights give the error of each stage itself. Of large
-/// matrices only the rows in `sample` are computed.
+/// Compares B with A by means of `model`, whose rules and weights give the error of each stage itself. For large
+/// matrices, only the rows in `sample` are computed.
 ///
 /// # Errors
 /// Those of [`compare`], [`Error::Model`] if A is a run of another model, the errors of the backend, and a stop

@@ -186,7 +186,7 @@ pub struct Report {
     pub diagnosis: Vec<Diagnosis>,
     /// Stages of A that B lacks, or that cannot be read.
     pub missing: Vec<Missing>,
-    /// The sequences, branches and passes of A that B lacks, each by its first `tokens`.
+    /// The sequences, branches and passes of A that B lacks, each represented by its first `tokens`.
     pub absent: Vec<Site>,
     /// The number of B's stages that A lacks, which are not judged.
     pub unjudged: usize,
@@ -320,7 +320,7 @@ impl Report {
             let is_after = !matches!(site.stage.info().section, Section::Start | Section::Layer);
             (site.run, site.sequence, site.pass, is_after, site.layer)
         };
-        // The drawn token is no distance.
+        // The drawn token has no distance.
         let grows = |line: &Line| match line.site.stage.info().section {
             Section::Start => line.differs() && line.site.stage != Stage::Tokens,
             Section::Layer | Section::End => true,

@@ -40,7 +40,7 @@ pub struct About {
 }
 
 impl About {
-    /// The known settings: all of a card's, or some.
+    /// The known settings: all settings of the card, or without a card those that are known.
     pub fn known(&self) -> Map<String, Value> {
         match self.card.as_ref().map(|card| serde_json::json!(card.config)) {
             Some(Value::Object(all)) => all,

@@ -23,11 +23,11 @@ pub(super) struct TraceRun {
     run: Run,
     sequence: usize,
     open: Open,
-    /// Derives stages; none if only recorded stages are compared.
+    /// Derives stages; `None` if only recorded stages are compared.
     source: Option<Box<dyn Source>>,
 }
 
-/// What the trace says of a sequence of one of its runs.
+/// The trace's description of a sequence of one of its runs.
 fn about(trace: &Trace, run: Run, sequence: usize) -> About {
     let label = |id: u32| trace.label(id).unwrap_or_else(|| format!("#{id}"));
     let passes = trace.passes(run, sequence).iter().map(|pass| Pass {
@@ -68,10 +68,10 @@ impl TraceRun {
         itself.chain((1..).map(Run).zip(self.trace.branches().iter().map(|branch| branch.sequence))).collect()
     }
 
-    /// Selects another of them.
+    /// Selects a sequence.
     ///
     /// # Errors
-    /// Where no thread can be started.
+    /// If no thread can be started.
     pub(super) fn go_to(&mut self, run: Run, sequence: usize) -> Result<()> {
         if (run, sequence) != (self.run, self.sequence) {
             self.about = about(&self.trace, run, sequence);

@@ -1,5 +1,5 @@
-//! Chooses the file of each stage: first by values, then by name, then the likeliest of the rest. After a mistake no values
-//! match any more, and the stage with the mistake must still be in the map.
+//! Chooses the file of each stage: first by values, then by name, then the likeliest of the other files. After a
+//! mistake in the run no values match any more, but the map must still name the file of the stage with the mistake.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -17,16 +17,16 @@ use llama_trace_core::trace::{Axis, Op, PassDims, Site, Stage};
 /// The largest sine of the angle between a stage and a file that may hold it.
 const ALIKE: f64 = 0.7;
 
-/// The largest error of a stage that shows that the run is right up to it.
+/// The largest error at which a stage shows that the run is right up to this stage.
 const QUIET: f64 = 1e-4;
 
-/// The same as a multiple of the usual error, if that is larger.
+/// The same limit as a multiple of the usual error. The larger of the two limits is used.
 const USUAL: f64 = 4.0;
 
-/// The largest difference of the sines of a stage that a file may hold as well and of the chosen one.
+/// How much larger the sine of another stage may be than the sine of the chosen stage, if the file may hold both.
 const AS_WELL: f64 = 0.2;
 
-/// The most such stages that are named.
+/// The maximum number of such stages that are named.
 const OTHERS: usize = 8;
 
 /// The reason for a choice.
@@ -38,7 +38,7 @@ pub(super) enum How {
     FirstToken,
     /// It has the stage's name.
     Name,
-    /// It is the likeliest of the rest.
+    /// It is the likeliest of the other files.
     Guess,
 }
 
@@ -66,21 +66,22 @@ impl<'f> Chosen<'f> {
 
 /// The places that right places were computed from.
 struct Led {
-    /// Those and the right places themselves: whether more than the direction of their rows was right.
+    /// These places and the right places themselves. The value says whether more than the direction of their rows was
+    /// right.
     places: HashMap<Site, bool>,
-    /// Only those that another right place was computed from.
+    /// Only the places that another right place was computed from.
     sources: HashSet<Site>,
 }
 
 impl Led {
-    /// Whether the place was right; up to the length of its rows, if only norms read it.
+    /// Whether the place was right. If only norms read it, the length of its rows may be wrong.
     fn has(&self, (site, apart): &(Site, Distance)) -> bool {
         self.places.get(site).is_some_and(|is_exact| *is_exact || !is_scaled(apart))
     }
 
     /// Whether the stage was right in a place where the file is far off.
     fn clears(&self, way: &Way<'_>) -> bool {
-        // Queries and keys turned by the same wrong angles give the right scores.
+        // Queries and keys that are rotated by the same wrong angles give the right scores.
         !way.is_turned && way.first().iter().any(|place| place.1.error > SURE && self.has(place))
     }
 }
@@ -148,7 +149,7 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
     let bucket = |way: &Way<'f>| way.errors()[0].max(1e-6).log2().floor();
     let several = fits.has_several();
     let is_hinted = |way: &Way<'f>| way.hinted == Some(way.stage);
-    // A pattern of all passes comes before one pass's name, and a plain layout before another.
+    // A pattern of all passes comes before the name of one pass's file, and a plain layout before any other.
     let shown =
         |way: &Way<'f>| (several && !way.pattern.has_pass, Reverse(way.pattern.said), !way.layout.is_plain());
     let others = |way: &Way<'f>| {
@@ -157,13 +158,14 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
                 && ways.iter().any(|other| other.stage == stage && other.pattern == way.pattern)
         })
     };
-    // A family of files reaches the last layer. One that ends before it is counted from another number.
+    // A family of files reaches the last layer. If it seems to end before that layer, its numbers were counted from the
+    // wrong start.
     let last = fits.sizes.layers.checked_sub(1);
     let ends_early = |way: &Way<'f>| {
         let reaches = way.layout.layers.is_some() || way.first().iter().any(|(site, _)| site.layer == last);
         way.pattern.has_layer && !reaches
     };
-    // A part of a right family may be like another stage.
+    // A part of a family that is right may look like another stage.
     let reaching: BTreeSet<String> = ways
         .iter()
         .filter(|way| way.layout.is_plain() && way.matched() > 0 && !ends_early(way))
@@ -189,7 +191,7 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
             way.sine(),
         )
     })?;
-    // A match in a part says nothing of a stage with a copy of another's values.
+    // If a stage is a copy of another stage's values, a match in some places proves nothing.
     let is_copy = |way: &Way<'f>| needs_name(way.stage) && !way.is_called;
     let of_streams: BTreeSet<String> =
         ways.iter().filter(|way| way.is_stream).map(|way| way.pattern.zero_based()).collect();
@@ -217,7 +219,7 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
     choice.take_by(first, How::FirstToken, |way| {
         (!is_hinted(way), ends_early(way), way.sine(), shown(way), way.stage)
     })?;
-    // A stage that a later one proves right is not broken: a file that differs is not its file.
+    // If a later stage proves that a stage is right, a file with other values is not the file of that stage.
     let right = led(fits, passes, &choice.found);
     let normed: BTreeSet<&str> =
         ways.iter().filter(|way| way.is_normed).map(|way| &*way.pattern.name).collect();
@@ -229,7 +231,8 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
         let is_guess = |way: &&Way<'f>| right.clears(way) == is_later_right && may_be(way);
         let guessed = ways.iter().filter(is_guess).collect();
         choice.take_by(guessed, How::Guess, |way| {
-            // By likeness in steps of 0.1. A file unlike every stage is most likely what most ports write.
+            // By likeness in steps of 0.1. A file unlike every stage most likely holds one of the stages that most
+            // ports write.
             let alike = (way.sine() * 10.0).floor();
             let rest = (alike, prior(way.stage), way.sine(), shown(way));
             (!is_hinted(way), !way.is_stream, ends_early(way), is_other_norm(way), way.is_odd(), rest)
@@ -271,8 +274,9 @@ pub(super) fn choose<'f>(fits: &Fits<'f>, passes: &[PassDims]) -> Result<Vec<Cho
     Ok(found)
 }
 
-/// Adds to each line the stages that would have the chosen stage's values after a known mistake: queries after a RoPE that
-/// was left out are those before it. Only for files whose name does not tell, if no right stage was computed from it.
+/// Adds to each line the stages that would have the chosen stage's values after a known mistake: if RoPE was left out,
+/// the queries after it are the queries before it. This is only done for files whose name does not tell the stage, and
+/// a stage is only added if no right stage was computed from it.
 fn doubt(ways: &[Way<'_>], right: &Led, found: &mut [Chosen<'_>]) {
     let says = |way: &Way<'_>| way.is_called || way.hinted == Some(way.stage);
     let taken: BTreeMap<Stage, bool> =
@@ -298,11 +302,12 @@ fn doubt(ways: &[Way<'_>], right: &Led, found: &mut [Chosen<'_>]) {
 /// The index of a group of names, and of a number in them.
 type Place = (usize, usize);
 
-/// Drops ways that take another number of a name for the layer than the matching ways do: a folder's names follow one
-/// pattern. As many different numbers as layers, or one more for the first layer's input, are the layers'.
+/// Drops ways that take another number in a name for the layer than the matching ways do, because a folder's names
+/// follow one pattern. A place in the name holds the layer's number if it has as many different numbers as there are
+/// layers, or one more for the first layer's input.
 fn keep_places(fits: &Fits<'_>, ways: &mut Vec<Way<'_>>) {
     let layers = fits.sizes.layers;
-    // By group and number: whether there is a number for each layer, and the count of matches.
+    // For each group and place: whether there is a number for each layer, and the count of matches.
     let mut places: BTreeMap<Place, (bool, BTreeMap<&str, usize>)> = BTreeMap::new();
     for way in ways.iter().filter(|way| way.layout.is_plain()) {
         let Some((at, numbers)) = way.pattern.place else { continue };
@@ -346,18 +351,18 @@ fn streams<'f>(fits: &Fits<'f>, ways: &mut [Way<'f>]) {
     }
 }
 
-/// Whether the sums and families that were found allow the file to hold the stage. `of_streams` are the names of families
-/// that start with the embedding.
+/// Whether the file may hold the stage, judged by the sums and families that were found. `of_streams` are the names of
+/// families that start with the embedding.
 fn is_known(way: &Way<'_>, sums_found: &Sums<'_>, of_streams: &BTreeSet<String>) -> bool {
     let fits_sums = || sums_found.get(&*way.pattern.name).is_none_or(|stages| stages.contains(&way.stage));
     let is_of_stream = || way.pattern.has_layer && of_streams.contains(&way.pattern.zero_based());
-    // A norm that was left out gives its input, which is a part of sums.
+    // If a norm was left out, its file holds its input, which is a part of sums.
     let is_named_norm = || is_norm(way.stage) && way.hinted == Some(way.stage);
     way.is_called || way.is_stream || way.is_full() || is_named_norm() || fits_sums() && !is_of_stream()
 }
 
-/// Whether a stage may have its first token right and others wrong. Before RoPE and attention, the first layer computes each
-/// token alone.
+/// Whether the first token of a stage may be right while other tokens are wrong. Before RoPE and attention, the first
+/// layer computes each token alone, so there it may not.
 fn may_turn(way: &Way<'_>) -> bool {
     let is_of_token_alone = matches!(
         way.stage,
@@ -367,8 +372,8 @@ fn may_turn(way: &Way<'_>) -> bool {
     way.is_called || !is_of_token_alone || !way.first().iter().any(is_wrong)
 }
 
-/// The right places, and all that they were computed from: an earlier mistake would show in them, except in the length of
-/// rows that a norm reads.
+/// The right places, and all that they were computed from: an earlier mistake would make them wrong, unless it changes
+/// only the length of rows that a norm reads.
 fn led(fits: &Fits<'_>, passes: &[PassDims], found: &[Chosen<'_>]) -> Led {
     let by_values = || found.iter().filter(|one| one.how == How::Values).map(|one| &one.way);
     let mut usual: Vec<f64> = by_values().map(|way| way.errors()[0]).filter(|error| *error > 0.0).collect();
@@ -397,7 +402,7 @@ fn led(fits: &Fits<'_>, passes: &[PassDims], found: &[Chosen<'_>]) -> Led {
     Led { places: led, sources }
 }
 
-/// Splits families whose last file is the final norm's: the hidden states of transformers.
+/// Splits families whose last file is the final norm's, such as the hidden states of transformers.
 fn cut<'f>(fits: &Fits<'f>, ways: &mut [Way<'f>]) {
     let Some(last) = fits.sizes.layers.checked_sub(1).filter(|last| *last > 0) else { return };
     let finals: Vec<Way<'f>> =
@@ -413,7 +418,7 @@ fn cut<'f>(fits: &Fits<'f>, ways: &mut [Way<'f>]) {
         }
         let is_so_far = before.iter().all(|(_, apart)| is_right(apart));
         let files = fits.files(way);
-        // If the stream is wrong before, the last file must have rows of a norm's size.
+        // If the stream is wrong in an earlier layer, the last file must have rows of a norm's size.
         let is_final = |one: &&Way<'f>| {
             let (_, own) = one.places[0];
             let is_nearer = is_so_far && (is_right(&own) || own.error < apart.error / 2.0);
@@ -432,16 +437,17 @@ fn cut<'f>(fits: &Fits<'f>, ways: &mut [Way<'f>]) {
     }
 }
 
-/// Whether its name suggests another stage, to which a known mistake gives these values.
+/// Whether the file's name suggests another stage, which a known mistake would give these values.
 fn looks_like_another(way: &Way<'_>, ways: &[Way<'_>], choice: &Choice<'_, '_>) -> bool {
     let Some(named) = way.hinted.filter(|named| may_look_like(*named, way.stage)) else { return false };
     let is_open = !choice.found.iter().any(|one| one.way.stage == named);
     is_open && ways.iter().any(|other| other.stage == named && other.pattern == way.pattern)
 }
 
-/// Whether the file may hold a stage outside the layers: it is not one of a family of files.
+/// Whether the pattern has a layer's number, or its file may hold a stage outside the layers because it is not one of a
+/// family of files.
 fn is_alone(fits: &Fits<'_>, way: &Way<'_>) -> bool {
-    // A changing number is not the pass if the reference has one pass.
+    // If the reference has only one pass, a number that changes is not the pass.
     let is_one_of_several = way.pattern.is_lone || way.pattern.passes > 1 && !fits.has_several();
     way.pattern.has_layer || !is_one_of_several || way.is_paired
 }
@@ -472,11 +478,12 @@ fn prior(stage: Stage) -> usize {
     ORDER.iter().position(|one| *one == stage).unwrap_or(ORDER.len())
 }
 
-/// The name in transformers of the states of which the last is after the final norm.
+/// The name of the hidden states in transformers. The last of them comes after the final norm.
 const STATES: &str = "hidden_states";
 
-/// Takes a file with the last layer's output for the final norm: the port left the norm out, or the file is another stage's.
-/// If nothing after it tells, a wrong line that asks is better than a mistake that passes.
+/// Takes a file with the last layer's output for the final norm: the port left the norm out, or the file belongs to
+/// another stage. If no later stage decides, a wrong line that the user must check is better than a mistake that is not
+/// found.
 fn left_out<'f>(fits: &Fits<'f>, ways: &[Way<'f>], found: &mut Vec<Chosen<'f>>) {
     let live = |stage: Stage| found.iter().find(|one| one.is_live && one.way.stage == stage);
     let has_right_logits = live(Stage::Logits).is_some_and(|one| one.way.matched() > 0);
@@ -493,7 +500,8 @@ fn left_out<'f>(fits: &Fits<'f>, ways: &[Way<'f>], found: &mut Vec<Chosen<'f>>) 
     let mut maybe = vec![Stage::FfnResidual];
     match (taken, fits.sizes.layers.checked_sub(1).filter(|last| *last > 0)) {
         (None, _) => {}
-        // Only a name that promises the final norm outweighs values that match.
+        // Only the name in transformers, which means that the last file is after the final norm, outweighs values that
+        // match.
         (Some(family), Some(last))
             if family.way.is_stream
                 && family.way.layout.is_plain()
@@ -522,7 +530,8 @@ fn found_logits(ways: &[Way<'_>]) -> bool {
     ways.iter().any(|way| way.stage == Stage::Logits)
 }
 
-/// Turns guesses into comments if a right run may have given their files. `right` has what led to right places.
+/// Turns guesses into comments if a run without a mistake may have written their files. `right` has the places that
+/// right places were computed from.
 fn silence(fits: &Fits<'_>, right: &Led, found: &mut Vec<Chosen<'_>>) {
     let last = fits.sizes.layers.checked_sub(1);
     let reaches_end = right.places.keys().any(|site| site.layer == last && site.stage == Stage::FfnResidual);
@@ -549,8 +558,8 @@ fn silence(fits: &Fits<'_>, right: &Led, found: &mut Vec<Chosen<'_>>) {
         let is_likely = is_told || stage == Stage::FfnResidual && is_only;
         one.is_live = is_likely && !was_right && (!is_left || way.is_paired);
     }
-    // A guess needs its values or its name. If nothing is right, or something is likely wrong, a family of files is listed
-    // without them: a mistake may have left neither.
+    // A guess is listed if its values or its name speak for it. If nothing is right, or something is likely wrong, a
+    // family of files is listed without either, because after a mistake there may be neither.
     let is_likely_wrong = found.iter().any(|one| one.is_live && one.how == How::Guess);
     found.retain(|one| {
         let is_spoken_for = one.way.sine() <= ALIKE || one.way.hinted == Some(one.way.stage);

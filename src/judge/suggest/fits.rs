@@ -26,10 +26,10 @@ use llama_trace_core::trace::{Axis, Frame, FrameData, Op, PassDims, Site, Sizes,
 /// The number of passes that are compared.
 pub(super) const PASSES: usize = 2;
 
-/// The most values of a stage that is compared.
+/// The maximum number of values of a stage that is compared.
 const LARGEST: usize = 1 << 24;
 
-/// The most patterns that are tried, and the most offsets of a part of a file.
+/// The maximum number of patterns that are tried, and of offsets of a part of a file.
 const WAYS: usize = 20_000;
 const OFFSETS: usize = 256;
 
@@ -44,7 +44,7 @@ pub(super) struct Fits<'f> {
     passes: Vec<PassDims>,
     frames: BTreeMap<Site, Arc<Frame>>,
     padded: Padding,
-    /// Names of one pass's files, where another pattern has `{pass}` in their place.
+    /// Names of files of a single pass that another pattern covers with `{pass}`.
     of_one_pass: BTreeSet<String>,
 }
 
@@ -69,7 +69,8 @@ impl<'f> Fits<'f> {
         self.passes.len() > 1
     }
 
-    /// Whether a site is compared: stages of floats of the first two layers and the last.
+    /// Whether a site is compared. These are stages of floats: those outside the layers, and those of the first two
+    /// layers and the last layer.
     pub(super) fn samples(&self, site: Site) -> bool {
         let layer = site.layer.is_none_or(|layer| layer < 2 || layer + 1 == self.sizes.layers);
         let dims = self.passes.iter().find(|dims| dims.pass == site.pass);
@@ -104,7 +105,7 @@ impl<'f> Fits<'f> {
         Padding { tokens: dims.tokens, ..self.padded }
     }
 
-    /// Every way of reading files as stages that their shapes allow, with its distance from the reference.
+    /// Every way of reading files as stages that the shapes allow, with its distance from the reference.
     ///
     /// # Errors
     /// [`llama_trace_core::error::Error::Interrupted`].
@@ -136,7 +137,7 @@ impl<'f> Fits<'f> {
         Ok(ways)
     }
 
-    /// A way with its distances; none if its values are unlike the stage and the reading is unlikely.
+    /// A way with its distances; `None` if its values are unlike the stage and the reading is unlikely.
     fn way(
         &self,
         pattern: &'f Pattern,
@@ -170,7 +171,7 @@ impl<'f> Fits<'f> {
             let dims = self.dims(site)?;
             let place = Site { stage: Stage::Xq, ..site };
             let values = read.entry(place).or_insert_with(|| self.file(&pattern.name, site)).as_ref()?;
-            // A file that fits in one place only is another stage's.
+            // If the file fits the stage in only some places, it is another stage's file.
             let laid = self.arranged(site, &way.layout, self.padded_in(dims), values)?;
             way.is_normed = way.is_normed && self.is_normed(site, &laid);
             way.is_turned = way.is_turned && self.is_turned(site, &laid);
@@ -179,7 +180,7 @@ impl<'f> Fits<'f> {
             let apart = self.apart(site, laid)?;
             way.places.push((site, apart));
             way.of_first += usize::from(site.pass == sites[0].pass);
-            // Two wrong places refute a reading that its values alone could confirm.
+            // If only its values could confirm a reading, two wrong places refute it.
             if !may_be && way.places.len() == 2 && way.matched() == 0 && !way.has_first_token() {
                 return None;
             }
@@ -238,7 +239,7 @@ impl<'f> Fits<'f> {
         Some(values.clone())
     }
 
-    /// The distance from the reference of values in a layout.
+    /// The distance of values in a layout from the reference.
     fn distance(
         &self,
         site: Site,
@@ -249,7 +250,7 @@ impl<'f> Fits<'f> {
         self.apart(site, self.arranged(site, layout, padded, values)?)
     }
 
-    /// Values in the stage's layout.
+    /// The values, converted to the stage's layout.
     fn arranged(
         &self,
         site: Site,
@@ -260,19 +261,20 @@ impl<'f> Fits<'f> {
         layout.arranged(values.clone(), self.folder, site, padded, self.sizes.head_dim).ok()
     }
 
-    /// The values of a file in the stage's layout.
+    /// The values of a file, converted to the stage's layout.
     pub(super) fn values(&self, pattern: &str, site: Site) -> Option<ArrayD<f32>> {
         let padded = self.padded_in(self.dims(site)?);
         self.arranged(site, &Layout::default(), padded, &self.file(pattern, site)?)
     }
 
-    /// The distance from the reference of values in the stage's layout.
+    /// The distance of values in the stage's layout from the reference.
     fn apart(&self, site: Site, laid: ArrayD<f32>) -> Option<Distance> {
         let read = Frame { site, axes: site.stage.axes(), data: FrameData::F32(laid) };
         diff::distance(site, &self.sizes, self.dims(site)?, self.frames.get(&site)?, &read)
     }
 
-    /// Whether the rows of a norm's values have the size that this norm gives: with its weight, its weight + 1 or none.
+    /// Whether the rows of a norm's values have the size that this norm gives, with its weight, with its weight + 1, or
+    /// without a weight.
     fn is_normed(&self, site: Site, values: &ArrayD<f32>) -> bool {
         let input = self.dims(site).and_then(|dims| {
             let input = site.stage.inputs(&self.sizes, dims).into_iter().next()?;
@@ -283,7 +285,8 @@ impl<'f> Fits<'f> {
         plausible::is_normed(values, input, of_a, self.sizes.dim)
     }
 
-    /// Whether the heads have the reference's lengths and other directions: RoPE with other angles.
+    /// Whether the heads have the same lengths as in the reference, but other directions, as after RoPE with other
+    /// angles.
     fn is_turned(&self, site: Site, values: &ArrayD<f32>) -> bool {
         let Some(FrameData::F32(of_a)) = self.frames.get(&site).map(|frame| &frame.data) else {
             return false;
@@ -291,7 +294,7 @@ impl<'f> Fits<'f> {
         plausible::is_turned(values, of_a, self.sizes.head_dim)
     }
 
-    /// Whether the values of an activation equal its input: the port left it out.
+    /// Whether the values of an activation equal its input: the port left the activation out.
     fn is_unchanged(&self, site: Site, values: &ArrayD<f32>) -> bool {
         let given = site.other(Stage::FfnGate);
         let apart = (site.stage == Stage::FfnSilu).then(|| self.apart(given, values.clone())).flatten();
@@ -312,7 +315,7 @@ impl<'f> Fits<'f> {
         self.passes.first().map_or(0, |dims| dims.pass)
     }
 
-    /// The number of passes that these patterns have files of.
+    /// The number of passes for which these patterns have files.
     pub(super) fn passes_of<'a>(&self, patterns: impl Iterator<Item = &'a str>) -> usize {
         let more = |pattern: &str| {
             let there = |dims: &PassDims| {
@@ -334,7 +337,8 @@ fn is_residual(stage: Stage) -> bool {
     matches!(stage, Stage::AttnResidual | Stage::FfnResidual)
 }
 
-/// Whether only a name can identify a stage whose values differ: its values are those of another stage, or like none.
+/// Whether only a name can identify a stage whose values differ: the stage has the values of another stage, or values
+/// like no other stage.
 pub(super) fn needs_name(stage: Stage) -> bool {
     matches!(
         stage,

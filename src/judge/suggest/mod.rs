@@ -27,7 +27,7 @@ use llama_trace_core::trace::{PassDims, Site, Sizes, Stage};
 /// same tokens.
 ///
 /// # Errors
-/// [`Error::Usage`] where no file matches or the folder cannot be read, [`Error::Interrupted`], and those of `a`.
+/// [`Error::Usage`] if no file matches or the folder cannot be read, [`Error::Interrupted`], and those of `a`.
 pub fn propose(a: &mut impl Traced, sizes: Sizes, path: &Path) -> Result<String> {
     let names = Names::read(path)?;
     let passes: Vec<PassDims> = a.about().passes.iter().map(|pass| pass.dims).collect();
@@ -90,7 +90,8 @@ impl Proposal<'_, '_> {
         let sure = self.live().map(|one| one.way.errors()[0]).filter(|error| *error <= SURE);
         let worst = sure.reduce(f64::max);
         let ways: Vec<_> = self.live().map(|one| &one.way).collect();
-        // The distance says nothing of the precision: a mistake is far off too, and a wider tolerance would let it pass.
+        // The distance says nothing about the precision: a mistake is far off too, and a wider tolerance would let it
+        // pass.
         let (precision, why) = match self.fits.bits(&ways) {
             _ if self.fits.reads_int8() => ("q8", "the inputs of the matrix products are in int8".to_owned()),
             Bits::Sixteen(name) => (name, "every value has this precision".to_owned()),
@@ -158,8 +159,8 @@ impl Proposal<'_, '_> {
         &passes[..most.min(passes.len())]
     }
 
-    /// The stages with missing files, by what the map says of the first `passes` passes: the first site without a file, and
-    /// the number of further ones.
+    /// The stages with missing files, according to the map and the first `passes` passes: the first site without a
+    /// file, and the number of further ones.
     fn gaps(&self, head: &str, passes: usize) -> BTreeMap<Stage, (Site, usize)> {
         let lines = self.live().map(|one| format!("{} = {}\n", one.way.stage, written(&one.way.layout)));
         let lines: String = lines.collect();

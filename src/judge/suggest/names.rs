@@ -8,10 +8,10 @@ use crate::capture::{WIDEST, named, npy, npy_files};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{Site, Stage};
 
-/// The most names that are listed.
+/// The maximum number of names that are listed.
 const TOLD: usize = 12;
 
-/// The most patterns of files that differ in their numbers alone.
+/// The maximum number of patterns for files whose names differ only in their numbers.
 const OF_A_KIND: usize = 2000;
 
 /// Words before the number of a pass, and before the number of a layer.
@@ -31,18 +31,19 @@ pub(super) struct Names {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Pattern {
     pub(super) name: String,
-    /// Whether it has `{pass}`, and `{layer}`.
+    /// Whether it has `{pass}`, and whether it has `{layer}`.
     pub(super) has_pass: bool,
     pub(super) has_layer: bool,
-    /// Whether other files differ from it only in a number that is neither.
+    /// Whether other files differ from it only in a number that is neither the pass's nor the layer's.
     pub(super) is_lone: bool,
-    /// The number of words before its places that agree with them, minus those that contradict.
+    /// The number of words before its `{pass}` and `{layer}` that agree with these places, minus the number of words
+    /// that contradict them.
     pub(super) said: i32,
     /// The index of the group of names that differ only in their numbers.
     pub(super) kind: usize,
-    /// The index of the layer's number in those names, and the count of different numbers there.
+    /// The index of the layer's number among the numbers of those names, and the count of its different values.
     pub(super) place: Option<(usize, usize)>,
-    /// The count of different numbers in the place of the pass.
+    /// The count of different values of the pass's number.
     pub(super) passes: usize,
 }
 
@@ -83,7 +84,7 @@ impl Names {
         self.shapes.len()
     }
 
-    /// The shape of a pattern's file for a site; none without a file.
+    /// The shape of a pattern's file for a site; `None` without a file.
     pub(super) fn shape(&self, pattern: &str, site: Site) -> Option<&[usize]> {
         self.shapes.get(named(pattern, site).to_str()?).map(Vec::as_slice)
     }
@@ -107,8 +108,9 @@ impl Names {
     }
 }
 
-/// The patterns that take each number of the names, or none, for the pass and for the layer. In a group of names, a number
-/// that never changes is not the layer if another one changes: there are several layers, and folders often hold one pass.
+/// All patterns of the names: any number in them, or none, may be the pass, and any other number, or none, the layer.
+/// In a group of names, a number that never changes is not the layer if another one changes. The reason: there are
+/// several layers, and folders often hold one pass.
 fn patterns<'a>(names: impl Iterator<Item = &'a String>) -> Vec<Pattern> {
     let mut kinds: BTreeMap<Vec<&str>, BTreeSet<Vec<&str>>> = BTreeMap::new();
     for name in names {
@@ -154,7 +156,7 @@ struct Kind<'a> {
 }
 
 impl Kind<'_> {
-    /// The patterns with the numbers of one place taken for the pass, and of another for the layer.
+    /// The patterns in which the number in one place is the pass, and the number in another place is the layer.
     fn patterns(&self, pass: Option<usize>, layer: Option<usize>, is_lone: bool) -> Vec<Pattern> {
         let of = |at: Option<usize>, place: &str| {
             at.map_or_else(|| vec![String::new()], |at| self.places(at, place))
@@ -192,7 +194,7 @@ impl Kind<'_> {
         names.into_iter().map(pattern).collect()
     }
 
-    /// The number of words before these places that agree, minus those that contradict.
+    /// The number of words before these places that agree with them, minus the number of words that contradict them.
     fn said(&self, pass: Option<usize>, layer: Option<usize>) -> i32 {
         let says = |at: Option<usize>, own: &[&str], other: &[&str]| {
             let before =
@@ -203,7 +205,8 @@ impl Kind<'_> {
         says(pass, &OF_PASS, &OF_LAYER) + says(layer, &OF_LAYER, &OF_PASS)
     }
 
-    /// Whether the words of several names tell which number is the pass's and which the layer's, and contradict these.
+    /// Whether the words in several names show which number is the pass and which the layer, and contradict this choice
+    /// of `pass` and `layer`.
     fn is_contradicted(&self, pass: Option<usize>, layer: Option<usize>) -> bool {
         let places = || 0..self.values.len();
         let is_said = || places().any(|pass| places().any(|layer| self.said(Some(pass), Some(layer)) == 2));
@@ -220,10 +223,10 @@ impl Kind<'_> {
         let width = if is_padded { format!(":0{longest}") } else { String::new() };
         let least = values.iter().filter_map(|digits| digits.parse::<usize>().ok()).min().unwrap_or(0);
         let counts_from: &[usize] = match (place, least) {
-            // From 1 too: number 0 may be the input of the first layer.
+            // Counting from 1 is possible too: number 0 may be the input of the first layer.
             ("layer", 0) if values.len() > 1 => &[0, 1],
             ("layer", 1) => &[1, 0],
-            // A number that never changes does not count.
+            // A number that never changes does not count passes.
             ("pass", 1) if values.len() > 1 => &[1],
             _ => &[0],
         };
@@ -232,7 +235,7 @@ impl Kind<'_> {
     }
 }
 
-/// The texts before, between and after these ranges of a name.
+/// The parts of a name before, between and after these ranges.
 fn around<'a>(name: &'a str, runs: &[Range<usize>]) -> Vec<&'a str> {
     let starts = std::iter::once(0).chain(runs.iter().map(|run| run.end));
     let ends = runs.iter().map(|run| run.start).chain([name.len()]);

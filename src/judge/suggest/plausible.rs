@@ -7,7 +7,7 @@ use llama_trace_core::trace::Stage;
 /// A bound below every activation's minimum: SiLU's is -0.2785, GELU's is -0.17, and a 16-bit type rounds.
 const LEAST: f32 = -0.285;
 
-/// Whether values may be a stage's after a mistake before it.
+/// Whether these may be the values of a stage after an earlier mistake.
 pub(super) fn may_be(stage: Stage, values: &ArrayD<f32>) -> bool {
     match stage {
         Stage::FfnSilu => !values.iter().any(|&x| x < LEAST),
@@ -17,12 +17,12 @@ pub(super) fn may_be(stage: Stage, values: &ArrayD<f32>) -> bool {
     }
 }
 
-/// Whether every row is of probabilities: none below 0, with sum 1.
+/// Whether every row holds probabilities: no value is below 0, and the sum is 1.
 fn are_shares(values: &ArrayD<f32>) -> bool {
     /// The largest error of a sum of rounded probabilities.
     const NEAR: f64 = 2e-2;
     let width = values.shape().last().copied().unwrap_or(0);
-    // With one key the probability is 1, and a score may be too.
+    // If there is one key, its probability is 1, and a score may be 1 too.
     let is_row = |row: &[f32]| {
         let sum: f64 = row.iter().copied().map(f64::from).sum();
         row.iter().all(|&x| x >= 0.0) && (sum - 1.0).abs() <= NEAR
@@ -31,13 +31,13 @@ fn are_shares(values: &ArrayD<f32>) -> bool {
     width > 1 && values.chunks(width).all(is_row)
 }
 
-/// Whether the rows of `values` have the size that a norm gives which maps `input` to `normed`. Divided by its weight, its
-/// weight + 1 or 1, all rows have the same root mean square. All three are (T, `dim`).
+/// Whether the rows of `values` have the size that the norm from `input` to `normed` gives. After a division by the
+/// norm's weight, by the weight + 1 or by 1, all rows then have the same root mean square. All three are (T, `dim`).
 pub(super) fn is_normed(values: &ArrayD<f32>, input: &ArrayD<f32>, normed: &ArrayD<f32>, dim: usize) -> bool {
     /// The largest spread of the sizes, and their largest distance from 1.
     const SPREAD: f64 = 0.03;
     const NEAR: f64 = 0.05;
-    /// The least spread of rows before the norm that tells them from rows after it.
+    /// The smallest spread that rows before the norm need, to be distinguished from rows after it.
     const TOLD: f64 = 4.0 * SPREAD;
     let flat = |of: &ArrayD<f32>| of.iter().copied().map(f64::from).collect::<Vec<f64>>();
     let (values, input, normed) = (flat(values), flat(input), flat(normed));
@@ -49,7 +49,7 @@ pub(super) fn is_normed(values: &ArrayD<f32>, input: &ArrayD<f32>, normed: &Arra
         return false;
     }
     let size = |row: &mut dyn Iterator<Item = f64>| (row.map(|x| x * x).sum::<f64>() / dim as f64).sqrt();
-    // The weight, from the reference's own values by least squares.
+    // The weight, computed from the reference's own values by least squares.
     let (mut both, mut square) = (vec![0.0; dim], vec![0.0; dim]);
     let mut sizes_before = Vec::new();
     for (x, y) in input.chunks_exact(dim).zip(normed.chunks_exact(dim)) {

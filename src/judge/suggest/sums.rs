@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::fits::{Fits, Way};
 use llama_trace_core::trace::{Site, Stage};
 
-/// The most files of a layer, and the most values of each, that are tried.
+/// The maximum number of files of a layer that are tried, and of values of each file.
 const FILES: usize = 24;
 const VALUES: usize = 512;
 
@@ -25,8 +25,8 @@ struct Family<'f> {
     layers: Vec<Option<Vec<f64>>>,
 }
 
-/// Finds sums among the files of the residual stream's shape and layout. A family that starts with the embedding is
-/// read by the numbers of the layers' outputs alone.
+/// Finds sums among the files of the residual stream's shape and layout. If a family starts with the embedding, only
+/// the numbering of the layers' outputs is used.
 pub(super) fn find<'f>(fits: &Fits<'f>, ways: &[Way<'f>]) -> Sums<'f> {
     let streams: BTreeSet<String> =
         ways.iter().filter(|way| way.is_stream).map(|way| way.pattern.zero_based()).collect();
@@ -83,8 +83,8 @@ pub(super) fn find<'f>(fits: &Fits<'f>, ways: &[Way<'f>]) -> Sums<'f> {
     found
 }
 
-/// Whether a file is the sum of the parts in every layer that all of them have. Each has a number of layers that it is
-/// taken from before.
+/// Whether a file is the sum of the parts in every layer for which all of them have values. Each file or part has a
+/// number: its values are taken from so many layers before.
 fn holds(sum: &[(&Family<'_>, usize); 1], parts: &[(&Family<'_>, usize)]) -> bool {
     let of = |&(family, before): &(&'_ Family<'_>, usize), layer: usize| {
         family.layers.get(layer.checked_sub(before)?)?.clone()

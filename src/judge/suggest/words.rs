@@ -177,9 +177,10 @@ const JOINED: [&str; 60] = [
     "weights",
 ];
 
-/// The fewest joined words that make up a word, one of them longer than two letters; else the word itself.
+/// The parts of a word: the fewest joined words that make it up, if one of them is longer than two letters, or else the
+/// word itself.
 fn parts(word: &str) -> Vec<&str> {
-    /// The longest word that is split.
+    /// The length of the longest word that is split.
     const LETTERS: usize = 40;
     if JOINED.contains(&word) || word.len() > LETTERS || !word.is_ascii() {
         return vec![word];

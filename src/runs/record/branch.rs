@@ -44,7 +44,7 @@ impl Branch {
         Ok(Self { sequence: address.sequence.unwrap_or(0), of, pass, token })
     }
 
-    /// Checks that each branch starts from a pass that exists before it, in a run of so many sequences.
+    /// Checks that each branch starts from a pass that exists before it, in a run of `sequences` sequences.
     ///
     /// # Errors
     /// [`Error::Usage`] if one does not, or there are too many.

@@ -3,7 +3,7 @@
 //! ```text
 //! __metadata__          format, format_version, arithmetic, run (JSON: the model, the sampling, what was kept)
 //! passes (P, 4)         course, pass, tokens before it, tokens of it; a sequence counts its own passes from 0
-//! branches (B, 4)       sequence, run it parts from, last pass that both have, token that follows; the first is r1
+//! branches (B, 4)       sequence, run it branches from, last pass that both have, token that follows; the first is r1
 //! p0/L1/xq              a stage of a prompt's pass, under its address
 //! decode/L1/xq          the same stage of all passes after it, their rows one after the other
 //! index (N, 4)          course, pass, layer (−1: none) and stage (its number in the run's `stages`), for

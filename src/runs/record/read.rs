@@ -213,7 +213,7 @@ impl Trace {
             stage if stage.is_int8() => array::<i8>(bytes, shape).map(FrameData::I8),
             _ => array::<f32>(bytes, shape).map(FrameData::F32),
         };
-        // The values are copied now. The pages of the file would only take memory beside them.
+        // The values are copied now. The pages of the file would only take additional memory.
         if range.len() >= BLOCK {
             self.give_back(site, rows);
         }

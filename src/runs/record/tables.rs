@@ -26,7 +26,7 @@ pub(super) const DIGESTS: Table = Table { name: "digests", bytes: 32 };
 /// parallel.
 pub(super) const BLOCK: usize = 256 << 10;
 
-/// The statistics of which these are rows of `stats` and of `counts`.
+/// The statistics in a row of `stats` and a row of `counts`.
 pub(super) fn stats(figures: &[u8], counts: &[u8]) -> Option<Stats> {
     let [min, max, mean, std] = *figures.as_chunks().0 else { return None };
     let [neg_inf, pos_inf, nan] = *counts.as_chunks().0 else { return None };

@@ -148,7 +148,8 @@ pub fn derive_rows(
     let (tokens, stride) = (dims.tokens, kv_heads * c);
     let width = sizes.axis(site.stage.axes()[site.stage.axes().len() - 1], dims);
     let mut out = vec![0.0; rows.len() * width];
-    // The keys visible to row t. For a stage outside the layers: those of the layers with a window.
+    // The keys visible to row t. For a stage outside the layers, these are the keys visible in the layers with a
+    // window.
     let window = site.layer.map_or(sizes.window, |layer| sizes.window_of(layer));
     let seen = |t: usize| visible(dims.start + t, window);
     let each = |out: &mut [f32], row: &mut dyn FnMut(usize, &mut [f32]) -> Result<()>| {

@@ -44,7 +44,7 @@ impl Apart {
     }
 }
 
-/// The next reply, if there is one. Waiting brings none.
+/// The next reply, if there is one. Waiting would not bring one.
 pub(super) fn next(replies: &Receiver<Reply>, _: Duration) -> Option<Reply> {
     replies.try_recv().ok()
 }

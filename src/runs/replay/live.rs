@@ -1,5 +1,5 @@
-//! A run that is being watched: a worker, on a thread of its own where there are threads, owns the model and the session;
-//! the viewer's side answers from the store and asks the worker for what is not there.
+//! A run that is being watched. A worker owns the model and the session. It runs on its own thread if there are
+//! threads. The viewer's side answers from the store, and asks the worker for everything else.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -63,7 +63,7 @@ pub struct Live {
     replies: Receiver<Reply>,
     /// Whether a reply was received since the last poll.
     arrived: bool,
-    /// Who computes, for this run and its branches.
+    /// The worker of this run and its branches.
     work: Rc<Work>,
     pending: HashSet<Query>,
     failed: HashMap<Query, Error>,
@@ -84,7 +84,7 @@ pub struct Live {
     ends: Vec<u32>,
 }
 
-/// Who computes. The last of those that look at its runs ends it.
+/// The worker of some runs. It ends when the last viewer of these runs is dropped.
 struct Work {
     progress: Arc<Progress>,
     stop: Stop,
@@ -92,7 +92,7 @@ struct Work {
 }
 
 impl Work {
-    /// Does a piece of it, where that is done here.
+    /// Does one piece of work, if the worker has no thread of its own.
     fn step(&self) {
         if let Some(apart) = &mut *self.apart.borrow_mut() {
             apart.step();
@@ -105,7 +105,7 @@ impl Drop for Work {
         // Stops the worker only if it is computing: the stop flag belongs to the model, which others may use too.
         self.progress.over.store(true, Ordering::SeqCst);
         self.progress.stop(&self.stop, None);
-        // After a panic the request to stop has no worker left to reach.
+        // After a panic there is no worker that could obey the request to stop.
         if self.apart.take().is_some_and(|apart| !apart.end()) {
             self.stop.clear();
         }

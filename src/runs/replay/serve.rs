@@ -133,8 +133,8 @@ pub(super) trait Serves {
     fn branch(&mut self, run: Run, fork: Fork) -> Result<()>;
 }
 
-/// Answers requests, one after the other; where it is to begin, runs a first pass before. What is asked for comes before
-/// further passes. Each run hears its own answers.
+/// Answers requests one after the other. If it is to begin, it runs a first pass before. Queries come before further
+/// passes. Each run receives its own answers.
 pub(super) struct Serving<W> {
     who: W,
     member: Member,
@@ -147,7 +147,8 @@ pub(super) struct Serving<W> {
 }
 
 impl<W: Serves> Serving<W> {
-    /// Nothing was asked yet; where it is to `begin`, a first pass waits. The answers of the first run go to `outbox`.
+    /// Starts without requests. If `begin` is set, a first pass is waiting. The answers of the first run go to
+    /// `outbox`.
     pub(super) fn new(
         who: W,
         (member, progress): (Member, Arc<Progress>),
@@ -160,12 +161,13 @@ impl<W: Serves> Serving<W> {
         Self { who, member, progress, stop, inbox, outboxes, advance, queries: VecDeque::new() }
     }
 
-    /// Where requests come from, if there is no work until one comes.
+    /// The inbox of requests, if there is no work until one comes.
     pub(super) fn waits(&self) -> Option<&Receiver<Asked>> {
         (self.advance.is_empty() && self.queries.is_empty()).then_some(&self.inbox)
     }
 
-    /// Takes in what was asked, `first` before all else, and does one piece of work. Whether the viewer is still there.
+    /// Receives the requests, `first` before all others, and does one piece of work. Returns whether the viewer is
+    /// still there.
     pub(super) fn step(&mut self, first: Option<Asked>) -> bool {
         let Self { who, member, progress, stop, inbox, outboxes, advance, queries } = self;
         let turn = lock(&member.turn);

@@ -136,9 +136,9 @@ impl Together {
         })
     }
 
-    /// An error if the model's values may not stand in for the trace's in the answer to `query`: over the same tokens,
-    /// its values differ too much from recorded ones. Only for queries about the prediction; other answers show both
-    /// values.
+    /// An error if the model's values may not stand in for the trace's in the answer to `query`, because over the same
+    /// tokens its values differ too much from the recorded ones. This is checked only for queries about the prediction;
+    /// other answers show both values.
     fn strange(&mut self, query: &Query) -> Poll<Result<()>> {
         let sizes = self.trace.outline().card.sizes();
         let last = Site {

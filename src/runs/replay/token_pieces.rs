@@ -4,8 +4,8 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::token_logprobs::{Joined, TokenPieces};
 use llama_trace_formats::tokenizer::{Priority, Stretch, Tokenizer};
 
-/// The bytes of each of `ids`, which are all tokens of a pass. If merging their text gives exactly these ids, the
-/// merges too.
+/// The bytes of each of `ids`, which are all tokens of a pass. If merging their text gives exactly these ids, also the
+/// merges.
 pub(super) fn token_pieces(tokenizer: Option<&dyn Tokenizer>, ids: &[u32]) -> Result<Vec<TokenPieces>> {
     let tokenizer = tokenizer.ok_or_else(|| {
         Error::usage("there is no tokenizer: only the ids of its tokens are known")

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use super::Manifest;
 
 impl Manifest {
-    /// The names of the files that the manifest `text` lists, as far as an export writes such names.
+    /// The names of the files that the manifest `text` lists, without names that no export writes.
     ///
     /// # Errors
     /// As [`Manifest::read`].
     pub fn file_names(text: &[u8]) -> Result<BTreeSet<String>, String> {
         let names = Self::read(text)?.files.into_iter().map(|file| file.file);
-        // A manifest is untrusted: a name of another form is not an export's.
+        // A manifest is untrusted. A name of another form was not written by an export.
         Ok(names.filter(|name| is_export(name)).collect())
     }
 }
@@ -41,7 +41,7 @@ pub fn pass_of(name: &str) -> Option<usize> {
     number(name, "pass_", 3)
 }
 
-/// The number of the sequence whose files are in the folder `name` of an export of several.
+/// The number of the sequence whose files are in the folder `name` of an export of several sequences.
 pub fn sequence_of(name: &str) -> Option<usize> {
     number(name, "s", 1)
 }

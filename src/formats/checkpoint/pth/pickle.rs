@@ -91,7 +91,8 @@ const UNUSED_OF_TORCH: &[&str] = &[
     "int32", "int", "int16", "short", "int8", "uint8", "bool",
 ];
 
-/// Keys under which training programs store the model's dictionary, beside the optimizer's and others.
+/// Keys under which training programs store the model's dictionary, together with the optimizer's dictionary and
+/// others.
 const INNER: [&str; 4] = ["model", "state_dict", "model_state_dict", "module"];
 
 /// A value on the stack. Numbers are indices into the tables of [`Machine`].

@@ -342,7 +342,7 @@ fn read_list<'a>(reader: &mut Reader<'a>) -> Result<List<'a>> {
 fn json(value: &Value<'_>) -> serde_json::Value {
     const LONG: usize = 1024;
     match value {
-        // JSON has no integers beyond 2⁶⁴. A number with more digits does not count anything.
+        // JSON has no integers beyond 2⁶⁴. A larger number is no count of anything.
         Value::Whole(number) => i64::try_from(*number).map_or_else(|_| number.to_string().into(), Into::into),
         Value::Number(number) => (*number).into(),
         Value::Flag(flag) => (*flag).into(),

@@ -72,7 +72,8 @@ pub(super) fn json(inner: Inner, checked: Checked, beside: &Beside) -> Result<Hf
     };
     made.with_post_processor(inner.get_post_processor().cloned());
     let same = rules(&inner) == rules(&made);
-    // CodeLlamaTokenizer asks for the beginning token itself. Other files' wishes do not count beside tokenizer.json.
+    // CodeLlamaTokenizer asks for the beginning token itself. What other files set does not count if there is a
+    // tokenizer.json.
     let own =
         (beside.class == Class::CodeLlama).then(|| Beside { around: Some((true, false)), ..beside.clone() });
     let defaults = own.as_ref().map(|_| &[][..]);
@@ -158,8 +159,8 @@ pub(in crate::tokenizer) fn sentencepiece(model: &Model, beside: &Beside) -> Res
     complete(inner, checked, beside, added, &extra, Some(&defaults))
 }
 
-/// Ranks without special tokens, completed with those of the files beside them. If these files skip ids after the
-/// ranks, transformers fills the gaps.
+/// Ranks without special tokens, completed with the special tokens of the files beside them. If these files skip ids
+/// after the ranks, transformers fills the gaps.
 ///
 /// # Errors
 /// Returns a description of what is wrong.

@@ -15,16 +15,17 @@ use llama_trace_core::trace::{Axis, Site, Stage};
 /// The place of a pass's rows in a padded batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Padding {
-    /// Rows of padding before the first token and after the last.
+    /// Rows of padding before the first token and after the last token.
     pub(crate) around: [usize; 2],
-    /// The index of the sequence in the batch; none without a batch.
+    /// The index of the sequence in the batch; `None` without a batch.
     pub(crate) batch: Option<usize>,
     /// The number of tokens between the padding.
     pub(crate) tokens: usize,
 }
 
 impl Padding {
-    /// Whether `shape` has a leading batch axis: one axis more than the stage, or as many if the heads are merged in one.
+    /// Whether `shape` has a leading batch axis: it has one axis more than the stage, or the same number of axes if the
+    /// heads are merged into one axis.
     fn is_batch(self, shape: &[usize], stage: Stage, head_dim: usize) -> bool {
         let (own, rows) = (stage.axes(), self.around.into_iter().fold(self.tokens, usize::saturating_add));
         let side_by_side =
@@ -94,7 +95,7 @@ impl Layout {
             if !below {
                 return Err(format!("`{file}` of {name} is not below the folder"));
             }
-            // An unknown place is not replaced, and is left over.
+            // An unknown place is not replaced, so its braces are still there.
             let filled = named(file, Site::layer(0, 0, Stage::Xq));
             if let Some((_, place)) = filled.to_string_lossy().split_once('{') {
                 let place = place.split('}').next().unwrap_or_default();
@@ -126,7 +127,7 @@ impl Layout {
     /// The values in the layout of `export`.
     ///
     /// # Errors
-    /// What does not fit, in words.
+    /// A description of what does not fit.
     pub(crate) fn arranged(
         &self,
         mut values: ArrayD<f32>,
@@ -157,7 +158,7 @@ impl Layout {
         } else if is_padded && has_batch {
             values = one_of(values, 0, one)?;
         }
-        // A batch may share these.
+        // All sequences of a batch may share these stages.
         let shared = matches!(site.stage, Stage::RopeCos | Stage::RopeSin | Stage::Mask);
         if one > 0 && !has_batch && !shared {
             return Err(format!("it has no batch axis, but capture.toml has batch = {one}"));
@@ -165,7 +166,7 @@ impl Layout {
         for (at, axis) in site.stage.axes().iter().enumerate().filter(|_| is_padded) {
             let length = values.shape().get(at).copied().unwrap_or(0);
             let all = before.saturating_add(tokens).saturating_add(after);
-            // A later pass reads padded keys and need not be padded itself. Of logits the last row is enough.
+            // A later pass reads padded keys and need not be padded itself. For logits, the last row is enough.
             let is_bare = site.pass > 0 && length == tokens || site.stage == Stage::Logits && length == 1;
             let is_cut = match axis {
                 Axis::Token if length == all => true,

@@ -87,7 +87,8 @@ pub(super) fn add(card: &ModelCard, chain: &[Site], all: &mut Vec<Mistake>) {
     }
 }
 
-/// Weights of a layer with equal shapes are exchanged. One-sided forms come first, because one stage shows them.
+/// Weights of a layer with equal shapes are exchanged. The forms that replace only one weight come first, because one
+/// stage is enough to show them.
 fn exchanged(all: &mut Vec<Mistake>) {
     type Forms = [(&'static str, &'static [Stage], OtherWeights); 3];
     let norms: Forms = [

@@ -10,15 +10,15 @@ use llama_trace_core::trace::{FrameData, PassDims, Site, Stage};
 /// The precision that the bits of a run's values show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::suggest) enum Bits {
-    /// float32: a stage that every 16-bit run rounds is not rounded, or no stage is.
+    /// float32: a stage that every 16-bit run rounds is not rounded, or no stage is rounded.
     All,
     /// Every stage is rounded to this 16-bit type.
     Sixteen(&'static str),
-    /// Every stage but the logits is.
+    /// Every stage except the logits is rounded to this type.
     ButLogits(&'static str),
-    /// Only the residual stream is.
+    /// Only the residual stream is rounded to this type.
     Alone(&'static str),
-    /// These stages are, and the folder has no stage that every 16-bit run rounds.
+    /// These stages are rounded to this type, and the folder has no stage that every 16-bit run rounds.
     Some(&'static str, Vec<Stage>),
 }
 
@@ -35,7 +35,7 @@ impl Fits<'_> {
                 None => self.some_rounded(found),
             },
             (None, _) => Bits::All,
-            // A rounded stage besides the residual stream means that all are.
+            // A rounded stage besides the residual stream means that all stages are rounded.
             (Some(name), None | Some([false, false]))
                 if of(is_rounded).all(|one| is_residual(one.stage))
                     && found.iter().any(|one| self.is_rounded_alone(one, name)) =>
@@ -47,8 +47,8 @@ impl Fits<'_> {
         }
     }
 
-    /// Without a stage that every 16-bit run rounds: the rounded ones among those that such a run may round. A stage that is
-    /// rounded in the reference too does not count, such as embeddings of a bfloat16 table.
+    /// For a folder without a stage that every 16-bit run rounds: the rounded stages among those that some 16-bit runs
+    /// round. A stage that is rounded in the reference too, such as embeddings of a bfloat16 table, does not count.
     fn some_rounded(&self, found: &[&Way<'_>]) -> Bits {
         let is_of_both = |way: &Way<'_>, kinds: [bool; 2]| {
             let of_a = way.places.iter().filter_map(|(site, _)| match &self.frames.get(site)?.data {
@@ -71,7 +71,7 @@ impl Fits<'_> {
         name(&kinds).map_or(Bits::All, |name| Bits::Some(name, stages))
     }
 
-    /// Whether every value is a bfloat16, and a float16; none without a file.
+    /// Whether every value is a bfloat16, and whether every value is a float16; `None` without a file.
     fn sixteen(&self, way: &Way<'_>) -> Option<[bool; 2]> {
         let read = way.places.iter().filter_map(|(site, _)| self.file(&way.pattern.name, *site));
         read.map(|values| kinds_of(&values)).reduce(both)
@@ -122,7 +122,7 @@ impl Fits<'_> {
     }
 }
 
-/// Whether every value is a bfloat16, and a float16.
+/// Whether every value is a bfloat16, and whether every value is a float16.
 fn kinds_of(values: &ArrayD<f32>) -> [bool; 2] {
     let bf16 = values.iter().all(|&x| half::bf16::from_f32(x).to_f32() == x);
     [bf16, values.iter().all(|&x| half::f16::from_f32(x).to_f32() == x)]

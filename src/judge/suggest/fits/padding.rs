@@ -9,7 +9,7 @@ use llama_trace_core::error::Result;
 use llama_trace_core::trace::{PassDims, Site, Stage};
 
 impl Fits<'_> {
-    /// Finds and returns the place of the tokens in files with more rows than the reference.
+    /// Finds and returns the position of the tokens in files that have more rows than the reference.
     pub(in crate::suggest) fn find_padding(&mut self) -> Result<Padding> {
         let Some(&dims) = self.passes.first() else { return Ok(self.padded) };
         let mut best: Option<(f64, Padding)> = None;

@@ -6,7 +6,7 @@ use crate::suggest::names::Pattern;
 use llama_trace_core::trace::{Axis, Site, Sizes, Stage};
 
 impl Fits<'_> {
-    /// The layouts of [`Self::readings`], and for a norm those with a file that may be its weight.
+    /// The layouts of [`Self::readings`], and for a norm also the layouts with a file that may be its weight.
     pub(super) fn all_readings(&self, stage: Stage, site: Site, shape: &[usize]) -> Vec<Layout> {
         let mut readings = self.readings(stage, site, shape);
         if matches!(stage, Stage::AttnNorm | Stage::FfnNorm | Stage::FinalNorm) {
@@ -96,7 +96,7 @@ impl Fits<'_> {
 /// The layouts with the axes in another order than the stage's, in which a file of `shape` may have shape `own`.
 fn orders(stage: Stage, own: &[usize], shape: &[usize]) -> Vec<Layout> {
     let axes = stage.axes();
-    // One more axis is a batch: an axis of length 1, or the first.
+    // If the file has one axis more, that is the batch: an axis of length 1, or else the first axis.
     let batch = match shape.len().checked_sub(axes.len()) {
         Some(0) => None,
         Some(1) => Some(shape.iter().position(|&length| length == 1).unwrap_or(0)),

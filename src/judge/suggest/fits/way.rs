@@ -14,20 +14,21 @@ pub(in crate::suggest) struct Way<'f> {
     pub(in crate::suggest) stage: Stage,
     pub(in crate::suggest) layout: Layout,
     pub(in crate::suggest) pattern: &'f Pattern,
-    /// Whether the file's name is the stage's, and the stage that the words of the name suggest.
+    /// Whether the file has the stage's name; and the stage that the words of the file's name suggest.
     pub(in crate::suggest) is_called: bool,
     pub(in crate::suggest) hinted: Option<Stage>,
     /// The distance at each site that is compared, the first pass first.
     pub(in crate::suggest) places: Vec<(Site, Distance)>,
     /// The number of places in its first pass.
     pub(super) of_first: usize,
-    /// Whether its file was taken off the end of a family of files.
+    /// Whether its file was split off the end of a family of files.
     pub(in crate::suggest) is_paired: bool,
     /// Whether its rows have the size that a norm gives.
     pub(in crate::suggest) is_normed: bool,
     /// Whether its family of files has the embedding as number 0.
     pub(in crate::suggest) is_stream: bool,
-    /// Whether its heads have the reference's lengths and other directions, as after RoPE with other angles.
+    /// Whether its heads have the same lengths as in the reference, but other directions, as after RoPE with other
+    /// angles.
     pub(in crate::suggest) is_turned: bool,
 }
 
@@ -88,7 +89,7 @@ impl Way<'_> {
         self.first().iter().all(|(_, apart)| is_scaled(apart))
     }
 
-    /// Whether a value is infinite or NaN in one of the two alone.
+    /// Whether a value is infinite or NaN in only one of the two.
     pub(in crate::suggest) fn is_odd(&self) -> bool {
         self.errors()[1].is_infinite()
     }

@@ -1,19 +1,19 @@
-//! The plan of a run that was written, once it has ended.
+//! The plan of a trace file, after its run has ended.
 
 use super::{DIGESTS, Plan};
 use crate::record::tables::{COUNTS, STATS};
 use llama_trace_core::trace::{PassDims, Site};
 
 impl Plan {
-    /// The same file for a run that had these passes, fewer perhaps than were planned.
+    /// The plan of the same file for the passes that ran, which may be fewer than planned.
     pub(in crate::record) fn ended(&self, passes: &[Vec<PassDims>]) -> Self {
-        // A sequence that never began has no part of it.
+        // A sequence that never began has no part in the file.
         let passes = (passes, self.layout.branches());
         Self::new(*self.layout.sizes(), passes, self.stages.clone(), self.texts, |key| self.holds(key))
     }
 
-    /// What moves where in the file, from this plan to `ended`, in the order of the places: first byte, the same
-    /// afterwards, and bytes.
+    /// The moves in the file from the places of this plan to those of `ended`, ordered by the new places. Each has the
+    /// old offset, the new offset, and the number of bytes.
     pub(in crate::record) fn moves(&self, ended: &Self) -> Vec<(usize, usize, usize)> {
         let mut moves: Vec<(usize, usize, usize)> = Vec::new();
         let mut add = |from: usize, to: usize, bytes: usize| match moves.last_mut() {
@@ -53,7 +53,7 @@ impl Plan {
         moves
     }
 
-    /// Every site of which there are statistics, in the order of the tables.
+    /// Every site with statistics, in the order of the tables.
     pub(in crate::record) fn sites(&self) -> impl Iterator<Item = Site> {
         self.layout.keys(&self.stages).flat_map(|key| self.layout.sites(key))
     }
