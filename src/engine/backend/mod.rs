@@ -257,12 +257,12 @@ pub trait Backend: Sized + Send + Sync {
     /// if the device has no such table.
     fn table_line(&self) -> Option<(String, String)>;
 
-    /// The same device with each of its kernels; everything else is equal. Each of them can read the matrices and
+    /// One copy of this device for each of its kernels; everything else is equal. Each copy can read the matrices and
     /// buffers of the others.
     fn kernels(&self) -> Vec<Self>;
 
-    /// The same device and kernel with each order in which it can read weights, by name. The results have the same
-    /// bits. Empty if there is only one order.
+    /// One copy of this device and kernel for each order in which it can read weights, with the name of the order. The
+    /// results have the same bits. Empty if there is only one order.
     fn readings(&self) -> Vec<(String, Self)>;
 
     /// Some rows of `matrix` as a separate matrix that shares its memory.
@@ -297,10 +297,10 @@ pub trait Backend: Sized + Send + Sync {
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()>;
 
-    /// Starts an asynchronous copy to the host of the values of `buffer` in `range`, as they are after the operations
-    /// so far. [`Backend::fetched`] shows them later. Returns `None` if the backend cannot do this, or has no room
-    /// until the earlier fetches of the pass are shown and released ([`Backend::all_shown`]). [`Backend::read`] always
-    /// works.
+    /// Starts an asynchronous copy of the values of `buffer` in `range` to the host. The values are those after all
+    /// operations called so far. [`Backend::fetched`] shows them later. Returns `None` if the backend cannot do this,
+    /// or has no room until the earlier fetches of the pass are shown and released ([`Backend::all_shown`]).
+    /// [`Backend::read`] always works.
     fn fetch(
         &self,
         buffer: &Self::Buffer,

@@ -294,8 +294,8 @@ pub(super) fn draws<B: Backend>(
     sequences.iter().map(|sequence| sequence.text.sampler.next_draw(0)).collect()
 }
 
-/// The draws of the device for the pass after the next pass, which reads `ids`. Empty if a text is known to end before
-/// it.
+/// The next pass reads `ids`. Returns the draws of the device for the pass after the next pass. Empty if a text is
+/// known to end before that pass.
 fn draws_after<B: Backend>(sequences: &[&mut Sequence<B>], ids: &[Vec<u32>]) -> Vec<Drawing> {
     let goes_on = |(sequence, ids): (&&mut Sequence<B>, &Vec<u32>)| {
         sequence.text.left > 1 && sequence.text.forced.is_empty() && sequence.room() > ids.len()

@@ -53,8 +53,8 @@ struct Buffers<'s> {
     sums: &'s mut Sums,
 }
 
-/// The part of `stretch` of 32 weight rows from `first` on that turn number `turn` of `turns` prefetches. After the
-/// last row of `w` come other rows of its matrix, or an invalid address, for which a prefetch has no effect.
+/// Returns what turn number `turn` of `turns` prefetches: a part of `stretch` of the 32 weight rows from `first` on.
+/// After the last row of `w` come other rows of its matrix, or an invalid address, for which a prefetch has no effect.
 fn next_of_turn(w: Rows<'_>, first: usize, stretch: &Range<usize>, turn: usize, turns: usize) -> Next {
     let (rows, stride) = (BLOCK.div_ceil(turns), w.row(0).len());
     let at = (first + turn * rows) * stride + w.range(stretch.clone()).start;
@@ -142,8 +142,8 @@ impl Unit {
         Ok(())
     }
 
-    /// sums (32 tokens) += the products of a stretch of up to 32 weight rows with that of the tokens. For the first
-    /// stretch, = instead of +=. The rows from `next` on are prefetched meanwhile.
+    /// sums (32 tokens) += the products of a stretch of up to 32 weight rows with the same stretch of the tokens. For
+    /// the first stretch, = instead of +=. The rows from `next` on are prefetched meanwhile.
     fn add_stretch(
         self,
         x: &TokenBlock<'_>,
