@@ -128,8 +128,8 @@ impl Pass {
         let _ = self.begun.compare_exchange(1, 2, Relaxed, Relaxed);
     }
 
-    /// Whether all earlier work and the embedding have completed at launch. The first two kernels wait for it before
-    /// they let the next one start.
+    /// Whether all earlier work and the embedding have completed at launch. The first two kernels of a pass wait for
+    /// all earlier work. Only then do they let the next kernel start.
     pub(super) fn is_ahead(&self) -> bool {
         self.begun.load(Relaxed) == 2
     }
