@@ -188,13 +188,13 @@ impl Emulated {
         })
     }
 
-    /// The same, but kernels whose name begins with `kernels` fail.
+    /// The same device, but kernels whose name begins with `kernels` fail.
     pub(super) fn refusing(mut self, kernels: &'static str) -> Self {
         self.refused = Some(kernels);
         self
     }
 
-    /// The same with the modules that are embedded as PTX.
+    /// The same device, but it runs the modules that are embedded as PTX.
     pub(super) fn carried(mut self) -> Self {
         self.runs = Runs::Carried;
         self

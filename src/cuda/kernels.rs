@@ -47,7 +47,7 @@ impl Kernels {
         self.queue.launch(self.made(kernel, (x, y), block, shared, arguments)?)
     }
 
-    /// The same for a kernel whose weights are written by an earlier launch.
+    /// [`Self::launch`] for a kernel whose weights are written by an earlier launch.
     pub(super) fn launch_late(
         &self,
         kernel: Kernel,
@@ -60,7 +60,7 @@ impl Kernels {
         self.queue.launch(Launch { late: true, ..launch })
     }
 
-    /// The same for recording, which differs from pass to pass.
+    /// [`Self::launch`] for recording, which differs from pass to pass.
     pub(super) fn launch_apart(
         &self,
         kernel: Kernel,
@@ -73,7 +73,7 @@ impl Kernels {
         self.queue.launch(Launch { apart: true, ..launch })
     }
 
-    /// The same for one span of a batch, described by the first `words` words of the arguments
+    /// [`Self::launch`] for one span of a batch. The first `words` words of the arguments describe the span
     /// ([`Arguments::first_of`]). Launches for several spans are joined. None of them may read what another writes.
     pub(super) fn launch_together(
         &self,

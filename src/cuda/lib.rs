@@ -2,7 +2,7 @@
 //! [`llama_trace_core::ops`]). Each kernel is compiled for the device at its first use.
 //!
 //! ```text
-//! Cuda (the operations) ─▶ Kernels (which, with what defined) ─▶ Queue (in order; passes are repeated) ─▶ Driver
+//! Cuda (the operations) ─▶ Kernels (which one, which defines) ─▶ Queue (in order; passes are repeated) ─▶ Driver
 //!                                                                     NVIDIA's, or in tests the CPU emulation ◀┘
 //! ```
 //!
@@ -188,19 +188,19 @@ impl Cuda {
         Self::lost_after(bytes, usize::MAX)
     }
 
-    /// The same, but the device is lost after `launches` launches.
+    /// The CPU emulation of a device that is lost after `launches` launches.
     #[cfg(any(test, feature = "testing"))]
     pub fn lost_after(bytes: usize, launches: usize) -> Option<Self> {
         Some(Self::over(Box::new(emulated::Emulated::new(bytes, launches)?)))
     }
 
-    /// The same, but kernels whose name begins with `kernels` fail.
+    /// The CPU emulation of a device on which kernels fail if their names begin with `kernels`.
     #[cfg(any(test, feature = "testing"))]
     pub fn refusing(bytes: usize, kernels: &'static str) -> Option<Self> {
         Some(Self::over(Box::new(emulated::Emulated::new(bytes, usize::MAX)?.refusing(kernels))))
     }
 
-    /// The same, with a log of all requests to the device.
+    /// The CPU emulation of a device, with a log of all requests to it.
     #[cfg(any(test, feature = "testing"))]
     pub fn logged(bytes: usize) -> Option<(Self, emulated::Log)> {
         let device = emulated::Emulated::new(bytes, usize::MAX)?;

@@ -95,7 +95,7 @@ impl Pass {
         self.rows = ids.len();
     }
 
-    /// Writes all of it to the device, by one copy.
+    /// Writes the whole input to the device with one copy.
     fn write(&mut self, queue: &Arc<Queue>, ids: &[u32]) -> Result<()> {
         let Self { spans, draws, .. } = self;
         let mut words: Vec<u32> = Vec::with_capacity(spans.len() * 4 + draws.len() * 2 + ids.len() * 2);

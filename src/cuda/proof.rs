@@ -144,7 +144,7 @@ fn gated<B: Backend>(
     Ok(hidden)
 }
 
-/// The same into these buffers: the gate's result, its SiLU, up's result, and hidden.
+/// [`gated`] into these buffers: the gate's result, its SiLU, up's result, and hidden.
 fn gate_to<B: Backend>(
     backend: &B,
     input: &B::Input,
@@ -165,7 +165,7 @@ fn gate_to<B: Backend>(
 /// memory.
 const OF_TILES: [usize; 3] = [70, 264, 328];
 
-/// The size of the vocabulary, and the likeliest tokens. They are far apart, so they lie in different blocks.
+/// The size of the vocabulary, and the likeliest tokens. They are far apart, so they lie in several blocks.
 const VOCAB: usize = 3001;
 const LIKELIEST: [usize; 4] = [13, 1203, 1900, 2999];
 

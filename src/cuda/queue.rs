@@ -139,7 +139,7 @@ impl Queue {
         if waiting.is_empty() {
             return Ok(());
         }
-        // Recording launches differ from pass to pass; those before and after them do not.
+        // Recording launches differ from pass to pass; the launches before and after them do not.
         let result = waiting.chunk_by(|a, b| a.apart == b.apart).try_for_each(|launches| {
             if launches[0].apart || launches.len() < MIN_GRAPH {
                 return self.driver.launch(launches);

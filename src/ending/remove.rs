@@ -22,10 +22,10 @@ const ARGUMENT: &str = "__remove-temporary-folder";
 /// How long an ending process removes files itself. Nearly every folder is removed earlier.
 const ITSELF: Duration = Duration::from_secs(2);
 
-/// How often the other process tries.
+/// How often the other process tries to remove the folder.
 #[cfg(unix)]
 const TRIES: usize = 20;
-/// How often it checks whether the ending process is gone, and the time between checks.
+/// How often the other process checks whether the ending process is gone, and the time between checks.
 #[cfg(unix)]
 const LOOKS: usize = 600;
 #[cfg(unix)]

@@ -37,7 +37,7 @@ pub struct AttentionShape {
     pub window: Option<usize>,
 }
 
-/// The intermediate results of attention. Their rows are those of the stage with the same name.
+/// The intermediate results of attention. Each part has the rows of the stage with the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttentionPart {
     /// The cached keys, repeated for every query head (K, H, C).
@@ -155,9 +155,9 @@ pub type Host = cpu::Kernel;
 /// The tolerance for a product whose terms are added in another order, as a relative L2 distance.
 pub const REORDER_TOLERANCE: f64 = 1e-6;
 
-/// The same tolerance if partial sums are truncated instead of rounded to float32, with up to 28,672 inputs. Tensor
-/// cores truncate after every eight products (Fasi, Higham, Mikaitis and Pranesh, 2021) or less often. The results of
-/// long products are then nearer to zero, by about 3·10⁻⁹ for each input.
+/// The tolerance of such a product if partial sums are truncated instead of rounded to float32, with up to 28,672
+/// inputs. Tensor cores truncate after every eight products (Fasi, Higham, Mikaitis and Pranesh, 2021) or less often.
+/// The results of long products are then nearer to zero, by about 3·10⁻⁹ for each input.
 pub const TRUNCATION_TOLERANCE: f64 = 1e-4;
 
 /// How a token is sampled: the checked values of [`crate::generate::Sampling`].
@@ -245,9 +245,9 @@ pub trait Backend: Sized + Send + Sync {
     fn bit_exact(&self, operation: Operation) -> bool;
 
     /// Whether the products of `matrix` with `tokens` tokens of one sequence give the same bits as the functions of
-    /// [`llama_trace_core::ops`]. If not, their relative L2 distance from those stays under [`REORDER_TOLERANCE`],
-    /// before rounding. If the backend truncates sums ([`Backend::truncates_sums`]) and there are many tokens, the
-    /// bound is [`TRUNCATION_TOLERANCE`].
+    /// [`llama_trace_core::ops`]. If not, the relative L2 distance between the two results stays under
+    /// [`REORDER_TOLERANCE`], before rounding. If the backend truncates sums ([`Backend::truncates_sums`]) and there
+    /// are many tokens, the bound is [`TRUNCATION_TOLERANCE`].
     fn product_bit_exact(&self, matrix: &Self::Matrix, tokens: usize) -> bool;
 
     /// Whether the partial sums of long products are truncated instead of rounded, as in tensor cores.
@@ -311,13 +311,14 @@ pub trait Backend: Sized + Send + Sync {
         Ok(None)
     }
 
-    /// The same for the first `count` values of `cache`, in the form of [`Backend::read_cache`].
+    /// [`Backend::fetch`] for the first `count` values of `cache`, in the form of [`Backend::read_cache`].
     fn fetch_cache(&self, cache: &Self::Cache, count: usize, pass: &Self::Pass) -> Result<Option<Fetched>> {
         let _ = (cache, count, pass);
         Ok(None)
     }
 
-    /// The same for the int8 values and the scales of `rows` of `input`, in the form of [`Backend::read_quantized`].
+    /// [`Backend::fetch`] for the int8 values and the scales of `rows` of `input`, in the form of
+    /// [`Backend::read_quantized`].
     fn fetch_quantized(
         &self,
         input: &Self::Input,

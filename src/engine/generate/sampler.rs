@@ -92,7 +92,7 @@ impl Sampler {
         (u128::from(self.earlier) + u128::from(draw)) * look::WORDS
     }
 
-    /// The same sampler at the start of the stream that is `count` after its own.
+    /// The same sampler at the start of another stream, whose number is higher by `count`.
     #[must_use]
     pub fn after(&self, count: u64) -> Self {
         self.clone().with_stream(self.random.get_stream().wrapping_add(count))

@@ -114,8 +114,8 @@ impl<B: Backend> Sequence<B> {
         (text.at_end, text.given) = (false, true);
     }
 
-    /// The same, split into passes over `chunk` ids each, with fewer in the last. The tokens drawn before the last
-    /// chunk are discarded.
+    /// [`Sequence::begin`] in passes over `chunk` ids each; the last chunk may have fewer. The tokens drawn before the
+    /// last chunk are discarded.
     pub fn begin_in_chunks(&mut self, ids: &[u32], chunk: usize, ends: &[u32], draws: usize) {
         let mut chunks: Vec<_> = ids.chunks(chunk.max(1)).rev().map(<[u32]>::to_vec).collect();
         let first = chunks.pop().unwrap_or_default();

@@ -38,7 +38,7 @@ pub struct Activations<B: Backend> {
     pub(super) xv: B::Buffer,
     /// (R, H, C); empty if the family has no QK norm.
     pub(super) xq_norm: B::Buffer,
-    /// (R, G, C); empty likewise.
+    /// (R, G, C); empty if the family has no QK norm.
     pub(super) xk_norm: B::Buffer,
     /// (R, H, C)
     pub(super) xq_rope: B::Buffer,

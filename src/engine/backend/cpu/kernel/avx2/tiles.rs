@@ -200,7 +200,7 @@ unsafe fn sums_of_run<S: Source, const VNNI: bool, const V: usize>(
             _ => &x.half_offsets.as_chunks().0.as_chunks::<2>().0[at][run],
         };
         for (whole, offset) in whole.iter_mut().zip(offsets) {
-            // The stored offsets are those of an OFFSET of 128. Every OFFSET is a power of two up to 128, so a shift
+            // The stored offsets are for an OFFSET of 128. Every OFFSET is a power of two up to 128, so a shift
             // converts them.
             let part = _mm_cvtsi32_si128(S::OFFSET.leading_zeros() as i32);
             *whole = [_mm256_sra_epi32(broadcast(offset), part); V];
