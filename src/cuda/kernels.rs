@@ -86,8 +86,8 @@ impl Kernels {
         self.queue.launch_together(self.made(kernel, grid, block, 0, arguments)?, words)
     }
 
-    /// Removes the last launch from the queue. Possible if it is of `kernel`, still waits, and `of` returns a value for
-    /// its argument words. The caller then queues a launch that does the same and more.
+    /// Removes the last launch from the queue. This is possible if it is a launch of `kernel`, still waits, and `of`
+    /// returns a value for its argument words. The caller then queues a launch that does the same and more.
     pub(super) fn take_back<T>(
         &self,
         kernel: Kernel,
@@ -110,7 +110,7 @@ impl Kernels {
         })
     }
 
-    /// Changes the last launch, if it is of `kernel` and still waits. Returns whether `change` did.
+    /// Changes the last launch, if it is a launch of `kernel` and still waits. Returns whether `change` has changed it.
     pub(super) fn change(&self, kernel: Kernel, change: impl FnOnce(&mut Launch) -> bool) -> Result<bool> {
         let function = self.function(kernel)?;
         Ok(self.queue.change(|last| last.function == function && change(last)))

@@ -115,8 +115,8 @@ pub(super) fn hand_over(_: &Path, _: Option<&File>, _: bool) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Whether this process was started to remove a folder. If so, it has done that. `take_back` runs first; if it fails,
-/// the folder stays.
+/// Whether this process was started to remove a folder. If so, this call removes the folder. `take_back` runs first; if
+/// it fails, the folder stays.
 #[cfg(unix)]
 pub fn was_asked_to(take_back: impl Fn(&Path) -> io::Result<()>) -> bool {
     use std::os::unix::process::parent_id;

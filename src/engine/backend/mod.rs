@@ -415,7 +415,7 @@ pub trait Backend: Sized + Send + Sync {
     /// this quantises x.
     ///
     /// Read the values of x, and of the stages computed together with x, before this call. A backend that multiplies
-    /// another form may leave these buffers unwritten from the first product on. For the same reason x must not be
+    /// another form of x may leave these buffers unwritten from the first product on. For the same reason x must not be
     /// prepared twice.
     ///
     /// A backend that sums in another order for many tokens must choose by [`PassRows::orders`], never by the number of
@@ -527,8 +527,8 @@ pub trait Backend: Sized + Send + Sync {
     }
 
     /// Samples a token from each row of logits (spans, V), with the draws of [`Backend::begin_pass`]. The result is the
-    /// token that [`crate::generate::Sampler`] samples with the same random number. It may differ only within 10⁻⁶ of
-    /// the boundary between two tokens.
+    /// token that [`crate::generate::Sampler`] samples with the same random number. The two tokens may differ only
+    /// within 10⁻⁶ of the boundary between them.
     fn draw(&self, logits: &Self::Buffer, vocab: usize, pass: &Self::Pass) -> Result<()> {
         let _ = (logits, vocab, pass);
         Ok(())

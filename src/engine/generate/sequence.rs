@@ -306,9 +306,9 @@ fn draws_after<B: Backend>(sequences: &[&mut Sequence<B>], ids: &[Vec<u32>]) -> 
     sequences.iter().map(|sequence| sequence.text.sampler.next_draw(1)).collect()
 }
 
-/// Runs pass number `pass` over `ids` of each of `sequences`. The device draws with `draws`; returns what it drew. The
-/// sequences are not updated with these tokens yet. Without a probe, the device already receives the following pass, if
-/// `next` holds its draws.
+/// Runs pass number `pass` over `ids` of each of `sequences`, and returns the tokens that the device draws with
+/// `draws`. The sequences are not updated with these tokens yet. Without a probe, the device already receives the
+/// following pass, if `next` holds its draws.
 ///
 /// # Errors
 /// The errors of [`pass::forward_and_draw`]. The sequences are then unchanged.

@@ -1,9 +1,9 @@
 //! Products with many rows of activations on processors that multiply bfloat16 by bfloat16: the blocking that AMX and
 //! AVX512-BF16 share.
 //!
-//! A bfloat16 has 8 of the 24 bits of a float32's significand. A float32 is therefore exactly the sum of three of them,
-//! and three products lose nothing that one in float32 keeps. In bfloat16 precision the activations are bfloat16 values
-//! already, and one product is enough.
+//! A bfloat16 has 8 of the 24 bits of a float32's significand. A float32 is therefore exactly the sum of three bfloat16
+//! values. Three products with these values lose nothing that one product in float32 keeps. In bfloat16 precision the
+//! activations are bfloat16 values already, and one product is enough.
 //!
 //! The instructions sum adjacent inputs in pairs. An output's sum therefore has another order than in
 //! [`llama_trace_core::ops::matmul::dot`], which multiplies fewer rows. To limit the difference, sums are kept short.

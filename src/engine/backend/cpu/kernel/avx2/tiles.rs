@@ -2,8 +2,8 @@
 //! lane.
 //!
 //! Without AVX-VNNI, an instruction multiplies bytes and adds adjacent products in 16 bits. For weights of few bits,
-//! several such sums fit into 16 bits before they are widened. Weights of eight bits are widened in the panel instead,
-//! and multiplied by an instruction that adds adjacent products in 32 bits.
+//! several of these sums are added in 16 bits before they are widened. Weights of eight bits are widened in the panel
+//! instead, and multiplied by an instruction that adds adjacent products in 32 bits.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
