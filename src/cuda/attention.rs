@@ -14,8 +14,8 @@ use llama_trace_engine::backend::{AttentionPart, AttentionShape, AttentionSink, 
 /// The most values of each recorded part on the device at once.
 const VALUES_AT_ONCE: usize = 4 << 20;
 
-/// Blocks of one token's attention that fit on a multiprocessor, if there are enough keys. The first is for up to four
-/// heads together, the second for more, which need more registers.
+/// Blocks of one token's attention that fit on a multiprocessor, if there are enough keys. The first number is for up
+/// to four heads together. The second is for more heads, which need more registers.
 const BLOCKS_OF_EACH: [usize; 2] = [3, 2];
 
 /// The most splits of one token's keys, and the fewest keys of a split.
@@ -25,7 +25,7 @@ const TILE: usize = 64;
 /// The most blocks in a grid's second dimension.
 pub(super) const MOST_BLOCKS: usize = 65_535;
 
-/// The kernels for one token: for heads of up to 64, 128 and 256 channels, and of each for 1, 2, 4 and 8 heads at once.
+/// The kernels for one token: for heads of up to 64, 128 and 256 channels, each for 1, 2, 4 and 8 heads at once.
 const DECODE: [[&str; 4]; 3] = [
     ["attention_decode_1_64", "attention_decode_2_64", "attention_decode_4_64", "attention_decode_8_64"],
     ["attention_decode_1_128", "attention_decode_2_128", "attention_decode_4_128", "attention_decode_8_128"],
@@ -87,8 +87,8 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         // The number of splits is the same in every pass, and so is the order of the sums.
         let processors = cuda.queue.device().about().multiprocessors as usize;
         let splits = (BLOCKS_OF_EACH[usize::from(at_once > 4)] * processors / blocks).clamp(1, MOST_SPLITS);
-        // Only the splits with keys in some span of the pass. Their number is rounded up to a power of two, so launches
-        // seldom change.
+        // Launches only the splits that have keys in some span of the pass. Their number is rounded up to a power of
+        // two, so launches seldom change.
         let visible = |keys: usize| asked.shape.window.map_or(keys, |window| keys.min(window));
         let tiles = asked.pass.spans().iter().map(|span| visible(span.keys()).div_ceil(TILE)).max();
         let used = splits.min(tiles.unwrap_or(1).next_power_of_two());
@@ -108,7 +108,7 @@ pub(super) fn attention(cuda: &Cuda, asked: Asked<'_>) -> Result<()> {
         let arguments = arguments.int(usize::from(asked.pass.is_ahead()));
         let arguments =
             arguments.address(asked.q.at(0)).address(partial).address(counters).address(asked.out.at(0));
-        // The launch of the first span becomes that of all spans, if no other launch comes between.
+        // The launch of the first span becomes the launch of all spans, if no other launch comes between them.
         let all = asked.span == 0 && together == asked.pass.spans().len() && asked.pass.rows() == together;
         let arguments =
             arguments.narrow_too(asked.out.at(0), if all { together * heads * head_dim } else { 0 }, 1);
@@ -270,8 +270,8 @@ fn repeat_kv(
 mod tests {
     use half::bf16;
 
-    /// Checks a claim of `attention_bf16.cu` about its scores. Every bfloat16 value is one of these 128, times a power
-    /// of two.
+    /// Checks a claim of `attention_bf16.cu` about its scores. Every bfloat16 value is one of the 128 values tested
+    /// here, times a power of two.
     #[test]
     fn to_multiply_by_the_inverse_root_and_round_is_to_divide_and_round() {
         for head_dim in (8..=256_u16).step_by(8) {

@@ -1,5 +1,5 @@
-//! cuBLASLt, if it is there: the speed of NVIDIA's own library, as the reference for our kernels in a report. No model
-//! is run with it.
+//! cuBLASLt, if it is installed. A report compares our kernels with the speed of NVIDIA's own library. No model is run
+//! with it.
 #![allow(unsafe_code)]
 
 use std::env;

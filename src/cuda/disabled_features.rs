@@ -2,7 +2,7 @@
 
 use llama_trace_core::error::{Error, Result};
 
-/// The environment variable that lists them: some of the words below, separated by commas.
+/// The environment variable that lists the disabled features: some of the words below, separated by commas.
 pub(super) const VARIABLE: &str = "LLAMA_TRACE_CUDA_WITHOUT";
 
 /// The features that are switched off.

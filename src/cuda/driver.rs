@@ -214,7 +214,7 @@ pub(super) trait Driver: Send + Sync {
     /// The device's properties.
     fn about(&self) -> &About;
 
-    /// How much memory is free, and how much there is.
+    /// The free memory and the total memory.
     fn room(&self) -> Result<Room>;
 
     /// Allocates `bytes` bytes, more than zero, uninitialised.

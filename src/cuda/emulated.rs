@@ -54,7 +54,7 @@ const FRESH: u8 = 0xff;
 pub(super) struct Emulated {
     about: About,
     total: usize,
-    /// The number of launches before it is lost.
+    /// The number of launches before the device is lost.
     launches: AtomicUsize,
     state: Mutex<State>,
     asked: Log,
@@ -115,8 +115,8 @@ struct Guarded {
     /// The offset of the allocation in the mapping.
     first: usize,
     bytes: usize,
-    /// Whether a copy, a memset or a wait has come since the allocation: each waits for the kernels before it.
-    /// Otherwise kernels that write to the memory may not have ended.
+    /// Whether a copy, a memset or a wait has come since the allocation. Each of these waits for the kernels before it.
+    /// Without one, kernels that write to the memory may not have ended.
     settled: bool,
 }
 
@@ -188,13 +188,13 @@ impl Emulated {
         })
     }
 
-    /// The same, but kernels whose name begins with `kernels` fail.
+    /// The same device, but kernels whose name begins with `kernels` fail.
     pub(super) fn refusing(mut self, kernels: &'static str) -> Self {
         self.refused = Some(kernels);
         self
     }
 
-    /// The same with the modules that are embedded as PTX.
+    /// The same device, but it runs the modules that are embedded as PTX.
     pub(super) fn carried(mut self) -> Self {
         self.runs = Runs::Carried;
         self

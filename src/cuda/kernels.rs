@@ -47,7 +47,7 @@ impl Kernels {
         self.queue.launch(self.made(kernel, (x, y), block, shared, arguments)?)
     }
 
-    /// The same for a kernel whose weights are written by an earlier launch.
+    /// [`Self::launch`] for a kernel whose weights are written by an earlier launch.
     pub(super) fn launch_late(
         &self,
         kernel: Kernel,
@@ -60,7 +60,7 @@ impl Kernels {
         self.queue.launch(Launch { late: true, ..launch })
     }
 
-    /// The same for recording, which differs from pass to pass.
+    /// [`Self::launch`] for recording, which differs from pass to pass.
     pub(super) fn launch_apart(
         &self,
         kernel: Kernel,
@@ -73,7 +73,7 @@ impl Kernels {
         self.queue.launch(Launch { apart: true, ..launch })
     }
 
-    /// The same for one span of a batch, described by the first `words` words of the arguments
+    /// [`Self::launch`] for one span of a batch. The first `words` words of the arguments describe the span
     /// ([`Arguments::first_of`]). Launches for several spans are joined. None of them may read what another writes.
     pub(super) fn launch_together(
         &self,
@@ -86,8 +86,8 @@ impl Kernels {
         self.queue.launch_together(self.made(kernel, grid, block, 0, arguments)?, words)
     }
 
-    /// Removes the last launch from the queue. Possible if it is of `kernel`, still waits, and `of` returns a value for
-    /// its argument words. The caller then queues a launch that does the same and more.
+    /// Removes the last launch from the queue. This is possible if it is a launch of `kernel`, still waits, and `of`
+    /// returns a value for its argument words. The caller then queues a launch that does the same and more.
     pub(super) fn take_back<T>(
         &self,
         kernel: Kernel,
@@ -110,7 +110,7 @@ impl Kernels {
         })
     }
 
-    /// Changes the last launch, if it is of `kernel` and still waits. Returns whether `change` did.
+    /// Changes the last launch, if it is a launch of `kernel` and still waits. Returns whether `change` has changed it.
     pub(super) fn change(&self, kernel: Kernel, change: impl FnOnce(&mut Launch) -> bool) -> Result<bool> {
         let function = self.function(kernel)?;
         Ok(self.queue.change(|last| last.function == function && change(last)))

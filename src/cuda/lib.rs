@@ -2,7 +2,7 @@
 //! [`llama_trace_core::ops`]). Each kernel is compiled for the device at its first use.
 //!
 //! ```text
-//! Cuda (the operations) ─▶ Kernels (which, with what defined) ─▶ Queue (in order; passes are repeated) ─▶ Driver
+//! Cuda (the operations) ─▶ Kernels (which one, which defines) ─▶ Queue (in order; passes are repeated) ─▶ Driver
 //!                                                                     NVIDIA's, or in tests the CPU emulation ◀┘
 //! ```
 //!
@@ -84,11 +84,11 @@ pub struct Cuda {
     cache_dtype: CacheDtype,
     stop: Stop,
     architecture: &'static str,
-    /// Whether many rows are multiplied by warpgroups (four warps together): only after a proof of their results.
+    /// Whether many rows are multiplied by warpgroups (four warps together): only after a self-test of their results.
     warpgroups: Arc<AtomicBool>,
-    /// Whether its kernels were proved in this precision.
+    /// Whether its kernels passed the self-test in this precision.
     proved: Arc<AtomicBool>,
-    /// Whether weights of integer products go through shared memory: only after a proof of the results.
+    /// Whether weights of integer products go through shared memory: only after a self-test of the results.
     streams: Arc<AtomicBool>,
 }
 
@@ -152,7 +152,7 @@ impl Cuda {
     }
 
     /// Returns the device of the tests: GPU number LLAMA_TRACE_GPU if that variable is set, otherwise the CPU emulation
-    /// with `bytes` bytes of memory. Warpgroups and streamed weights count as proved.
+    /// with `bytes` bytes of memory. Warpgroups and streamed weights are used as if they had passed the self-test.
     #[cfg(any(test, feature = "testing"))]
     pub fn of_tests(bytes: usize) -> Option<Self> {
         let cuda = match std::env::var("LLAMA_TRACE_GPU") {
@@ -188,19 +188,19 @@ impl Cuda {
         Self::lost_after(bytes, usize::MAX)
     }
 
-    /// The same, but the device is lost after `launches` launches.
+    /// The CPU emulation of a device that is lost after `launches` launches.
     #[cfg(any(test, feature = "testing"))]
     pub fn lost_after(bytes: usize, launches: usize) -> Option<Self> {
         Some(Self::over(Box::new(emulated::Emulated::new(bytes, launches)?)))
     }
 
-    /// The same, but kernels whose name begins with `kernels` fail.
+    /// The CPU emulation of a device on which kernels fail if their names begin with `kernels`.
     #[cfg(any(test, feature = "testing"))]
     pub fn refusing(bytes: usize, kernels: &'static str) -> Option<Self> {
         Some(Self::over(Box::new(emulated::Emulated::new(bytes, usize::MAX)?.refusing(kernels))))
     }
 
-    /// The same, with a log of all requests to the device.
+    /// The CPU emulation of a device, with a log of all requests to it.
     #[cfg(any(test, feature = "testing"))]
     pub fn logged(bytes: usize) -> Option<(Self, emulated::Log)> {
         let device = emulated::Emulated::new(bytes, usize::MAX)?;
@@ -263,7 +263,7 @@ impl Cuda {
     }
 
     /// Returns the same configuration on a device that does nothing, and the list of the kernels that it loads. The
-    /// list includes the kernels that the proof of `uses` runs.
+    /// list includes the kernels that the self-test of `uses` runs ([`Self::prove`]).
     pub fn listing(&self, uses: &Uses) -> (Self, KernelList) {
         let device = listing::Listing::of(self.queue.device());
         let list = device.list();
@@ -284,9 +284,9 @@ impl Cuda {
         });
     }
 
-    /// Proves the kernels for `uses`: runs one of each kind on the device and compares it with the CPU. The proof is
-    /// skipped if this executable has proved them before in this precision. If the proof has just excluded fast
-    /// kernels, returns the reason; slower kernels with the same result replace them.
+    /// Runs the self-test for `uses`: one kernel of each kind runs on the device, and its results are compared with the
+    /// CPU's. The self-test is skipped if this executable has passed it before in this precision. If the self-test has
+    /// just excluded fast kernels, returns the reason; slower kernels with the same result replace them.
     ///
     /// # Errors
     /// If there is no compiler for them, or if the compiler or the device fails.
@@ -299,7 +299,7 @@ impl Cuda {
         Ok(why_not)
     }
 
-    /// Whether its kernels were proved in this precision.
+    /// Whether its kernels passed the self-test in this precision.
     pub fn is_proved(&self) -> bool {
         self.proved.load(Relaxed)
     }

@@ -75,7 +75,7 @@ pub(super) fn candidates(name: &str, folders: &[PathBuf]) -> Vec<PathBuf> {
     all
 }
 
-/// Returns the library of built-in functions beside NVRTC, if NVRTC's path is absolute.
+/// Returns the library of built-in functions in NVRTC's folder, if NVRTC's path is absolute.
 pub(super) fn builtins(path: &Path) -> Vec<PathBuf> {
     let Some(folder) = path.parent().filter(|folder| folder.is_absolute()) else { return Vec::new() };
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

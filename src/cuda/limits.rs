@@ -42,7 +42,8 @@ impl Sizes {
 /// The sizes for a report.
 pub(super) const FULL: Sizes = Sizes { bytes: 2 << 30, side: 8192 };
 
-/// Timed runs of each, after one to warm up. The best counts, since a limit is the most that can be reached.
+/// The number of timed runs of each measurement, after one run to warm up. The best run counts, because it shows the
+/// limit.
 const TRIES: usize = 5;
 
 /// Masks of the noise: the bits that are kept, and those that are set. Each word then holds two float32 or four
@@ -51,7 +52,7 @@ const FLOAT32: Noise = Noise::words(1, 0x807f_ffff_807f_ffff, 0x3c00_0000_3c00_0
 const BFLOAT16: Noise = Noise::words(1, 0x807f_807f_807f_807f, 0x3c00_3c00_3c00_3c00);
 const ANY: Noise = Noise::words(1, u64::MAX, 0);
 
-/// Measures the limits; with smaller sizes if so much memory is not free.
+/// Measures the limits, with smaller sizes if there is not enough free memory.
 pub(super) fn measure(cuda: &Cuda, sizes: Sizes) -> Result<Limits> {
     let free = cuda.queue.device().room()?.free;
     let Sizes { bytes, side } = sizes.within(free / 2);
@@ -96,7 +97,7 @@ fn read(cuda: &Cuda, bytes: usize) -> Result<Duration> {
     })
 }
 
-/// Times the product of two random bfloat16 matrices, (side, side) each, by cuBLASLt; `None` if that is not there.
+/// Times the product of two random bfloat16 matrices, (side, side) each, by cuBLASLt; `None` if it is not installed.
 fn by_library(cuda: &Cuda, side: usize) -> Result<Option<(Duration, String)>> {
     let Some(product) = cuda.queue.device().library_product(side) else { return Ok(None) };
     let bytes = side * side * 2;

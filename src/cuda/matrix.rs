@@ -92,7 +92,7 @@ impl Matrix {
         if self.scales.is_some() { self.own.0 * self.inputs } else { 0 }
     }
 
-    /// Returns the matrix of these of its rows.
+    /// Returns the matrix of some of its rows.
     pub(super) fn cut(&self, rows: Range<usize>) -> Self {
         let own = (self.own.0 + rows.start, self.own.0 + rows.end);
         Self { values: Arc::clone(&self.values), scales: self.scales.clone(), own, ..*self }

@@ -18,7 +18,7 @@ pub(super) struct Memory {
 impl Memory {
     /// Allocates `bytes` bytes, uninitialised.
     pub(super) fn new(queue: &Arc<Queue>, bytes: usize) -> Result<Self> {
-        // Copies into shared memory take 16 bytes at a time, also the last one.
+        // Copies into shared memory take 16 bytes at a time, even the last copy.
         let whole = bytes.checked_next_multiple_of(16).unwrap_or(bytes);
         let at = if bytes == 0 { None } else { Some(queue.device().allocate(whole)?) };
         Ok(Self { queue: Arc::clone(queue), at, bytes })
@@ -91,7 +91,7 @@ impl Drop for Memory {
     }
 }
 
-/// Pinned host memory, which kernels write to as to the device's.
+/// Pinned host memory. Kernels write to it as they write to the device's memory.
 pub(super) struct Pinned {
     queue: Arc<Queue>,
     at: Address,
@@ -114,7 +114,7 @@ impl Pinned {
         self.bytes
     }
 
-    /// Returns bytes of it. No kernel may write there meanwhile.
+    /// Returns bytes of the memory. No kernel may write there meanwhile.
     pub(super) fn see(&self, range: Range<usize>) -> &[u8] {
         assert!(range.end <= self.bytes, "nothing is read beyond the memory");
         match range.is_empty() {

@@ -8,7 +8,8 @@ use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Noise;
 
 /// Returns `bytes` random bytes, rounded up to a whole word. A product may read its weights before the previous kernel
-/// has ended. This kernel is never the previous one: a copy or a memset always comes between, and waits for it.
+/// has ended. The previous kernel is never the one that makes these bytes: a copy or a memset always comes between, and
+/// waits for it.
 pub(super) fn random(cuda: &Cuda, bytes: usize, noise: Noise) -> Result<Memory> {
     let Noise { seed, keep, set, block, at } = noise;
     let memory = Memory::new(&cuda.queue, bytes.next_multiple_of(8))?;

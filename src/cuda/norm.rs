@@ -15,7 +15,7 @@ use llama_trace_core::error::Result;
 /// Arguments: x, weight, ε, width, out, then the optional outputs: in bfloat16, in int8, and packed ([`to_nowhere`]).
 const RMS_NORM: Kernel = Kernel { file: "rms_norm", name: "rms_norm", weight: None };
 
-/// The same of a sum: a, b, weight, ε, width, sum, out, and as above.
+/// The norm of a sum. Arguments: a, b, weight, ε, width, sum, out, then the same optional outputs.
 pub(super) const ADD_RMS_NORM: Kernel = Kernel { file: "rms_norm", name: "add_rms_norm", weight: None };
 
 /// The last words of both, the addresses of the optional outputs: int8 values and scales; and `struct PackedRows` of
@@ -104,7 +104,8 @@ pub(super) fn pack_too(cuda: &Cuda, made: NormOutput, to: [Address; 4]) -> bool 
 fn write_too(cuda: &Cuda, (out, rows, width): NormOutput, which: Range<usize>, to: &[Address]) -> bool {
     width.is_multiple_of(32)
         && cuda.kernels.change_recent(|kernel, last| {
-            // The index of the width in the arguments. The result follows it, or the sum and the result.
+            // The index of the width in the arguments. After the width comes the result, or the sum and then the
+            // result.
             let at = match kernel {
                 RMS_NORM => 3,
                 ADD_RMS_NORM => 4,

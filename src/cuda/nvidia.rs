@@ -281,7 +281,7 @@ impl Nvidia {
             return Ok(function);
         }
         self.enter()?;
-        // DisabledFeatures a compiler for the device, or if the driver refuses its code, the driver compiles the embedded PTX.
+        // Without a compiler for the device, or if the driver refuses its code, the driver compiles the embedded PTX.
         let (function, handle) = match self.alone(module, name) {
             Ok((handle, function)) => (function, Some(handle)),
             Err(error) => {

@@ -207,7 +207,7 @@ impl Nvrtc {
     /// name in the machine code, and that code.
     ///
     /// # Errors
-    /// As [`Nvrtc::compile`].
+    /// The errors of [`Nvrtc::compile`].
     pub fn kernel(
         &self,
         source: Source<'_>,
@@ -225,7 +225,7 @@ impl Nvrtc {
     /// Drops the comments at the beginning, which name the compiler's build.
     ///
     /// # Errors
-    /// As [`Nvrtc::compile`].
+    /// The errors of [`Nvrtc::compile`].
     pub fn ptx(&self, source: Source<'_>, (major, minor): Version, alone: bool) -> Result<String> {
         let alone = if alone { "a" } else { "" };
         let target = format!("--gpu-architecture=compute_{major}{minor}{alone}");
@@ -235,8 +235,8 @@ impl Nvrtc {
         Ok(text.find(".version").map_or(text, |first| &text[first..]).to_owned())
     }
 
-    /// Compiles, and returns the output of the functions `size` and `fill`. With `alone`, compiles only the kernel
-    /// named first, and stores its mangled name in the second.
+    /// Compiles, and returns the output of the functions `size` and `fill`. `alone` is the name of the only kernel to
+    /// compile, and the place where its mangled name is stored.
     fn make(
         &self,
         source: Source<'_>,

@@ -95,7 +95,7 @@ impl Pass {
         self.rows = ids.len();
     }
 
-    /// Writes all of it to the device, by one copy.
+    /// Writes the whole input to the device with one copy.
     fn write(&mut self, queue: &Arc<Queue>, ids: &[u32]) -> Result<()> {
         let Self { spans, draws, .. } = self;
         let mut words: Vec<u32> = Vec::with_capacity(spans.len() * 4 + draws.len() * 2 + ids.len() * 2);
@@ -128,8 +128,8 @@ impl Pass {
         let _ = self.begun.compare_exchange(1, 2, Relaxed, Relaxed);
     }
 
-    /// Whether all earlier work and the embedding have completed at launch. The first two kernels wait for it before
-    /// they let the next one start.
+    /// Whether all earlier work and the embedding have completed at launch. The first two kernels of a pass wait for
+    /// all earlier work. Only then do they let the next kernel start.
     pub(super) fn is_ahead(&self) -> bool {
         self.begun.load(Relaxed) == 2
     }

@@ -1,5 +1,5 @@
-//! Proof of a device's kernels: before a model runs, one of each kind computes a few numbers, which are compared with
-//! the CPU's. An untested device then reports an error instead of wrong results.
+//! The self-test of a device. Before a model runs, one kernel of each kind computes a few numbers, which are compared
+//! with the CPU's. An untested device then reports an error instead of wrong results.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,7 +16,7 @@ use llama_trace_engine::backend::{
 };
 use llama_trace_formats::checkpoint::{Checkpoint, random};
 
-/// The features that a model uses, which are proved before it runs.
+/// The features that a model uses. The self-test covers them before the model runs.
 #[derive(Clone, Debug)]
 pub struct Uses {
     /// The number types of its matrices.
@@ -144,7 +144,7 @@ fn gated<B: Backend>(
     Ok(hidden)
 }
 
-/// The same into these buffers: the gate's result, its SiLU, up's result, and hidden.
+/// [`gated`] into these buffers: the gate's result, its SiLU, up's result, and hidden.
 fn gate_to<B: Backend>(
     backend: &B,
     input: &B::Input,
@@ -165,7 +165,7 @@ fn gate_to<B: Backend>(
 /// memory.
 const OF_TILES: [usize; 3] = [70, 264, 328];
 
-/// The size of the vocabulary, and the likeliest tokens. They are far apart, so many blocks have a part.
+/// The size of the vocabulary, and the likeliest tokens. They are far apart, so they lie in several blocks.
 const VOCAB: usize = 3001;
 const LIKELIEST: [usize; 4] = [13, 1203, 1900, 2999];
 
@@ -292,8 +292,8 @@ fn compare(found: &KernelResult, expected: &[f32]) -> Result<()> {
     ))
 }
 
-/// Compares the device's results with the CPU's, unless this very executable has proved them before. If it has just
-/// excluded the faster kernels, returns the reason.
+/// Compares the device's results with the CPU's, unless this very executable has passed this self-test before. If the
+/// self-test has just excluded the faster kernels, returns the reason.
 ///
 /// # Errors
 /// If a kernel does not compile or run, or if its results differ.
@@ -317,7 +317,7 @@ pub(super) fn prove(cuda: &Cuda, uses: &Uses) -> Result<Option<Error>> {
     Ok(why_not)
 }
 
-/// Runs the proof. Returns whether the optional faster kernels are there and right: warpgroups in bfloat16, weights
+/// Runs the self-test. Returns whether the optional faster kernels are there and right: warpgroups in bfloat16, weights
 /// through shared memory in integers. If they are not right, also returns their error. All other kernels are right.
 fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
     // Sums that are exact in every number type.
@@ -384,12 +384,12 @@ fn proved(cuda: &Cuda, uses: &Uses) -> Result<(bool, Option<Error>)> {
     }
 }
 
-/// For optional kernels: whether they are there and proved, and otherwise their error.
+/// For optional kernels: whether they are there and passed the self-test, and otherwise their error.
 fn whether(proved: Option<Result<()>>) -> (bool, Option<Error>) {
     (matches!(proved, Some(Ok(()))), proved.and_then(Result::err))
 }
 
-/// Runs everything that is proved, and ignores the results.
+/// Runs all kernels of the self-test, and ignores the results.
 pub(super) fn run(cuda: &Cuda, uses: &Uses) {
     let _ = made(cuda, uses);
     let _ = drawn(cuda);
@@ -497,7 +497,7 @@ fn prove_streams(cuda: &Cuda, cpu: &Cpu, uses: &Uses) -> Result<()> {
     Ok(())
 }
 
-/// Whether the device has integer products whose weights go through shared memory, apart from their proof.
+/// Whether the device has integer products whose weights go through shared memory, whatever their self-test says.
 fn has_streams(cuda: &Cuda) -> bool {
     cuda.precision.group().is_some() && cuda.queue.device().streams()
 }
@@ -674,12 +674,12 @@ mod tests {
     fn passes(cuda: Cuda, precision: Precision, weights: &[Dtype]) {
         let cuda = cuda.with_precision(precision);
         let faster = has_streams(&cuda) || has_tiles(&cuda) && cuda.queue.device().has_warpgroups();
-        // The proof of an earlier process does not count.
+        // The self-test of an earlier process does not count.
         let (proved, why_not) = proved(&cuda, &uses(weights.to_vec())).unwrap();
         assert!(proved == faster && why_not.is_none(), "{precision:?} {weights:?}: {why_not:?}");
     }
 
-    /// With so many heads, few keys of each are many together.
+    /// With so many heads, a few keys for each head are many keys in all.
     #[test]
     fn a_model_of_many_heads_for_one_of_keys_is_proved_too() {
         let heads = AttentionShape { heads: 256, kv_heads: 1, head_dim: 8, window: None };

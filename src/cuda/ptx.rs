@@ -1,10 +1,10 @@
 //! Kernels embedded in the program as PTX, for machines without NVRTC. They are compiled from the same sources for
-//! compute capability 8.0 and 9.0, and packed; the driver turns them into machine code. Left out are kernels for one
-//! architecture only, and those that are only a faster version of others.
+//! compute capability 8.0 and 9.0, and packed; the driver turns them into machine code. Kernels for one architecture
+//! only are left out, and so are kernels that are only a faster version of others.
 //!
 //! They are compiled with COMPACT defined (`kernels/common.cuh`): several rows are multiplied one after the other, with
-//! the same bits. An old compiler made them, because old drivers accept its PTX. `tests/cuda.rs` makes them, and checks
-//! them against the sources.
+//! the same bits. The compiler is an old one, because old drivers accept its PTX. `tests/cuda.rs` makes the PTX, and
+//! checks it against the sources.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -22,10 +22,10 @@ pub const ARCHITECTURES: [Version; 2] = [(8, 0), (9, 0)];
 /// The NVRTC version that made the PTX, which is also the oldest driver version that accepts it.
 pub const COMPILER: Version = (12, 0);
 
-/// All of them, as [`pack`] writes them, compressed by LZMA.
+/// All embedded PTX, as [`pack`] writes it, compressed by LZMA.
 const PACKED: &[u8] = include_bytes!("kernels/ptx.lzma");
 
-/// Their provenance: the digest of the sources, and their own digest.
+/// The origin of the embedded PTX: the digest of the sources, and the digest of the PTX itself.
 pub const MADE_OF: &str = include_str!("kernels/ptx.txt");
 
 /// The most memory that unpacking may take, in KiB.
@@ -120,7 +120,7 @@ mod tests {
     use super::super::sources;
     use super::*;
 
-    /// Needs no compiler: a change of a kernel makes it fail.
+    /// This test needs no compiler. It fails if a kernel was changed after the PTX was made.
     #[test]
     fn the_ptx_was_made_of_the_sources_as_they_are() {
         let digests: Vec<_> = MADE_OF.lines().take(2).collect();
@@ -158,7 +158,7 @@ mod tests {
         assert!(PACKED.len() < 1_700_000, "{} bytes", PACKED.len());
     }
 
-    /// The compiler may move a load of constant data (`.nc`) behind the wait.
+    /// The compiler may move a load of constant data (`.nc`) to after the wait, so no such load may come before it.
     #[test]
     fn weights_are_asked_for_before_the_kernel_before_has_ended() {
         for ((architecture, module), text) in carried() {

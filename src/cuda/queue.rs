@@ -117,14 +117,14 @@ impl Queue {
     }
 
     /// Offers the waiting launches to `change`, the last first, until it has changed one or says to stop. Returns
-    /// whether it did.
+    /// whether one was changed.
     pub(super) fn change_recent(&self, mut change: impl FnMut(&mut Launch) -> Change) -> bool {
         let mut state = self.state();
         let mut changes = state.waiting.iter_mut().rev().map(&mut change);
         changes.find(|change| *change != Change::AskBefore) == Some(Change::Did)
     }
 
-    /// Changes the last launch, if it still waits. Returns whether `change` did.
+    /// Changes the last launch, if it still waits. Returns whether `change` has changed it.
     pub(super) fn change(&self, change: impl FnOnce(&mut Launch) -> bool) -> bool {
         self.state().waiting.last_mut().is_some_and(change)
     }
@@ -139,7 +139,7 @@ impl Queue {
         if waiting.is_empty() {
             return Ok(());
         }
-        // Recording launches differ from pass to pass; those before and after them do not.
+        // Recording launches differ from pass to pass; the launches before and after them do not.
         let result = waiting.chunk_by(|a, b| a.apart == b.apart).try_for_each(|launches| {
             if launches[0].apart || launches.len() < MIN_GRAPH {
                 return self.driver.launch(launches);

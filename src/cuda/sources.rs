@@ -113,7 +113,7 @@ const HEADERS: &[(&str, &str)] = headers!("attention.cuh" "attention_prefill.cuh
 /// and `matmul_wgmma`.
 const NOT_BY_TENSOR_CORES: [&str; 3] = ["matmul", "matvec", "matvec_16"];
 
-/// The files without embedded PTX: others do the same, slower.
+/// The files without embedded PTX: other files do the same work, more slowly.
 const NOT_CARRIED: [&str; 4] = [OF_WARPGROUPS, "stream_q8", "stream_q8_16", "stream_tiles"];
 
 /// The file that is for one architecture only.

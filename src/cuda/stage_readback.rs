@@ -73,7 +73,7 @@ pub(super) fn copy(
     Ok(Some(fetched))
 }
 
-/// Starts to copy what was packed so far to the host, by one copy.
+/// Starts one copy of everything packed so far to the host.
 pub(super) fn bring(cuda: &Cuda, memory: &StageReadback) -> Result<()> {
     let mut places = memory.places();
     let Places { memory: Some((packed, pinned)), used, brought, .. } = &*places else { return Ok(()) };
@@ -110,7 +110,7 @@ pub(super) fn show(
     see(pinned.as_ref().map_or(&[], |pinned| pinned.see(fetched.0.clone())))
 }
 
-/// Discards the fetches. Copies that were begun end before those of what is packed next.
+/// Discards the fetches. Copies already started end before the copies of stages that are packed later.
 pub(super) fn clear(memory: &StageReadback) {
     let mut places = memory.places();
     (places.used, places.brought) = (0, 0);

@@ -14,7 +14,7 @@ use llama_trace_engine::backend::Drawn;
 /// Bytes of a `struct Drawn` of the kernels.
 pub(super) const DRAWN: usize = 8;
 
-/// The most passes in flight: one, and the one that followed it before its tokens were known.
+/// The most passes in flight: one pass, and the next pass, launched before the tokens of the first were known.
 const UNDER_WAY: usize = 2;
 
 /// Drawn tokens in flight, one slot for each pass.

@@ -1,5 +1,5 @@
-//! A folder by its open handle, entered without following links. Others may write to it too: what is done to a name in it
-//! is done there, even if the path leads elsewhere meanwhile.
+//! A folder by its open handle, entered without following links. Other processes may write to it too. An operation on a
+//! name always acts in this folder, even if the path meanwhile leads to another one.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
@@ -180,8 +180,8 @@ mod unix {
             Ok(fs::openat(&self.0, name, how, Mode::empty())?.into())
         }
 
-        /// Links the file `name` of this folder into `to`, where the name must be free. On file systems without hard links
-        /// it is moved.
+        /// Links the file `name` of this folder into `to`, where the name must be free. On file systems without hard
+        /// links it is moved.
         pub(in super::super) fn put(&self, name: &str, to: &Self) -> Result<()> {
             match fs::linkat(&self.0, name, &to.0, name, AtFlags::empty()) {
                 Err(Errno::PERM | Errno::NOTSUP | Errno::NOSYS | Errno::MLINK | Errno::INVAL) => {

@@ -10,8 +10,8 @@
 //! | failed allocation | [`memory`] |
 //! | SIGABRT, SIGSEGV, SIGILL, SIGFPE | restores the terminal, then the default action |
 //!
-//! A process has one terminal, so this state is global. [`replace`] owns an output directory that the end of the process must not leave half
-//! written.
+//! A process has one terminal, so this state is global. [`replace`] writes an output directory so that the end of the
+//! process does not leave it half written.
 
 pub mod folder;
 pub mod remove;

@@ -19,7 +19,7 @@ use llama_trace_core::error::Error;
 /// Faults after which the process cannot go on.
 const FAULTS: [c_int; 5] = [libc::SIGBUS, libc::SIGABRT, libc::SIGSEGV, libc::SIGILL, libc::SIGFPE];
 
-/// Their actions before.
+/// The actions of these signals before our handlers were installed.
 static BEFORE: OnceLock<[libc::sigaction; FAULTS.len()]> = OnceLock::new();
 static LOST: AtomicBool = AtomicBool::new(false);
 /// The exit code of [`Error::Model`].

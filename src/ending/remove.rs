@@ -22,10 +22,10 @@ const ARGUMENT: &str = "__remove-temporary-folder";
 /// How long an ending process removes files itself. Nearly every folder is removed earlier.
 const ITSELF: Duration = Duration::from_secs(2);
 
-/// How often the other process tries.
+/// How often the other process tries to remove the folder.
 #[cfg(unix)]
 const TRIES: usize = 20;
-/// How often it checks whether the ending process is gone, and the time between checks.
+/// How often the other process checks whether the ending process is gone, and the time between checks.
 #[cfg(unix)]
 const LOOKS: usize = 600;
 #[cfg(unix)]
@@ -115,8 +115,8 @@ pub(super) fn hand_over(_: &Path, _: Option<&File>, _: bool) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Whether this process was started to remove a folder. If so, it has done that. `take_back` runs first; if it fails,
-/// the folder stays.
+/// Whether this process was started to remove a folder. If so, this call removes the folder. `take_back` runs first; if
+/// it fails, the folder stays.
 #[cfg(unix)]
 pub fn was_asked_to(take_back: impl Fn(&Path) -> io::Result<()>) -> bool {
     use std::os::unix::process::parent_id;

@@ -1,9 +1,9 @@
-//! The output directory of an export, replaced as a whole or not at all. Files of others in it are never touched.
+//! The output directory of an export, replaced as a whole or not at all. Other files in it are never touched.
 //!
-//! 1. All files are written into a temporary folder in the directory, or beside it if it does not exist yet, so in the
-//!    same file system.
+//! 1. All files are written into a temporary folder in the directory, or next to the directory if it does not exist
+//!    yet. The folder is therefore in the same file system.
 //! 2. At the end the files of an earlier export are moved aside into that folder, and the new files take their places.
-//! 3. The folder is removed, with what was moved aside.
+//! 3. The folder is removed, and with it the files that were moved aside.
 //!
 //! A failure in step 2 is undone. If a signal ends the process first, another process undoes it ([`super::remove`]);
 //! if the process was killed, the next export does.
@@ -29,7 +29,8 @@ const MAX_MANIFEST: u64 = 1 << 30;
 /// The name of the file that lists an export's files. It is moved last, so the export is complete if it is there.
 pub const MANIFEST: &str = "manifest.json";
 
-/// Reads a manifest: the names of the files that it lists, without its own. Its error says what the text is instead.
+/// Reads a manifest: the names of the files that it lists, without its own. The error says what the text is instead of
+/// a manifest.
 pub type ReadManifest = fn(&[u8]) -> std::result::Result<BTreeSet<String>, String>;
 
 /// An output directory that can be written.
@@ -41,11 +42,11 @@ pub struct Target {
 }
 
 impl Target {
-    /// Checks that `path` can be written, before anything is computed. With `force`, an export that is there is replaced;
-    /// `read` tells its files from others.
+    /// Checks that `path` can be written, before anything is computed. With `force`, an existing export is replaced;
+    /// `read` tells its files from other files.
     ///
     /// # Errors
-    /// [`Error::Output`] where it cannot, or is not empty without `force`.
+    /// [`Error::Output`] if the directory cannot be written, or if it is not empty and `force` is not set.
     pub fn check(path: &Path, force: bool, read: ReadManifest) -> Result<Self> {
         let folder = match Folder::open(path) {
             Ok(folder) => Some(folder),
@@ -73,11 +74,11 @@ impl Target {
         Ok(target)
     }
 
-    /// Checks that no file of others has a name that is to be written. `planned` gives those names, as far as what is in
-    /// the directory may be in their way.
+    /// Checks that no other file has a name that is to be written. `planned` returns these names; it may leave out
+    /// names for which nothing in the directory is in the way.
     ///
     /// # Errors
-    /// [`Error::Output`] where something is in the way.
+    /// [`Error::Output`] if something is in the way.
     pub fn check_free(&self, planned: impl FnOnce(&Folder) -> io::Result<Vec<String>>) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         let failed = |error: io::Error| refuse(&self.path, &error.to_string());
@@ -143,7 +144,7 @@ impl Target {
     /// A temporary folder for the new files, in the target's file system.
     ///
     /// # Errors
-    /// [`Error::Output`] where none can be made.
+    /// [`Error::Output`] if no folder can be made.
     pub fn begin(&self) -> Result<Scratch> {
         let (parent, what) = match &self.folder {
             Some(_) => (&*self.path, "nothing can be written into the output directory"),
@@ -157,8 +158,8 @@ impl Target {
         })
     }
 
-    /// Replaces the earlier export with what is in `files`, and returns the directory's path. After a failure everything is
-    /// as before.
+    /// Replaces the earlier export with the contents of `files`, and returns the directory's path. After a failure
+    /// everything is as before.
     ///
     /// # Errors
     /// [`Error::Output`], and [`Error::Interrupted`] if the process was asked to stop.

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use super::remove::{LOCK, PREFIX, hand_over, remove, whole};
 
 const FILES: &str = "files";
-/// Attempts to make a folder. Until a folder has its lock, another process may take it for that of a dead process, and
-/// remove it.
+/// Attempts to make a folder. Until a folder has its lock, another process may take it for the folder of a dead
+/// process, and remove it.
 const TRIES: usize = 16;
 
 /// The existing folders of this process.

@@ -43,7 +43,7 @@ pub(super) enum Failure {
         code: String,
         message: String,
     },
-    /// The answer is not that of a hub.
+    /// The answer is not one that a hub gives.
     Strange(String),
 }
 

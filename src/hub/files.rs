@@ -23,9 +23,9 @@ pub enum Need {
 pub(super) const CONFIG: &str = "config.json";
 const TOKENIZERS: [&str; 2] = ["tokenizer.json", "tokenizer.model"];
 
-/// Optional files beside the weights.
+/// Optional files in the same folder as the weights.
 const BESIDE: [&str; 2] = ["generation_config.json", "chat_template.jinja"];
-/// Optional files beside a tokenizer.
+/// Optional files in the same folder as a tokenizer.
 pub(super) const BESIDE_TOKENIZER: [&str; 3] =
     ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"];
 

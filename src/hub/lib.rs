@@ -49,7 +49,7 @@ const MAX_CONFIG: u64 = 1 << 20;
 pub trait Watch {
     /// The download of the file `name` of `size` bytes begins.
     fn begin(&mut self, name: &str, size: u64);
-    /// `bytes` bytes of it are there.
+    /// `bytes` bytes of the file are there.
     fn at(&mut self, bytes: u64);
     /// The download has ended.
     fn end(&mut self);

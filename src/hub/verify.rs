@@ -32,7 +32,7 @@ impl Digest {
         hex.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(Self { kind, size, hex })
     }
 
-    /// Starts to compute it.
+    /// Starts to compute the checksum.
     pub(super) fn begin(&self) -> Context {
         match self.kind {
             Kind::Sha256 => Context::new(&SHA256),

@@ -1,4 +1,4 @@
-//! The embedded font of pictures: DejaVu Sans Mono. Its licence is beside it in `font/`.
+//! The embedded font of pictures: DejaVu Sans Mono. Its licence is in the same folder, `font/`.
 
 use skrifa::{FontRef, MetadataProvider};
 

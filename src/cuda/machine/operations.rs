@@ -141,7 +141,7 @@ macro_rules! floats {
             "neg" => One(|a| $to(-$of(a))),
             "abs" => One(|a| $to($of(a).abs())),
             "sqrt" => One(|a| $to($of(a).sqrt())),
-            // The sign of the first, the rest of the second.
+            // The sign of the first value, and the other bits of the second.
             "copysign" => Two(|a, b| $to($of(b).copysign($of(a)))),
             _ => return None,
         })

@@ -585,7 +585,7 @@ fn what(name: &str, rest: &str, mut operands: Vec<Operand>) -> Option<(What, Vec
             _ => return None,
         },
         "cp" => match name {
-            // The number of bytes to read may follow: the others are zeros.
+            // The number of bytes to read may follow; the remaining bytes are zeros.
             "cp.async.cg.shared.global" | "cp.async.cg.shared.global.L2::256B"
                 if operands.get(2) == Some(&Operand::Value(16)) =>
             {

@@ -15,7 +15,7 @@ pub(in super::super) struct Grid {
 }
 
 /// The most bytes of shared memory of a block on every device from compute capability 8.0 on: 8.6, 8.9 and 12.0 have
-/// the least. Kernels with wgmma are only for 9.0, and large integer tiles for devices that have as much.
+/// the least. Kernels with wgmma are only for 9.0, and large integer tiles only for devices with enough shared memory.
 const MOST_SHARED: usize = 99 << 10;
 const MOST_OF_LARGE: usize = 227 << 10;
 

@@ -25,7 +25,7 @@ fn program(before: &str, body: &str) -> Program {
     ))
 }
 
-/// Runs a block of `threads` threads. Returns as many words of memory, which are 7 before.
+/// Runs a block of `threads` threads. Returns one word of memory for each thread; every word is 7 at the start.
 fn run_block(program: &Program, threads: usize) -> Vec<u32> {
     let out = vec![7_u32; threads];
     let first = out.as_ptr() as u64;
@@ -111,7 +111,7 @@ fn a_barrier_holds_the_warps_of_a_block_together_and_copies_come_when_they_are_w
         st.global.u32 [%rd1], %r6;",
     );
     assert_eq!(run_block(&both, 64), (0..64).map(|thread| thread ^ 32).collect::<Vec<_>>());
-    // The copied words are 7; shared memory is not 7 before.
+    // The copied words are 7; shared memory does not start with 7.
     let copied = |bytes: &str, wait: &str| {
         let program = program(
             ".extern .shared .align 16 .b8 room[];\n",

@@ -24,7 +24,7 @@ pub(super) struct Block<'a> {
 }
 
 /// An asynchronous copy of sixteen bytes: the destination in shared memory, the source, and how many bytes are read.
-/// The others are zeros.
+/// The remaining bytes are zeros.
 type Underway = (u64, u64, usize);
 
 /// An mbarrier: the arrivals of each phase, and its copies (destination, source, and bytes).
@@ -501,7 +501,7 @@ impl<'a> Warp<'a> {
                     let at = self.place(block, Space::Shared, operands[1], lane, 8) as u64;
                     let parity = self.get(operands[2], lane, Some(block)) & 1;
                     let arrivals = block.arrivals.get_mut(&at).expect("arrivals that were begun");
-                    // The copying lanes come before the waiting ones: a barrier lies between.
+                    // The copying lanes come before the waiting ones, because a barrier lies between them.
                     let is_done = arrivals.done > 0 && (arrivals.done - 1) & 1 == parity;
                     assert!(is_done, "a wait without a copy: {}", instruction.text);
                     let copied: usize = arrivals.copies.iter().map(|(_, _, bytes)| bytes).sum();
@@ -584,7 +584,8 @@ impl<'a> Warp<'a> {
         self.set(operands[0], mask, &values);
     }
 
-    /// Copies one register to one, packs several into one, the first into the lowest bits, or unpacks one into several.
+    /// Copies one register to another, packs several into one (the first into the lowest bits), or unpacks one into
+    /// several.
     fn copy_registers(&mut self, block: &Block, operands: &[Operand], mask: u32) {
         let whole = self.width(operands[0]);
         let is_apart = operands.len() > 2

@@ -72,12 +72,12 @@ pub(super) struct Packed {
     /// the next call.
     odd: Growing,
     turn: bool,
-    /// Whether they are those of the input's current rows.
+    /// Whether the packed activations are those of the input's current rows.
     there: bool,
 }
 
 impl Packed {
-    /// Marks them as out of date.
+    /// Marks the packed activations as out of date.
     pub(super) fn clear(&mut self) {
         self.there = false;
     }

@@ -98,8 +98,8 @@ fn who_makes_activations_writes_them_in_bfloat16_and_products_have_the_same_bits
     let cuda = device.with_precision(Precision::Bf16);
     let of = |dtype| cuda.matrix(&tensor(dtype, 24, WIDTH, 87)).unwrap();
     let (by_tensor_cores, by_others) = (of(Dtype::BF16), of(Dtype::F16));
-    // Many rows; many, some of which have another order of summation; few; one; and one row each of several texts, as
-    // many as fit in one launch, and one more.
+    // Many rows; many rows, some with another order of summation; few rows; one row; and one row of each of three,
+    // sixteen (as many as fit in one launch) and seventeen texts.
     let texts: Vec<_> = (0..17).map(|text| (text % 3, 1)).collect();
     let many_and_few = [&[(0, 20)][..], &[(0, 20), (2, 1)], &[(3, 1), (0, 17)], &[(0, 9)], &[(4, 1)]];
     for spans in many_and_few.into_iter().chain([&texts[..3], &texts[..16], &texts]) {
@@ -217,7 +217,7 @@ fn the_norm_and_the_residual_of_one_row_go_with_products_and_have_the_same_bits(
         };
         let (apart, together) = (run(true), run(false));
         // The norm and its conversion are no launches of their own. The sum is fused with the product, but then its
-        // norm is a launch of its own: no difference.
+        // norm is a launch of its own, so the number of launches is the same.
         let spared = if width <= 8192 { 2 } else { 1 };
         assert_eq!(apart.0 - together.0, spared, "{width} × {outputs}");
         assert!(apart.1 == together.1 && apart.2 == together.2, "{width} × {outputs}");

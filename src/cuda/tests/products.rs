@@ -6,7 +6,7 @@ use llama_trace_engine::backend::{Product, WholeRows};
 /// outputs, inputs, and the spans of the pass.
 type Shape = (usize, usize, &'static [(usize, usize)]);
 
-/// Few rows, many, and both in one pass; sizes that the fast kernels support, and others.
+/// Few rows, many rows, and both in one pass; sizes that the fast kernels support, and other sizes.
 const SHAPES: [Shape; 11] = [
     (5, 7, &[(0, 1)]),
     (9, 30, &[(0, 3)]),
@@ -421,7 +421,7 @@ fn the_ptx_that_the_program_carries_multiplies_row_by_row_with_the_same_bits() {
 #[test]
 fn long_products_by_tensor_cores_are_as_near_as_check_wants_them() {
     let (Some((cuda, cpu)), Some(others)) = (both(Precision::Bf16), Cuda::compact(ROOM)) else { return };
-    // Nothing is proved on this device: it does not use warpgroups.
+    // No self-test has run on this device, so it does not use warpgroups.
     let others = others.with_precision(Precision::Bf16);
     let (outputs, inputs) = (40, 14_336);
     let w = tensor(Dtype::BF16, outputs, inputs, 61);

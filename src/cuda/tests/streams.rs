@@ -114,12 +114,12 @@ fn what_is_not_a_number_and_what_is_huge_come_out_as_from_the_cpu() {
     }
 }
 
-/// Sizes of a layer: heads, kv heads, their channels, the width, and that of the feed-forward network.
+/// Sizes of a layer: heads, kv heads, their channels, the width, and the width of the feed-forward network.
 #[derive(Clone, Copy, Debug)]
 struct Sizes(usize, usize, usize, usize, usize);
 
-/// A layer without attention. Its weights have one number type; those of the values and of the last product have
-/// another.
+/// A layer without attention. Its weights have one number type, but the weights of the values and of the last product
+/// have another.
 #[derive(Clone, Copy, Debug)]
 struct Layer {
     dtype: Dtype,

@@ -37,7 +37,7 @@ pub struct AttentionShape {
     pub window: Option<usize>,
 }
 
-/// The intermediate results of attention. Their rows are those of the stage with the same name.
+/// The intermediate results of attention. Each part has the rows of the stage with the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttentionPart {
     /// The cached keys, repeated for every query head (K, H, C).
@@ -155,9 +155,9 @@ pub type Host = cpu::Kernel;
 /// The tolerance for a product whose terms are added in another order, as a relative L2 distance.
 pub const REORDER_TOLERANCE: f64 = 1e-6;
 
-/// The same tolerance if partial sums are truncated instead of rounded to float32, with up to 28,672 inputs. Tensor
-/// cores truncate after every eight products (Fasi, Higham, Mikaitis and Pranesh, 2021) or less often. The results of
-/// long products are then nearer to zero, by about 3·10⁻⁹ for each input.
+/// The tolerance of such a product if partial sums are truncated instead of rounded to float32, with up to 28,672
+/// inputs. Tensor cores truncate after every eight products (Fasi, Higham, Mikaitis and Pranesh, 2021) or less often.
+/// The results of long products are then nearer to zero, by about 3·10⁻⁹ for each input.
 pub const TRUNCATION_TOLERANCE: f64 = 1e-4;
 
 /// How a token is sampled: the checked values of [`crate::generate::Sampling`].
@@ -245,9 +245,9 @@ pub trait Backend: Sized + Send + Sync {
     fn bit_exact(&self, operation: Operation) -> bool;
 
     /// Whether the products of `matrix` with `tokens` tokens of one sequence give the same bits as the functions of
-    /// [`llama_trace_core::ops`]. If not, their relative L2 distance from those stays under [`REORDER_TOLERANCE`],
-    /// before rounding. If the backend truncates sums ([`Backend::truncates_sums`]) and there are many tokens, the
-    /// bound is [`TRUNCATION_TOLERANCE`].
+    /// [`llama_trace_core::ops`]. If not, the relative L2 distance between the two results stays under
+    /// [`REORDER_TOLERANCE`], before rounding. If the backend truncates sums ([`Backend::truncates_sums`]) and there
+    /// are many tokens, the bound is [`TRUNCATION_TOLERANCE`].
     fn product_bit_exact(&self, matrix: &Self::Matrix, tokens: usize) -> bool;
 
     /// Whether the partial sums of long products are truncated instead of rounded, as in tensor cores.
@@ -257,12 +257,12 @@ pub trait Backend: Sized + Send + Sync {
     /// if the device has no such table.
     fn table_line(&self) -> Option<(String, String)>;
 
-    /// The same device with each of its kernels; everything else is equal. Each of them can read the matrices and
+    /// One copy of this device for each of its kernels; everything else is equal. Each copy can read the matrices and
     /// buffers of the others.
     fn kernels(&self) -> Vec<Self>;
 
-    /// The same device and kernel with each order in which it can read weights, by name. The results have the same
-    /// bits. Empty if there is only one order.
+    /// One copy of this device and kernel for each order in which it can read weights, with the name of the order. The
+    /// results have the same bits. Empty if there is only one order.
     fn readings(&self) -> Vec<(String, Self)>;
 
     /// Some rows of `matrix` as a separate matrix that shares its memory.
@@ -297,10 +297,10 @@ pub trait Backend: Sized + Send + Sync {
         see: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()>;
 
-    /// Starts an asynchronous copy to the host of the values of `buffer` in `range`, as they are after the operations
-    /// so far. [`Backend::fetched`] shows them later. Returns `None` if the backend cannot do this, or has no room
-    /// until the earlier fetches of the pass are shown and released ([`Backend::all_shown`]). [`Backend::read`] always
-    /// works.
+    /// Starts an asynchronous copy of the values of `buffer` in `range` to the host. The values are those after all
+    /// operations called so far. [`Backend::fetched`] shows them later. Returns `None` if the backend cannot do this,
+    /// or has no room until the earlier fetches of the pass are shown and released ([`Backend::all_shown`]).
+    /// [`Backend::read`] always works.
     fn fetch(
         &self,
         buffer: &Self::Buffer,
@@ -311,13 +311,14 @@ pub trait Backend: Sized + Send + Sync {
         Ok(None)
     }
 
-    /// The same for the first `count` values of `cache`, in the form of [`Backend::read_cache`].
+    /// [`Backend::fetch`] for the first `count` values of `cache`, in the form of [`Backend::read_cache`].
     fn fetch_cache(&self, cache: &Self::Cache, count: usize, pass: &Self::Pass) -> Result<Option<Fetched>> {
         let _ = (cache, count, pass);
         Ok(None)
     }
 
-    /// The same for the int8 values and the scales of `rows` of `input`, in the form of [`Backend::read_quantized`].
+    /// [`Backend::fetch`] for the int8 values and the scales of `rows` of `input`, in the form of
+    /// [`Backend::read_quantized`].
     fn fetch_quantized(
         &self,
         input: &Self::Input,
@@ -414,7 +415,7 @@ pub trait Backend: Sized + Send + Sync {
     /// this quantises x.
     ///
     /// Read the values of x, and of the stages computed together with x, before this call. A backend that multiplies
-    /// another form may leave these buffers unwritten from the first product on. For the same reason x must not be
+    /// another form of x may leave these buffers unwritten from the first product on. For the same reason x must not be
     /// prepared twice.
     ///
     /// A backend that sums in another order for many tokens must choose by [`PassRows::orders`], never by the number of
@@ -526,8 +527,8 @@ pub trait Backend: Sized + Send + Sync {
     }
 
     /// Samples a token from each row of logits (spans, V), with the draws of [`Backend::begin_pass`]. The result is the
-    /// token that [`crate::generate::Sampler`] samples with the same random number. It may differ only within 10⁻⁶ of
-    /// the boundary between two tokens.
+    /// token that [`crate::generate::Sampler`] samples with the same random number. The two tokens may differ only
+    /// within 10⁻⁶ of the boundary between them.
     fn draw(&self, logits: &Self::Buffer, vocab: usize, pass: &Self::Pass) -> Result<()> {
         let _ = (logits, vocab, pass);
         Ok(())

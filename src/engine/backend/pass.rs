@@ -37,8 +37,8 @@ pub enum PassRows {
         /// Tokens of the span.
         rows: Range<usize>,
     },
-    /// The last row of each span, in the order of a pass of one token. A pass without a probe computes only these
-    /// logits, and a probe must not change them.
+    /// The last row of each span, summed in the order of a pass of one token. A pass without a probe computes only
+    /// these logits, and a probe must not change them.
     Last,
 }
 

@@ -33,7 +33,7 @@ pub struct Prompts {
 pub struct Drawn {
     /// Number of the sequence.
     pub sequence: usize,
-    /// The token: drawn, or the next one of the prompt if some of it has not been read yet.
+    /// The drawn token. If part of the prompt has not been read yet, the next token of the prompt.
     pub id: u32,
     /// Whether the token belongs to the prompt.
     pub given: bool,
@@ -52,8 +52,8 @@ pub struct Read<'a> {
     pub ids: &'a [u32],
 }
 
-/// Texts that grow side by side. A text that has ended leaves the batch and frees its memory for the next waiting one.
-/// Passes are numbered for all texts together.
+/// Texts that are generated together. A text that has ended leaves the batch and frees its memory for the next waiting
+/// one. Passes are numbered for all texts together.
 ///
 /// ```text
 /// while batch.ready()? {
@@ -74,7 +74,7 @@ pub struct Batch<'m, B: Backend> {
     not_a_number: bool,
 }
 
-/// Divisor of the free memory: the share that a batch of more than one sequence uses.
+/// A batch of more than one sequence uses at most the free memory divided by this number.
 const SHARE: usize = 2;
 
 /// The number of prompt rows from which a pass takes no further prompt. More rows at once are not faster, and their
@@ -82,8 +82,8 @@ const SHARE: usize = 2;
 const PROMPT_ROWS: usize = 2048;
 
 impl<'m, B: Backend> Batch<'m, B> {
-    /// Creates a batch that has run nothing. Sequence i draws from the stream of random numbers that is i after
-    /// `sampler`'s.
+    /// Creates a batch that has run nothing. Sequence i draws from stream s + i of the random numbers. The stream of
+    /// `sampler` is s.
     ///
     /// # Errors
     /// Returns [`Error::Prompt`] if a prompt cannot be run, or if there is not enough memory even for that prompt
@@ -175,7 +175,7 @@ impl<'m, B: Backend> Batch<'m, B> {
                 break;
             }
             let cache = match KvCache::with_capacity(&self.model.config, &self.model.backend, capacity) {
-                // The system may count free memory differently. Sequences that end will make room.
+                // The system may count free memory differently, so this can fail. Sequences that end will make room.
                 Err(_) if count > 0 => break,
                 cache => cache?,
             };

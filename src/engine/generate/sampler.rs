@@ -14,7 +14,7 @@ use llama_trace_core::trace::{Probe, Sampling, Site, Stage, Values};
 pub struct Sampler {
     sampling: Sampling,
     random: ChaCha8Rng,
-    /// The number of draws of the stream that were made before this sampler's first.
+    /// The number of draws that were made from the stream before this sampler's first draw.
     earlier: u64,
     /// The kernel that computes softmax. Every kernel gives the same bits, so the fastest one is used.
     kernel: Host,
@@ -32,8 +32,8 @@ impl Sampler {
     /// Creates a sampler at the start of its random numbers.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] if the temperature is negative, or so small that divided logits overflow float32. The
-    /// same if top-p is not in 0 … 1, or if one of the two is NaN.
+    /// Returns [`Error::Usage`] if the temperature is negative, or so small that divided logits overflow float32. Also
+    /// if top-p is not in 0 … 1, or if the temperature or top-p is NaN.
     pub fn new(sampling: Sampling) -> Result<Self> {
         let wrong = |option: &str, expected: &str, found: f32| {
             Error::usage(format!("{option} is out of range"))
@@ -87,12 +87,12 @@ impl Sampler {
         sampler
     }
 
-    /// The position in the stream of the random number of draw number `draw`.
+    /// The position in the stream of the random number that draw number `draw` uses.
     fn word(&self, draw: u64) -> u128 {
         (u128::from(self.earlier) + u128::from(draw)) * look::WORDS
     }
 
-    /// The same sampler at the start of the stream that is `count` after its own.
+    /// The same sampler at the start of another stream, whose number is higher by `count`.
     #[must_use]
     pub fn after(&self, count: u64) -> Self {
         self.clone().with_stream(self.random.get_stream().wrapping_add(count))
@@ -263,7 +263,7 @@ impl Sampler {
         last.map(|last| (last, sum))
     }
 
-    /// The candidates' shares over the whole vocabulary.
+    /// The share of each token in the total probability of the candidates, over the whole vocabulary.
     fn nucleus(&self) -> Vec<f32> {
         let mut nucleus = vec![0.0; self.probs.len()];
         let total: f64 = self.candidates().map(|(_, prob)| f64::from(prob)).sum();
@@ -311,7 +311,7 @@ const fn leading(prob: f32) -> usize {
     (prob.to_bits() >> MANTISSA) as usize
 }
 
-/// The number of bits below them.
+/// The number of bits below the [`leading`] bits.
 const MANTISSA: u32 = 20;
 
 /// The number of values of the [`leading`] bits. No probability is greater than 1.

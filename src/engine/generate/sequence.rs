@@ -114,8 +114,8 @@ impl<B: Backend> Sequence<B> {
         (text.at_end, text.given) = (false, true);
     }
 
-    /// The same, split into passes over `chunk` ids each, with fewer in the last. The tokens drawn before the last
-    /// chunk are discarded.
+    /// [`Sequence::begin`] in passes over `chunk` ids each; the last chunk may have fewer. The tokens drawn before the
+    /// last chunk are discarded.
     pub fn begin_in_chunks(&mut self, ids: &[u32], chunk: usize, ends: &[u32], draws: usize) {
         let mut chunks: Vec<_> = ids.chunks(chunk.max(1)).rev().map(<[u32]>::to_vec).collect();
         let first = chunks.pop().unwrap_or_default();
@@ -294,8 +294,8 @@ pub(super) fn draws<B: Backend>(
     sequences.iter().map(|sequence| sequence.text.sampler.next_draw(0)).collect()
 }
 
-/// The draws of the device for the pass after the next pass, which reads `ids`. Empty if a text is known to end before
-/// it.
+/// The next pass reads `ids`. Returns the draws of the device for the pass after the next pass. Empty if a text is
+/// known to end before that pass.
 fn draws_after<B: Backend>(sequences: &[&mut Sequence<B>], ids: &[Vec<u32>]) -> Vec<Drawing> {
     let goes_on = |(sequence, ids): (&&mut Sequence<B>, &Vec<u32>)| {
         sequence.text.left > 1 && sequence.text.forced.is_empty() && sequence.room() > ids.len()
@@ -306,9 +306,9 @@ fn draws_after<B: Backend>(sequences: &[&mut Sequence<B>], ids: &[Vec<u32>]) -> 
     sequences.iter().map(|sequence| sequence.text.sampler.next_draw(1)).collect()
 }
 
-/// Runs pass number `pass` over `ids` of each of `sequences`. The device draws with `draws`; returns what it drew. The
-/// sequences are not updated with these tokens yet. Without a probe, the device already receives the following pass, if
-/// `next` holds its draws.
+/// Runs pass number `pass` over `ids` of each of `sequences`, and returns the tokens that the device draws with
+/// `draws`. The sequences are not updated with these tokens yet. Without a probe, the device already receives the
+/// following pass, if `next` holds its draws.
 ///
 /// # Errors
 /// The errors of [`pass::forward_and_draw`]. The sequences are then unchanged.

@@ -76,10 +76,10 @@ impl<'m, B: Backend> Session<'m, B> {
         Self::held(Held::Borrowed(model), sampler, tokens)
     }
 
-    /// The same of a model that the session may keep.
+    /// The same for a model that is borrowed or shared.
     ///
     /// # Errors
-    /// As [`KvCache::with_capacity`]'s.
+    /// The errors of [`KvCache::with_capacity`].
     pub fn held(model: Held<'m, Model<B>>, sampler: Sampler, tokens: usize) -> Result<Self> {
         let tokens = tokens.min(model.config.context);
         let cache = KvCache::with_capacity(&model.config, &model.backend, tokens)?;

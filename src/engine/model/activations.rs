@@ -8,7 +8,7 @@ use super::Model;
 use super::launched::Launched;
 use super::observe::Pending;
 
-/// The maximum number of logits computed at once. The rows beyond it are computed block by block.
+/// The maximum number of logits computed at once. Further rows are computed block by block.
 pub(super) const LOGITS_AT_ONCE: usize = 1 << 24;
 
 /// The input of a forward pass and all its activation buffers, with room for `rows` rows. The rows are the tokens of
@@ -38,7 +38,7 @@ pub struct Activations<B: Backend> {
     pub(super) xv: B::Buffer,
     /// (R, H, C); empty if the family has no QK norm.
     pub(super) xq_norm: B::Buffer,
-    /// (R, G, C); empty likewise.
+    /// (R, G, C); empty if the family has no QK norm.
     pub(super) xk_norm: B::Buffer,
     /// (R, H, C)
     pub(super) xq_rope: B::Buffer,

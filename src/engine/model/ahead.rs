@@ -1,8 +1,8 @@
 //! Passes without a probe on a device that samples tokens itself. The next pass is launched before the host knows which
 //! tokens the current pass sampled. The device therefore has work while a token is copied to the host and checked.
 //!
-//! If that token ends a text, the next pass was unnecessary. It has written a key and a value behind the end of the
-//! cache, and the next pass overwrites them.
+//! If that token ends a text, the next pass was unnecessary. It has written a key and a value after the end of the
+//! cache, and the pass after it overwrites them.
 
 use crate::backend::{Backend, Draw, Drawn, Span};
 use llama_trace_core::error::Result;
@@ -41,8 +41,8 @@ pub fn pass_and_next<B: Backend>(
         }
     };
     let after: Vec<Span> = spans.iter().map(|span| Span { start: span.keys(), tokens: 1, ..*span }).collect();
-    // A pass that some sequences have left cannot be followed by another one. If the launch fails here, the same pass
-    // fails again at its turn and reports the error.
+    // If some sequences have left this pass, no further pass is launched. If the launch fails here, the same pass fails
+    // again at its turn and reports the error.
     let all_are_left = next.len() == count && places.iter().copied().eq(0..count);
     let follows = all_are_left && follow(model, caches, work, pass + 1, (&after, next)).is_ok();
     let all = model.backend.drawn(&work.pass)?;

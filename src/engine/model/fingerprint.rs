@@ -9,7 +9,7 @@ use crate::backend::Backend;
 use llama_trace_core::error::Result;
 use llama_trace_core::trace::{PassDims, Run, Weight, WeightRows};
 
-/// The number of rows that are hashed of each weight, at equal distances.
+/// The number of rows of each weight that are hashed, at equal distances.
 const ROWS: usize = 8;
 
 /// SHA-256 hashes in hexadecimal, of the configuration and of a sample of the weights.

@@ -21,8 +21,8 @@ pub struct KvCache<B: Backend> {
 /// The cache contents of one position: the keys and the values of each layer, (G, C) each, as they were written.
 pub struct CacheRow<B: Backend>(Vec<(B::Cache, B::Cache)>);
 
-/// Divisor of the free memory: the share that a cache without a known length may take. The rest is for the buffers of a
-/// pass and for recordings.
+/// A cache for a text of unknown length takes at most the free memory divided by this number. The rest is for the
+/// buffers of a pass and for recordings.
 const SHARE: usize = 2;
 
 impl<B: Backend> KvCache<B> {
@@ -54,7 +54,7 @@ impl<B: Backend> KvCache<B> {
         let mut tokens = Self::part_of_free(config, backend, 1);
         loop {
             match Self::with_capacity(config, backend, tokens) {
-                // The system may count free memory differently.
+                // The system may count free memory differently, so this can fail. Then try half as many tokens.
                 Err(_) if tokens > 1 => tokens /= 2,
                 other => return other,
             }

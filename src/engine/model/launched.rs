@@ -16,7 +16,8 @@ pub(super) struct Step {
 }
 
 impl Launched {
-    /// For each span of a pass over `spans`, its index in this pass. Returns `None` if this was a different pass.
+    /// Returns the index in this pass of each of `spans`. Returns `None` if this pass does not have all of these spans
+    /// with these ids and draws.
     pub(super) fn places(&self, spans: &[Span], (ids, draws): (&[u32], &[Draw])) -> Option<Vec<usize>> {
         if ids.len() != spans.len() {
             return None;

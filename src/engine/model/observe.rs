@@ -2,8 +2,8 @@
 //! them. In a pass over several sequences, the rows of each sequence get their own site.
 //!
 //! A device may copy values to the host asynchronously during a whole pass ([`Pending`]). They are handed to the probe
-//! at the end of the pass, or earlier if there is no room for more. Values that are on the host already wait for them,
-//! so the probe sees the order of the pass.
+//! at the end of the pass, or earlier if there is no room for more. Values that are on the host already wait for these
+//! copies, so the probe receives all values in the order of the pass.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ const VALUES_AT_ONCE: usize = 1 << 20;
 /// Values of a pass that the probe wants and has not received yet.
 #[derive(Default)]
 pub(super) struct Pending {
-    /// Whether the pass runs as a whole, so that its end hands these values over.
+    /// Whether the pass runs as a whole. The end of the pass then hands these values over.
     deferred: bool,
     queue: Vec<(Site, Range<usize>, Late)>,
     /// The number of values stored here.
@@ -40,7 +40,7 @@ enum Late {
 const MOST_WAITING: usize = 1 << 20;
 
 impl Pending {
-    /// Nothing yet; fetched values may be handed over later.
+    /// No values yet, in a pass that runs as a whole: fetched values may be handed over later.
     pub(super) fn of_whole_pass() -> Self {
         Self { deferred: true, ..Self::default() }
     }
@@ -70,8 +70,8 @@ struct Part {
 }
 
 impl<'a, B: Backend> Observer<'a, B> {
-    /// Creates an observer outside the layers. The buffers hold `rows` of a pass over `spans`; `pass` comes with its
-    /// number.
+    /// Creates an observer outside the layers. The buffers hold `rows` of a pass over `spans`, which is pass number
+    /// `number`.
     pub(super) fn new(
         model: &'a Model<B>,
         probe: &'a mut dyn Probe,
@@ -164,12 +164,12 @@ impl<'a, B: Backend> Observer<'a, B> {
         backend.read_cache(cache, count, &mut |values| self.record(site, 0..rows, Values::F32(values)))
     }
 
-    /// The number of values of all of `stage`.
+    /// The number of values of the whole `stage`.
     fn values(&self, stage: Stage, dims: PassDims) -> usize {
         self.sizes.shape(stage.axes(), dims).iter().product()
     }
 
-    /// The rows of `stage` that the buffers hold of `part`. The stage must have rows for each token.
+    /// The rows of `stage` that the buffers hold for `part`. The stage must have rows for each token.
     fn rows(&self, stage: Stage, part: &Part) -> Range<usize> {
         let of_token = self.sizes.rows(stage.axes(), part.dims) / part.dims.tokens;
         part.tokens.start * of_token..part.tokens.end * of_token

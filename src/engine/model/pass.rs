@@ -161,7 +161,7 @@ pub fn finish_rows<B: Backend>(
     Ok(())
 }
 
-/// Runs the head for `rows` of a span; its last row is not among them.
+/// Runs the head for `rows` of a span, which do not include its last row.
 fn before_last<B: Backend>(
     model: &Model<B>,
     work: &mut Activations<B>,

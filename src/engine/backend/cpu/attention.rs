@@ -19,7 +19,7 @@ const ROWS: usize = 16;
 /// Blocks for each thread, if there are enough rows.
 const PARTS: usize = 4;
 
-/// The number of scores of a block that fit into the L2 cache beside the keys.
+/// The number of scores of a block that fit into the L2 cache together with the keys.
 const SCORES: usize = 1 << 17;
 
 /// Keys or values that all rows and heads of a block read before they continue with the next ones.

@@ -46,7 +46,7 @@ pub(super) struct Group {
 /// faster. With fewer rows, each loaded weight is multiplied with one row after the other.
 pub(super) const MIN_PACKED: usize = 16;
 
-/// The same number for int8. Packing costs less there.
+/// The same minimum for int8, where packing costs less.
 const MIN_TILES_Q8: usize = 4;
 
 impl Input {

@@ -118,7 +118,8 @@ impl Matrix {
             group: scales.group,
             first_row: rows.start,
         });
-        // In q8 the rest is float32: a row of the embedding table has the values that its int8 numbers represent.
+        // In q8 everything except the products is float32: a row of the embedding table has the values that its int8
+        // numbers represent.
         Rows { bytes, dtype: self.tensor.dtype(), inputs: self.inputs(), scales, precision: self.precision }
     }
 
@@ -159,7 +160,7 @@ thread_local! {
 }
 
 /// The number of weight rows that a thread multiplies between two checks of the stop request, and in one part with few
-/// tokens. It is a multiple of every tile's height, except for those of a unit.
+/// tokens. It is a multiple of the height of every tile, except the tiles of a unit.
 const ROWS_AT_ONCE: usize = 48;
 
 /// With fewer multiply-adds than this, a thread takes its whole share at once.
@@ -211,8 +212,9 @@ pub(super) fn product(
         true => (true, bf16_tiles::BLOCK),
         false => (packed, together),
     };
-    // Few rows share what is read of the weights, many what is read of the activations: larger parts are for them, and
-    // for products so small that handing out a part takes a good deal of their time.
+    // With few rows, the rows share the weights that are read. With many rows, the columns of a part share the
+    // activations that are read, so the parts are larger. Parts are also larger for products so small that handing out
+    // a part takes a good deal of their time.
     let threads = threads::count();
     let columns = match work {
         _ if packed => columns_of_part(outputs, threads, together),

@@ -1,8 +1,8 @@
-//! What the system says of the machine.
+//! Properties of the machine, as the system reports them.
 
 use std::fs;
 
-/// Bytes that programs may still take, by the whole system's count and by that of the container.
+/// The free memory in bytes: the smaller of the system's number and the container's.
 pub fn free() -> Option<usize> {
     let system = field("/proc/meminfo", "MemAvailable:").map(|kibibytes| kibibytes.saturating_mul(1024));
     let container = || {
@@ -22,7 +22,7 @@ fn field(path: &str, name: &str) -> Option<usize> {
     text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
 
-/// Bytes of the first processor's last-level cache, where the system says so.
+/// The size of the first processor's last-level cache in bytes, if the system reports it.
 pub(super) fn last_level_cache() -> Option<usize> {
     let sizes = (0..8).filter_map(|level| {
         let path = format!("/sys/devices/system/cpu/cpu0/cache/index{level}/size");

@@ -1,14 +1,14 @@
-//! What day and time it is here, for templates that say so.
+//! The local date and time, for templates that print them.
 
 use chrono::NaiveDateTime;
 
-/// By the system's clock and its time zone.
+/// The time of the system's clock in its time zone.
 #[cfg(feature = "native")]
 pub(super) fn now() -> NaiveDateTime {
     chrono::Local::now().naive_local()
 }
 
-/// By the clock that was given, in UTC.
+/// The time of the clock that was given, in UTC.
 #[cfg(not(feature = "native"))]
 pub(super) fn now() -> NaiveDateTime {
     let seconds = llama_trace_core::time::since_1970().as_secs();

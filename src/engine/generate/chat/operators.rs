@@ -31,7 +31,8 @@ fn test(operator: &str) -> Option<&'static str> {
     })
 }
 
-/// Rewrites the operators inside a tag. `a < b` becomes `((a) is lt(b))`, `a ~ b` becomes `((a)|string) ~ ((b)|string)`.
+/// Rewrites the operators inside a tag. `a < b` becomes `((a) is lt(b))`, and `a ~ b` becomes
+/// `((a)|string) ~ ((b)|string)`.
 ///
 /// # Errors
 /// Returns the unsupported part: a chain of comparisons.
@@ -92,7 +93,7 @@ pub(super) fn rewrite(inside: &str) -> Result<String, String> {
     Ok(out + &inside[from..])
 }
 
-/// The tokens of an expression. An opening bracket has the depth outside of it, a closing bracket too.
+/// The tokens of an expression. An opening or a closing bracket has the depth outside of the pair.
 pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut tokens: Vec<Token<'_>> = Vec::new();
     let (mut at, mut depth) = (0, 0_usize);

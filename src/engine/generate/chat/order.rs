@@ -25,7 +25,7 @@ pub(super) fn extend(environment: &mut Environment<'_>) {
         let [reverse, cased, attribute] =
             named_arguments("sort", ["reverse", "case_sensitive", "attribute"], given, &named)?;
         let items = keyed(items, cased.as_ref(), attribute.as_ref())?.into_iter();
-        // Jinja sorts by lists, of which Python compares the first items that differ.
+        // Jinja sorts by lists of keys. Python compares two lists by the first items that differ.
         let items: Vec<_> = items.map(|(key, item)| (Value::from(vec![key]), item)).collect();
         let reverse = reverse.is_some_and(|reverse| reverse.is_true());
         Ok::<_, Error>(sorted(items, reverse)?.into_iter().map(|(_, item)| item).collect::<Vec<_>>())
@@ -61,7 +61,7 @@ pub(super) fn extend(environment: &mut Environment<'_>) {
         let default: Option<Value> = named.get("default")?;
         let cased = named.get::<Option<Value>>("case_sensitive")?;
         if default.is_none() {
-            // minijinja names a group by its last key, and orders other letters than ASCII differently.
+            // minijinja names a group by its last key, and orders non-ASCII letters differently.
             let items = sorted(keyed(&items, Some(&Value::from(true)), Some(&name))?, false)?;
             let odd = |key: &Value| {
                 let lower = !cased.as_ref().is_some_and(Value::is_true);
@@ -75,7 +75,7 @@ pub(super) fn extend(environment: &mut Environment<'_>) {
     });
 }
 
-/// The order of two values. `None` for NaN, which has none.
+/// The order of two values. `None` if one of them is NaN, which has no order.
 ///
 /// # Errors
 /// Returns an error for values that Python refuses to compare.
@@ -137,8 +137,8 @@ fn keyed(
     items.try_iter()?.map(|item| Ok((key(&item)?, item))).collect()
 }
 
-/// The items in the order of their keys. Equal ones keep their order. The standard library's sort may panic where the
-/// order is not total.
+/// The items in the order of their keys. Items with equal keys keep their order. The standard library's sort is not
+/// used, because it may panic if the order is not total.
 fn sorted(mut items: Vec<(Value, Value)>, reverse: bool) -> Result<Vec<(Value, Value)>, Error> {
     if items.len() < 2 {
         return Ok(items);

@@ -29,8 +29,8 @@ pub(super) fn raise_exception(message: String) -> Result<Value, Error> {
 /// Names that Jinja defines and minijinja does not.
 pub(super) const UNKNOWN: [&str; 3] = ["varargs", "kwargs", "lipsum"];
 
-/// Adds to `environment` the features of Python and Jinja that minijinja lacks or implements differently. Removes those
-/// that Jinja does not have or that have another meaning there.
+/// Adds to `environment` the features of Python and Jinja that minijinja lacks or implements differently. Removes
+/// features of minijinja that Jinja does not have, or that mean something else in Jinja.
 pub(super) fn extend(environment: &mut Environment<'_>) {
     environment.set_formatter(print);
     environment.set_unknown_method_callback(strings::method);
@@ -57,7 +57,7 @@ pub(super) fn extend(environment: &mut Environment<'_>) {
         Ok(words.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty()).count())
     });
     environment.add_filter("attr", |value: &Value, name: &str| match value.kind() {
-        // A dictionary has items, and no attributes but its methods.
+        // A dictionary has items, but no attributes except its methods.
         ValueKind::Map if !is_namespace(value) => {
             let methods =
                 ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault"];
@@ -93,7 +93,7 @@ pub(super) fn extend(environment: &mut Environment<'_>) {
             )
         },
     );
-    // Whatever has a length and items by index or key.
+    // Values that have a length, and items by index or key.
     environment.add_test("sequence", |value: &Value| match value.kind() {
         ValueKind::Iterable => value
             .downcast_object_ref::<View>()
@@ -209,7 +209,7 @@ fn check_keys(value: &Value) -> Result<(), Error> {
     }
 }
 
-/// Whether the value is one of Jinja's objects, and no dictionary.
+/// Whether the value is one of Jinja's objects, and not a dictionary.
 fn is_namespace(value: &Value) -> bool {
     is_a(value, &["Namespace", "Macro", "Loop", "Module", "Closure"])
 }
@@ -226,7 +226,8 @@ fn quoted(text: &str) -> String {
     let mut out = String::from(quote);
     let mut pair = String::new();
     for c in text.chars() {
-        // Rust's escapes name the characters that cannot be printed. A letter before a mark keeps it as it is.
+        // Rust escapes characters that cannot be printed. It also escapes a combining mark at the beginning of a text,
+        // so a letter is put before `c`.
         pair.clear();
         pair.extend(['a', c]);
         match c {

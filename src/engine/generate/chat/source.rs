@@ -43,9 +43,10 @@ fn word(tag: &str) -> Option<&str> {
     Some(inside.trim_matches(|c: char| c.is_whitespace() || matches!(c, '-' | '+')))
 }
 
-/// Raw text with the statements around it, and the length of what follows the first statement `begin` in `text`. Jinja
-/// keeps the newline after `{% raw %}`, and spaces before `{% endraw %}` that begin no line. The white space is removed
-/// here, and the statements keep what is left.
+/// Returns raw text with the two statements around it, and the length of the part of `text` that belongs to it. `text`
+/// follows the first statement, `begin`. Jinja keeps the newline after `{% raw %}`. It also keeps spaces before
+/// `{% endraw %}` unless they begin a line. The white space that Jinja removes is removed here. The returned statements
+/// make minijinja keep the rest.
 fn raw(begin: &str, text: &str) -> Result<(String, usize), String> {
     let ends = text.match_indices("{%").filter_map(|(at, _)| Some((at, at + text[at..].find("%}")? + 2)));
     let found = ends.into_iter().find(|&(at, end)| word(&text[at..end]) == Some("endraw"));
@@ -98,7 +99,7 @@ fn tag(text: &str) -> Result<(String, usize), String> {
     let (open, inside) = (format!("{}{}", &text[..2], &out[..out.len() - inside.len()]), inside);
     let expression = inside.strip_suffix(['-', '+']).unwrap_or(inside);
     let close = format!("{}{close}", &inside[expression.len()..]);
-    // transformers uses these for training masks and prints what is between them.
+    // transformers uses these tags for training masks, and prints the text between them.
     let expression = match expression.trim() {
         "generation" => expression.replacen("generation", "if true", 1),
         "endgeneration" => expression.replacen("endgeneration", "endif", 1),
@@ -111,8 +112,9 @@ fn tag(text: &str) -> Result<(String, usize), String> {
     Ok((tag, at))
 }
 
-/// A macro without its defaults, and the statements that set them in order, without the last one's end, if one of them uses an earlier argument.
-/// minijinja computes them from the last to the first.
+/// Returns a macro without its defaults, and the statements that set the defaults in order, without the end of the last
+/// statement. `None` unless a default uses an earlier argument: minijinja computes the defaults from the last to the
+/// first.
 fn defaults(statement: &str) -> Result<Option<(String, String)>, String> {
     let tokens = operators::tokens(statement);
     let begin = match tokens.as_slice() {

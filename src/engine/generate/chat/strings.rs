@@ -394,7 +394,7 @@ fn map(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Error
     })
 }
 
-/// The items of a dictionary or a range, which Python prints by the name of their type.
+/// The items of a dictionary or a range. Python prints them with the name of their type.
 #[derive(Debug)]
 pub(super) struct View {
     /// `dict_keys`, or the whole text of a range.

@@ -70,7 +70,7 @@ impl Sampler {
             share: nucleus[id],
         };
         let mut tokens: Vec<Weighed> = (0..logits.len()).map(weighed).collect();
-        // The order in which the cuts are made, so each cut is a boundary in the list.
+        // Sorts first by the cuts that a token survives, so each cut is a boundary in the list.
         let cut = |token: &Weighed| (token.share > 0.0, token.in_k);
         let order = |a: &Weighed, b: &Weighed| {
             let by_size =

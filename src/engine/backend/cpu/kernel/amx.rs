@@ -12,8 +12,8 @@ use std::sync::OnceLock;
 use super::bf16_tiles::{Next, Sums, TWO_TILES};
 use super::{emulated, vectors};
 
-/// Whether bfloat16 tiles are available. They are emulated only if the processor has the vector instructions used
-/// beside them.
+/// Whether bfloat16 tiles are available. They are emulated only if the processor has the vector instructions that are
+/// used together with them.
 pub(super) fn available() -> bool {
     let [_, _, vnni] = vectors::vectors();
     in_the_processor() || emulated::on() && vnni
@@ -44,7 +44,7 @@ fn processor_has_tiles() -> bool {
 fn system_saves_tiles() -> bool {
     #[target_feature(enable = "xsave")]
     fn enabled() -> u64 {
-        // SAFETY: the caller has checked OSXSAVE, and with it this instruction exists.
+        // SAFETY: every processor with OSXSAVE has this instruction, and the caller has checked OSXSAVE.
         unsafe { _xgetbv(0) }
     }
     let osxsave = __cpuid(1).ecx & (1 << 27) != 0;
@@ -82,8 +82,8 @@ fn ask_for_tiles() -> bool {
     false
 }
 
-/// A thread whose tiles are configured. While they are, the system saves and restores them, so dropping this value
-/// releases them.
+/// A thread whose tiles are configured. The system saves and restores configured tiles, so dropping this value releases
+/// them.
 pub(super) struct Configured(PhantomData<*const ()>);
 
 impl Configured {
@@ -92,8 +92,9 @@ impl Configured {
         Self::with([(16, 64); 8])
     }
 
-    /// Configures four tiles of sums and two pairs of operands: 16 tokens of `run` values, and `run` values of 16
-    /// weight rows, four adjacent values a row. Call only if [`multiplies_int8`].
+    /// Configures four tiles of sums and two pairs of operand tiles. The first tile of a pair has `run` values of each
+    /// of 16 tokens. The second has `run` values of each of 16 weight rows; a row of this tile has four adjacent values
+    /// of each weight row. Call only if [`multiplies_int8`].
     pub(super) fn for_int8(run: usize) -> Self {
         assert!(multiplies_int8() && (run == 16 || run == 32));
         let (x, w) = ((16, run as u16), (run as u8 / 4, 64));
@@ -139,8 +140,8 @@ pub(super) fn sums(weights: &[u16], x: &[u16], parts: usize, next: Next, sums: &
     assert!(steps > 0 && parts > 0 && x.len() == parts * weights.len());
     // SAFETY: a load reads 16 rows of 64 bytes, 1 KB. Each step of `weights` and of `x` has two loads, one after the
     // other. `weights` is read from the beginning for every part, and `x` has as many steps for each part; the
-    // assertion checks this. The stores write 4 KB, all of `sums`. A prefetch reads nothing at any address. Tiles 0 to
-    // 7 are declared as overwritten.
+    // assertion checks this. The stores write 4 KB, all of `sums`. A prefetch reads nothing, so any address is allowed.
+    // Tiles 0 to 7 are declared as overwritten.
     unsafe {
         asm!(
             "tilezero tmm0",

@@ -1,9 +1,9 @@
 //! Products with many rows of activations on processors that multiply bfloat16 by bfloat16: the blocking that AMX and
 //! AVX512-BF16 share.
 //!
-//! A bfloat16 has 8 of the 24 bits of a float32's significand. A float32 is therefore exactly the sum of three of them,
-//! and three products lose nothing that one in float32 keeps. In bfloat16 precision the activations are bfloat16 values
-//! already, and one product is enough.
+//! A bfloat16 has 8 of the 24 bits of a float32's significand. A float32 is therefore exactly the sum of three bfloat16
+//! values. Three products with these values lose nothing that one product in float32 keeps. In bfloat16 precision the
+//! activations are bfloat16 values already, and one product is enough.
 //!
 //! The instructions sum adjacent inputs in pairs. An output's sum therefore has another order than in
 //! [`llama_trace_core::ops::matmul::dot`], which multiplies fewer rows. To limit the difference, sums are kept short.
@@ -53,8 +53,8 @@ struct Buffers<'s> {
     sums: &'s mut Sums,
 }
 
-/// The part of `stretch` of 32 weight rows from `first` on that turn number `turn` of `turns` prefetches. After the
-/// last row of `w` come other rows of its matrix, or an invalid address, for which a prefetch has no effect.
+/// Returns what turn number `turn` of `turns` prefetches: a part of `stretch` of the 32 weight rows from `first` on.
+/// After the last row of `w` come other rows of its matrix, or an invalid address, for which a prefetch has no effect.
 fn next_of_turn(w: Rows<'_>, first: usize, stretch: &Range<usize>, turn: usize, turns: usize) -> Next {
     let (rows, stride) = (BLOCK.div_ceil(turns), w.row(0).len());
     let at = (first + turn * rows) * stride + w.range(stretch.clone()).start;
@@ -142,8 +142,8 @@ impl Unit {
         Ok(())
     }
 
-    /// sums (32 tokens) += the products of a stretch of up to 32 weight rows with that of the tokens. For the first
-    /// stretch, = instead of +=. The rows from `next` on are prefetched meanwhile.
+    /// sums (32 tokens) += the products of a stretch of up to 32 weight rows with the same stretch of the tokens. For
+    /// the first stretch, = instead of +=. The rows from `next` on are prefetched meanwhile.
     fn add_stretch(
         self,
         x: &TokenBlock<'_>,

@@ -24,7 +24,7 @@ pub(in crate::backend::cpu) enum Unit {
 /// The minimum number of inputs for which a unit is faster.
 const MIN_INPUTS: usize = 512;
 
-/// The number of rounds of the multiply loop in one round of four tiles.
+/// One round of `amx::multiply`, over four tiles, counts as this many rounds of the multiply loop.
 pub(super) const AMX_ROUNDS: usize = 64;
 
 impl Unit {
@@ -63,7 +63,7 @@ impl Unit {
         }
     }
 
-    /// Bytes of sums that stay in the L2 cache beside the activations until all inputs are added.
+    /// Bytes of sums that stay in the L2 cache together with the activations until all inputs are added.
     pub(super) fn bytes_of_sums(self) -> usize {
         match self {
             Self::Amx => 1 << 20,

@@ -6,7 +6,7 @@
 #[cfg(all(test, target_os = "linux"))]
 pub(super) mod by_hand;
 
-/// Whether this process emulates instructions. No program does, and no other test.
+/// Whether this process emulates instructions. Programs and other tests do not.
 pub(super) fn on() -> bool {
     #[cfg(all(test, target_os = "linux"))]
     return by_hand::on();

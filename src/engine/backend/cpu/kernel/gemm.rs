@@ -1,7 +1,7 @@
 //! Products with many rows of activations: the blocking that all instruction sets share.
 //!
 //! A tile of outputs (many weight rows × a few tokens) keeps one partial sum of each output in registers, one row per
-//! lane. It adds the inputs of that partial sum: those whose index has the same remainder modulo 16.
+//! lane. It adds the inputs of that partial sum: the inputs whose index has the same remainder modulo 16.
 //! [`llama_trace_core::ops::matmul::dot`] sums in the same way. The order of summation is therefore the same, and the
 //! sums are independent of one another.
 //!

@@ -13,7 +13,7 @@ use llama_trace_core::error::Result;
 use llama_trace_core::ops;
 use llama_trace_core::stop::Stop;
 
-/// Queries from which packing the keys that they read pays.
+/// The minimum number of queries for which packing the keys that they read is faster.
 #[cfg(target_arch = "x86_64")]
 pub(super) const MIN_QUERIES: usize = 8;
 

@@ -192,7 +192,7 @@ impl Kernel {
     }
 
     /// The number of multiplications and additions in one round of [`Kernel::multiply_limit`], as they count for a
-    /// product. If a product takes three multiplications, this is a third of those executed.
+    /// product. If a product takes three multiplications, this is a third of the executed ones.
     pub fn multiply_round(self, multiplied: Multiplied) -> f64 {
         let operations = (2 * CHAINS * LANES) as f64;
         #[cfg(target_arch = "x86_64")]

@@ -397,7 +397,8 @@ fn kernels_that_the_processor_lacks_pass_the_same_tests_with_their_instructions_
         return;
     }
     let kernels = module_path!().trim_end_matches("tests").trim_start_matches("llama_trace_engine::");
-    // A signal for each instruction is slow: that of the int8 products is the shortest that has them all but bfloat16's.
+    // Emulation is slow, because every emulated instruction raises a signal. The test `few` is the shortest one that
+    // runs all of these instructions except the bfloat16 ones.
     let few = format!("{kernels}tests::what_is_emulated_is_available_and_does_its_work");
     let filters = sampled("tests of kernels whose instructions are carried out by hand", [&*few, kernels], 1);
     let mut tests = Command::new(env::current_exe().unwrap());
@@ -407,7 +408,7 @@ fn kernels_that_the_processor_lacks_pass_the_same_tests_with_their_instructions_
     for line in String::from_utf8_lossy(&tests.stderr).lines().filter(|line| line.starts_with("skipped")) {
         eprintln!("{line}");
     }
-    // The test that checks the emulation ran among the others.
+    // The test that checks the emulation was one of those that ran.
     assert!(said.contains("what_is_emulated_is_available_and_does_its_work ... ok"), "{said}");
 }
 

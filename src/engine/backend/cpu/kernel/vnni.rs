@@ -1,6 +1,6 @@
 //! The int8 products for AVX-512 VNNI. `vpdpbusd` multiplies unsigned with signed bytes and adds four adjacent products
 //! to an int32. 128 is added to the weights to make them unsigned, and −128 · Σ x is added to each sum. All of this is
-//! exact, so the result has the bits of [`llama_trace_core::ops::quantize::dot`].
+//! exact, so the result has the same bits as [`llama_trace_core::ops::quantize::dot`].
 #![allow(unsafe_code)]
 
 mod blocks;

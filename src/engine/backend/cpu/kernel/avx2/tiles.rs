@@ -2,8 +2,8 @@
 //! lane.
 //!
 //! Without AVX-VNNI, an instruction multiplies bytes and adds adjacent products in 16 bits. For weights of few bits,
-//! several such sums fit into 16 bits before they are widened. Weights of eight bits are widened in the panel instead,
-//! and multiplied by an instruction that adds adjacent products in 32 bits.
+//! several of these sums are added in 16 bits before they are widened. Weights of eight bits are widened in the panel
+//! instead, and multiplied by an instruction that adds adjacent products in 32 bits.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -200,7 +200,8 @@ unsafe fn sums_of_run<S: Source, const VNNI: bool, const V: usize>(
             _ => &x.half_offsets.as_chunks().0.as_chunks::<2>().0[at][run],
         };
         for (whole, offset) in whole.iter_mut().zip(offsets) {
-            // The stored offsets are for 128. OFFSET, a power of two, is a fraction of it.
+            // The stored offsets are for an OFFSET of 128. Every OFFSET is a power of two up to 128, so a shift
+            // converts them.
             let part = _mm_cvtsi32_si128(S::OFFSET.leading_zeros() as i32);
             *whole = [_mm256_sra_epi32(broadcast(offset), part); V];
         }

@@ -49,8 +49,8 @@ unsafe extern "C" fn handler(_signal: i32, _information: *mut libc::siginfo_t, c
     // SAFETY: the system passes the state of the interrupted thread to a handler of this kind.
     let state = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
     let code = state.gregs[libc::REG_RIP as usize] as *const u8;
-    // SAFETY: the instruction is in memory, and emulated instructions have at least five bytes. Another instruction,
-    // which could end with the program's last page, is not in our code.
+    // SAFETY: the instruction is in memory, and emulated instructions have at least five bytes. A shorter instruction
+    // could be the last one of the program's last page, but our code has no other instruction that raises this signal.
     let Some(length) = (unsafe { carry_out(code, state) }) else {
         // SAFETY: the instruction runs again and then raises the default fault.
         unsafe { libc::signal(libc::SIGILL, libc::SIG_DFL) };

@@ -10,7 +10,7 @@ use crate::backend::cpu::kernel::amx::{self, AT_ONCE, Configured, Whole};
 use crate::backend::cpu::kernel::q8::{GROUP, QUADS, Tiles, places};
 use llama_trace_core::ops::matmul::LANES;
 
-/// The contents of the panels, and so the conversion of integer sums to terms.
+/// The kind of weights in the panels. It determines how integer sums are converted to terms.
 pub(super) trait Weights {
     /// Whether a group consists of two runs with separate sums.
     const HALVES: bool;
@@ -33,7 +33,7 @@ pub(super) trait Weights {
 /// The number of values that one call of [`amx::int8`] may read past the last group.
 pub(super) const PADDING: usize = AT_ONCE * LANES * GROUP;
 
-/// out (token)(row) = the products of the tokens with the rows of `panels`, for as many as `out` has.
+/// out (token)(row) = the products of the tokens with the rows of `panels`, for as many rows as `out` has.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(super) fn tiles<W: Weights>(x: &Tiles, groups: usize, panels: &[Panel], out: &mut [&mut [f32]]) {
     let runs = 1 + usize::from(W::HALVES);

@@ -145,8 +145,8 @@ unsafe fn with_fifths(codes: __m512i, first: *const u8, second: *const u8) -> __
     _mm512_mask_add_epi8(codes, first | second << 32, codes, _mm512_set1_epi8(16))
 }
 
-/// 32 bytes twice, rotated right so that bit `bit` becomes bit `to`; in the second half, bit `bit` + `step`. The other
-/// bits of a byte may come from its neighbour.
+/// 32 bytes twice, rotated right: in the first half, bit `bit` of a byte becomes bit `to`; in the second half, bit
+/// `bit` + `step` does. The other bits of a byte may come from its neighbour.
 ///
 /// # Safety
 /// There are 32 bytes.
