@@ -1,5 +1,4 @@
-//! The model inside the program, so that there is something to look at before anything was fetched. `fixtures/train`
-//! makes it.
+//! The model inside the program, for use before any other model was downloaded. `fixtures/train` makes it.
 
 use llama_trace_core::error::Result;
 use llama_trace_formats::checkpoint::{BuiltIn, Checkpoint};
@@ -10,7 +9,7 @@ macro_rules! file {
     };
 }
 
-/// Its files.
+/// The model's files.
 pub static BUILT_IN: BuiltIn = BuiltIn {
     place: "the built-in model",
     config: include_str!(file!("config.json")),
@@ -21,7 +20,8 @@ pub static BUILT_IN: BuiltIn = BuiltIn {
     chat_template: include_str!(file!("chat_template.jinja")),
 };
 
-/// Its weights, whose values begin with a line of the processor's cache: a vector of them then is in one line.
+/// The model's weights. Their values begin at a cache line of the processor, so that a vector of them lies in one cache
+/// line.
 static WEIGHTS: Weights = Weights { _room: [0; ROOM], file: *include_bytes!(file!("model.safetensors")) };
 
 #[repr(C, align(64))]
@@ -30,13 +30,13 @@ struct Weights {
     file: [u8; include_bytes!(file!("model.safetensors")).len()],
 }
 
-/// Bytes before the file, so that the values after its header of so many bytes begin with a line.
+/// Number of bytes before the file. With them, the values after the file's header begin at a cache line.
 const ROOM: usize = {
     let [a, b, c, d, ..] = *include_bytes!(file!("model.safetensors"));
     (8 + u32::from_le_bytes([a, b, c, d]) as usize).wrapping_neg() % 64
 };
 
-/// Opens it.
+/// Opens the built-in model.
 ///
 /// # Errors
 /// None in a program that passed its tests.

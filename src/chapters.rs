@@ -1,4 +1,4 @@
-//! The notes under `chapters/` and the manual under `chapters/reference/`, built into the program.
+//! The notes under `chapters/` and the manual under `chapters/reference/`. Both are built into the program.
 //! [`llama_trace_core::chapters`] says how notes are written.
 
 use llama_trace_core::chapters::{Chapter, Chapters};

@@ -1,5 +1,5 @@
-//! llama-trace opens up a running Llama: every stage of the forward pass, with true shapes and true
-//! values, step by step in a terminal, as `.npy` files, or as a log.
+//! llama-trace opens up a running Llama. It shows every stage of the forward pass, with true shapes and true values:
+//! step by step in a terminal, as `.npy` files, or as a log.
 //!
 //! ```text
 //!  prompt ─ tokenizer ─▶ ids ─ model::forward(…, probe) ─▶ logits ─ sampler ─▶ next id ─┐
@@ -9,38 +9,38 @@
 //!                                     trace ─▶ tui · log · export · record · diff
 //! ```
 //!
-//! The recorded run and the fast run are one function, [`model::pass::forward`]: a [`trace::Probe`] is
-//! asked before anything is copied, and what it does not want costs a question.
+//! A recorded run and a fast run use the same function, [`model::pass::forward`]. It asks a [`trace::Probe`] before it
+//! copies anything. A stage that the probe does not want costs only this question.
 //!
 //! | to read about | open |
 //! |---|---|
 //! | the forward pass | [`model::forward`]: one file, top to bottom |
 //! | the maths of one operation | [`ops`]: RoPE is `core/ops/rope.rs`, softmax `core/ops/softmax.rs`, … |
 //! | the names, shapes and formulas of the stages | [`trace::stage`] |
-//! | how files are opened | [`files`], and by what is in them [`checkpoint`], [`tokenizer`] |
+//! | how files are opened | [`files`]; [`checkpoint`] and [`tokenizer`] read their contents |
 //! | how models come from the Hugging Face hub | [`hub`] |
 //! | where operations run | [`backend`], [`cuda`] |
-//! | how Ctrl-C reaches them | [`stop`] |
+//! | how Ctrl-C stops operations | [`stop`] |
 //! | how a run becomes a file, and is read back | [`record`] |
 //! | how a viewer gets its frames | [`replay`] |
-//! | by which rule each number follows from others | [`explain`] |
-//! | how the program proves that it is right | [`check`] |
-//! | where two runs first part, and why | [`diff`] |
-//! | how another runtime's files are read as a run | [`capture`], and matched to stages [`suggest`] |
-//! | what a user sees | [`tui`], [`cli`], [`chapters`]; as a file [`picture`] |
-//! | how the process ends, whatever ends it | [`ending`]; where there is no [`memory`] |
+//! | by which rule each number is computed from others | [`explain`] |
+//! | how the program checks that its numbers are right | [`check`] |
+//! | where two runs first differ, and why | [`diff`] |
+//! | how another runtime's files are read as a run | [`capture`]; [`suggest`] matches the files to stages |
+//! | what a user sees | [`tui`], [`cli`], [`chapters`]; [`picture`] writes it to a file |
+//! | how the process ends, whatever the cause | [`ending`]; [`memory`] is about allocations that may fail |
 //! | how an export replaces an earlier one | [`ending::replace`] |
 //!
 //! `CONTRIBUTING.md` lists the files that a new view, stage, model family, weight format, kernel or chapter touches.
 //!
 //! # Crates
 //!
-//! Each folder of `src/` is a crate but for `cli/`, which is the program with this library. Each says in its first
-//! lines what it must not know, and its `Cargo.toml` what it may import:
+//! Each folder of `src/` is a crate, except `cli/`, which belongs to the program with this library, and `python/`, a
+//! Python package. The first lines of a crate say what it must not know. Its `Cargo.toml` says what it may import:
 //!
 //! | crate | imports |
 //! |---|---|
-//! | core | nothing of the others |
+//! | core | no other crate |
 //! | ending, picture | core |
 //! | formats | core, ending |
 //! | tui | core, ending, picture |
@@ -49,16 +49,18 @@
 //! | cuda | core, formats, engine |
 //! | runs | core, ending, formats, engine |
 //! | judge | core, formats, engine, runs |
-//! | the program | all |
+//! | the program | all crates |
 //!
-//! The cut is where one side needs nothing of the other: the screen knows no model (tui), and the model no screen
-//! (engine); what reads files does not compute (formats), and what computes for a GPU is left out where there is none
-//! (cuda). What all need is the ground floor (core), which has the operations too, because a viewer's frames are derived
-//! and explained by them. How a process ends is one place for all (ending): only one can own signals and the terminal.
-//! Core, formats, engine, runs and tui have a feature `native`: threads, files, signals, a clock and a terminal. They
-//! build without it too, for WebAssembly; `core/lib.rs` says what is there instead. The program always has it; its own
-//! features `png`, `hub`, `cuda` and `capture` leave parts out.
-//! Names here are those of the crates' modules. `tests/architecture.rs` holds the edges between modules of one crate.
+//! Two parts are separate crates if one of them needs nothing from the other. The viewer (tui) does not know the model,
+//! and the model (engine) does not know the viewer. The code that reads files (formats) does not compute. The code for
+//! GPUs (cuda) is left out of builds without GPUs. The code that all crates need is in core. Core also has the
+//! operations, because a viewer derives and explains its frames with them. The end of the process is in one crate
+//! (ending), because only one part of a program can own the signals and the terminal.
+//! Core, formats, engine, runs and tui have a feature `native`, which adds threads, files, signals, a clock and a
+//! terminal. They also build without it, for WebAssembly; `core/lib.rs` says what replaces these. The program always
+//! has the feature `native`. Without its own features `png`, `hub`, `cuda` or `capture`, it lacks those parts.
+//! The names in this text are those of the crates' modules. `tests/architecture.rs` checks which modules of a crate use
+//! each other.
 
 pub mod builtin;
 pub mod chapters;

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     }
     let cli = Cli::try_parse().unwrap_or_else(|error| cli::refuse(&error));
     let ended = ending::watch().and_then(|()| cli.run()).map_err(ending::explain);
-    // Where a signal ends the process, that is said instead.
+    // If a signal ends the process, the message names the signal instead.
     ending::say(|| {
         if let Err(error) = &ended {
             cli::tell(format_args!("error: {error}"));

@@ -1,4 +1,4 @@
-//! Options that several commands have, and what they may say.
+//! Options that several commands have, and the values they accept.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub(super) const TRACER: &str = "Tracer";
 /// Reads an address.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// A message that says what is wrong with the text.
 pub(super) fn address(text: &str) -> Result<Address, String> {
     Address::parse(text).map_err(|wrong| {
         match wrong.starts_with("there is no stage") && wrong.ends_with('`') {
@@ -200,7 +200,7 @@ pub(super) enum ExportFormat {
 }
 
 impl ExportFormat {
-    /// What it is drawn as, if it is.
+    /// The format of the picture; none for `npy`.
     pub(super) fn picture(self) -> Option<Format> {
         match self {
             Self::Npy => None,
@@ -209,7 +209,7 @@ impl ExportFormat {
         }
     }
 
-    /// What names of files end in, where that is not `npy`.
+    /// The extension of the file names, if it is not `npy`.
     pub(super) fn suffix(self) -> Option<&'static str> {
         match self {
             Self::Npy => None,
@@ -242,12 +242,12 @@ pub(super) enum PaletteName {
 }
 
 impl ColourArgs {
-    /// What the screen is drawn on.
+    /// The background of the screen.
     pub(super) fn paper(self) -> Paper {
         if self.light { Paper::Light } else { Paper::Dark }
     }
 
-    /// The scales of the values.
+    /// The colour scales of the values.
     pub(super) fn palette(self) -> Palette {
         match self.palette {
             PaletteName::RedBlue => Palette::RedBlue,
@@ -256,10 +256,10 @@ impl ColourArgs {
         }
     }
 
-    /// For a command that draws nothing.
+    /// Refuses the options, for a command that draws nothing.
     ///
     /// # Errors
-    /// [`Error::Usage`] where colours are asked for.
+    /// [`Error::Usage`] if one of the options is given.
     pub(super) fn refuse(self) -> llama_trace_core::error::Result<()> {
         match (self.light, self.palette) {
             (false, PaletteName::RedBlue) => Ok(()),
@@ -269,12 +269,12 @@ impl ColourArgs {
     }
 }
 
-/// Columns and rows.
+/// The size of a screen: columns and rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ScreenSize(pub(super) (u16, u16));
 
 impl ScreenSize {
-    /// Reads `120x40`; the answer to anything else is for the command line's parser to print.
+    /// Reads `120x40`. For any other text, returns a message that the command line's parser prints.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let size = text.split_once('x').and_then(|(columns, rows)| {
             let (columns, rows) = (columns.parse().ok()?, rows.parse().ok()?);
@@ -302,10 +302,10 @@ pub(super) enum RuntimeName {
     Vllm,
 }
 
-/// What `--device` says.
+/// The value of `--device`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum DeviceName {
-    /// A GPU where one is there that the model fits on, else the processor.
+    /// A GPU if there is one that the model fits on; otherwise the processor.
     #[default]
     Auto,
     /// The processor.
@@ -315,7 +315,7 @@ pub(super) enum DeviceName {
 }
 
 impl DeviceName {
-    /// Reads `cuda:1`; the answer to anything else is for the command line's parser to print.
+    /// Reads `cuda:1`. For any other text, returns a message that the command line's parser prints.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             None if text == "auto" => Some(Self::Auto),
@@ -466,14 +466,14 @@ pub(super) enum LogFormat {
 }
 
 impl MemoryArgs {
-    /// What was asked for, or the default.
+    /// The given number of bytes, or the default.
     pub(super) fn bytes(self) -> usize {
         self.memory.unwrap_or(DEFAULT_MEMORY)
     }
 }
 
 impl RunArgs {
-    /// Whether there is something to begin with.
+    /// Whether the options give a prompt.
     pub(super) fn has_prompt(&self) -> bool {
         let RunArgs { prompt, prompt_file, prompts, ids, .. } = self;
         !prompt.is_empty() || prompt_file.is_some() || prompts.is_some() || ids.is_some()
@@ -485,7 +485,7 @@ fn number(text: &str) -> Result<f32, String> {
     let expected = || "a number is expected, with a point before its fraction: 0.8".to_owned();
     let exact: f64 = text.parse().map_err(|_| expected())?;
     let number: f32 = text.parse().map_err(|_| expected())?;
-    // What was written is not to become 0 or infinity.
+    // A number too small or too large for float32 is refused, so that it does not become 0 or infinity.
     match (number == 0.0) == (exact == 0.0) && number.is_finite() == exact.is_finite() {
         true => Ok(number),
         false => {
@@ -511,7 +511,7 @@ pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The one number that the tracer opens at.
+/// The single number that the tracer opens at. The message explains that lists are not accepted.
 pub(super) fn one(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| {
         "--step opens at one place: a whole number is expected, 0 or more (export and log take lists)".into()

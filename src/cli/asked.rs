@@ -17,8 +17,8 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Opens sequence `sequence` of run `number` of the given trace. Without a trace, runs the single prompt of `args` and
-    /// draws the tokens asked for.
+    /// Opens sequence `sequence` of run `number` of the given trace. Without a trace, runs the single prompt of `args`
+    /// and samples the number of tokens that `args` gives.
     pub(super) fn open<D: Device>(
         trace: &TraceArgs,
         args: &RunArgs,
@@ -29,8 +29,8 @@ impl Asked {
         Ok(Self { source: traced.source(number, sequence)? })
     }
 
-    /// The same for the run itself and its first sequence, for a command without an address. Prints a note if the trace has
-    /// branches or several sequences.
+    /// As [`Asked::open`], for the run itself and its first sequence. This is for commands without an address. Prints a
+    /// note if the trace has branches or several sequences.
     pub(super) fn open_itself<D: Device>(trace: &TraceArgs, args: &RunArgs) -> Result<Self> {
         let Some(path) = &trace.trace else { return Self::run::<D>(args) };
         let traced = Traced::<D>::open(path, &args.model, &args.cpu, DEFAULT_MEMORY)?;
@@ -61,7 +61,7 @@ impl Asked {
             stop::check()?;
             live.wait(stop::LOOK);
         }
-        // A stopped run has a last pass without a drawn token.
+        // In a stopped run, the last pass has no sampled token.
         match live.outline().passes.last() {
             Some(last) if last.sampled.is_some() => Ok(Self { source: Box::new(live) }),
             _ => Err(Error::interrupted("interrupted")),

@@ -32,7 +32,7 @@ impl Command for &AttributeArgs {
                 .found(t)
                 .next("give a larger -n to read more tokens"));
         };
-        // The answer is the token drawn after this one, if there is one.
+        // The answer is the token that was sampled after this one, if there is one.
         let drawn = || {
             let pass = &asked.outline().passes[pass];
             pass.sampled.as_ref().filter(|_| token + 1 == pass.tokens.len()).map(|drawn| drawn.id)

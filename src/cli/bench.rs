@@ -1,4 +1,4 @@
-//! `llama-trace bench`: the speed of a model beside the limits of this machine, measured in one run.
+//! `llama-trace bench`: the speed of a model compared with the limits of this machine. Both are measured in one run.
 
 mod batch;
 mod record;
@@ -29,10 +29,10 @@ use llama_trace_formats::checkpoint::{Checkpoint, random};
 /// Repetitions of each prefill, after one warm-up.
 const PREFILLS: usize = 3;
 
-/// Repetitions of drawing a token.
+/// Repetitions of sampling a token.
 const DRAWS: usize = 20;
 
-/// Bytes below which a model may stay in a cache: its speed then says nothing about the memory.
+/// A model with fewer bytes may stay in a cache. Its speed then says nothing about the memory.
 const CACHE_SIZED: usize = 128 << 20;
 
 /// Tokens of a pass that fills the KV cache.
@@ -50,7 +50,7 @@ impl Command for &BenchArgs {
 }
 
 impl BenchArgs {
-    /// The longest context of the options, in tokens.
+    /// The longest context that the options ask for, in tokens.
     fn longest(&self) -> Option<usize> {
         let cached = self.cached.iter().map(|cached| cached.saturating_add(self.r#gen));
         cached.chain(self.prompt_tokens.iter().copied()).max()
@@ -60,7 +60,7 @@ impl BenchArgs {
 fn bench<D: Device>(args: &BenchArgs) -> Result<()> {
     let (checkpoint, model, load, tokenizer) = match &args.shape {
         Some(name) => {
-            // Random weights are generated, on the device itself if it has its own memory.
+            // Random weights are generated. If the device has its own memory, they are generated there.
             let mut checkpoint = random::checkpoint(name, args.weights)?;
             if D::IS_PROCESSOR {
                 random::make(&checkpoint)?;
@@ -83,7 +83,8 @@ fn bench<D: Device>(args: &BenchArgs) -> Result<()> {
     let report = input::on_a_computing_thread(|| {
         let mut report = measure(&plan, &checkpoint, &model)?;
         (report.load, report.tokenizer) = (load, tokenizer);
-        // The limits are measured last: that takes more memory than a small model does.
+        // The limits are measured after the peak memory is read, because measuring them takes more memory than a small
+        // model.
         report.peak_memory = report::peak_memory();
         report.limits = limits(args, &checkpoint, &model)?;
         Result::Ok(report)
@@ -101,19 +102,19 @@ struct Plan {
     prompts: Vec<usize>,
     /// Cached tokens before decoding.
     cached: Vec<usize>,
-    /// Tokens decoded.
+    /// Number of decoded tokens.
     draws: usize,
     batch: Vec<usize>,
     stages: bool,
-    /// The cost of recording a prefill.
+    /// Whether to measure the cost of recording a prefill.
     record: bool,
-    /// The cost of recording a layer of a decode pass.
+    /// Whether to measure the cost of recording one layer of a decode pass.
     record_layer: bool,
     tune: bool,
 }
 
 impl Plan {
-    /// The options, with defaults that suit the device, limited by the context.
+    /// The measurements that the options ask for. Defaults suit the device, and the model's context limits them.
     fn of(args: &BenchArgs, on_processor: bool, config: &ModelConfig) -> Result<Self> {
         let draws = args.r#gen;
         let given = args.prompt_tokens.iter().chain(&args.cached);
@@ -201,13 +202,13 @@ fn measure(plan: &Plan, checkpoint: &Checkpoint, model: &Model<impl Backend>) ->
 
 /// Measures the device's limits.
 fn limits(args: &BenchArgs, checkpoint: &Checkpoint, model: &Model<impl Backend>) -> Result<Limits> {
-    // Random weights, weights quantised at loading, and copies are not the file's.
+    // Random weights, copies, and weights quantised at loading are not in the mapped file.
     let quantised = model.backend.precision().group().is_some() && checkpoint.group().is_none();
     let mapped: Vec<&[u8]> = match args.shape.is_some() || quantised || args.cpu.huge_pages {
         true => Vec::new(),
         false => checkpoint.tensors().map(|(_, tensor)| &**tensor.bytes()).collect(),
     };
-    // A model that fits into a cache reads little memory: the memory's speed says nothing about it.
+    // A model that fits into a cache reads little from memory, so the memory's speed says nothing about it.
     let in_cache = bytes_read(checkpoint, model.backend.precision()) < CACHE_SIZED;
     model.backend.limits(matrices(checkpoint), &mapped, if in_cache { CACHE_SIZED } else { usize::MAX })
 }
@@ -222,8 +223,8 @@ fn matrices(checkpoint: &Checkpoint) -> Dtype {
     Dtype::ALL.into_iter().max_by_key(count).unwrap_or(Dtype::F32)
 }
 
-/// Bytes of weights that a decode pass reads: all but the embedding table, from which it reads one row. A tied table is
-/// the output head too, and is read whole.
+/// Bytes of weights that a decode pass reads: all weights except the embedding table, of which it reads one row. A tied
+/// table is also the output head, so it is read whole.
 fn bytes_read(checkpoint: &Checkpoint, precision: Precision) -> usize {
     let size = |tensor: &Tensor| match precision {
         // Quantised at loading.
@@ -241,7 +242,7 @@ fn bytes_read(checkpoint: &Checkpoint, precision: Precision) -> usize {
     if tied { all } else { all - table }
 }
 
-/// Multiply-adds of the matrix products: for each token every weight but the table, and for each pass the head.
+/// Multiply-adds of the matrix products: every weight of the layers for each token, and the output head once.
 fn multiplications(config: &ModelConfig, tokens: usize) -> f64 {
     let (d, q, kv, f) = (config.dim, config.q_dim(), config.kv_dim(), config.ffn_dim);
     let layer = d * q * 2 + d * kv * 2 + 3 * d * f;
@@ -257,7 +258,7 @@ fn session<B: Backend>(model: &Model<B>, tokens: usize) -> Result<Session<'_, B>
     Session::with_capacity(model, Sampler::new(Sampling::default())?, tokens)
 }
 
-/// Runs `ids`. Returns the drawn token and the time by the backend's clock.
+/// Runs `ids`. Returns the sampled token, and the time by the backend's clock.
 fn timed(
     session: &mut Session<'_, impl Backend>,
     ids: &[u32],
@@ -275,7 +276,7 @@ fn time_prefill(model: &Model<impl Backend>, tokens: usize) -> Result<Prefill> {
     let ids = prompt(&model.config, tokens);
     let (mut times, mut session) = (Vec::new(), session(model, tokens)?);
     for _ in 0..=PREFILLS {
-        // Later runs reuse the first one's buffers, as a chat does.
+        // Later runs use the buffers of the first one again, as a chat does.
         session.rewind(0);
         times.push(timed(&mut session, &ids, &mut NoProbe)?.1);
     }
@@ -286,14 +287,14 @@ fn time_prefill(model: &Model<impl Backend>, tokens: usize) -> Result<Prefill> {
     Ok(Prefill { tokens, first, rates, gflops: flops / 1e9 })
 }
 
-/// Bytes of keys and values that a decode pass reads, if it sees `keys` keys, its own included.
+/// Bytes of keys and values that a decode pass reads, if it sees `keys` keys including its own.
 fn cache_read(model: &Model<impl Backend>, keys: usize) -> usize {
     let (config, sizes) = (&model.config, model.sizes());
     let seen = |layer| sizes.window_of(layer).map_or(keys, |window| keys.min(window));
     (0..config.layers).map(seen).sum::<usize>() * 2 * config.kv_dim() * model.backend.cache_dtype().bytes()
 }
 
-/// A session with `cached` tokens in its cache and room for `more`, and the token drawn after them.
+/// A session with `cached` tokens in its cache and room for `more`, and the token that was sampled after them.
 fn filled<B: Backend>(model: &Model<B>, cached: usize, more: usize) -> Result<(Session<'_, B>, u32)> {
     let mut session = session(model, cached.saturating_add(more))?;
     let ids = prompt(&model.config, cached);
@@ -311,7 +312,7 @@ fn time_decode(model: &Model<impl Backend>, cached: usize, tokens: usize, weight
     let tokens = tokens.min(session.room());
     session.begin(vec![id], &[], tokens)?;
     for _ in 0..tokens {
-        // The time between two tokens, as a reader of the text sees it.
+        // The time from one token to the next, as a reader of the text sees it.
         let started = Instant::now();
         session.pass(&mut NoProbe)?;
         let time = started.elapsed();
@@ -333,7 +334,7 @@ fn time_decode(model: &Model<impl Backend>, cached: usize, tokens: usize, weight
     })
 }
 
-/// Time of the sampler for one token from the logits of the last pass.
+/// Time for the sampler to choose one token from the logits of the last pass.
 fn time_draws<B: Backend>(session: &Session<'_, B>, sampling: Sampling) -> Result<Spread> {
     let (mut sampler, mut times) = (Sampler::new(sampling)?, Vec::new());
     pass::last_logits(&session.model, &session.work, 0, |logits| {
@@ -347,7 +348,8 @@ fn time_draws<B: Backend>(session: &Session<'_, B>, sampling: Sampling) -> Resul
     Ok(Spread::of(times.into_iter()))
 }
 
-/// Time of each stage over all layers: in a prefill of `tokens` tokens, and in a decode pass over `cached` ones.
+/// Time of each stage, summed over all layers: in a prefill of `tokens` tokens, and in a decode pass with `cached`
+/// tokens.
 fn time_stages<B: Backend>(model: &Model<B>, tokens: usize, cached: usize) -> Result<Vec<StageTimes>> {
     let clocked = |session: &mut Session<'_, B>, ids: &[u32]| {
         let backend = &model.backend;

@@ -99,7 +99,7 @@ fn chat<D: Device>(args: &ChatArgs) -> Result<()> {
     output::end(converse(&mut talk, &mut lines))
 }
 
-/// Renders the shortest conversation, so that a broken template is reported before the first prompt. The template may
+/// Renders the shortest conversation, so that a broken template is reported before the first prompt. Some templates
 /// refuse this conversation and accept others.
 fn check(format: &Format, mut conversation: Conversation) -> Result<()> {
     conversation.push(Role::User, "Hello");
@@ -131,8 +131,8 @@ fn converse<D: Device>(talk: &mut Talk<'_, D>, lines: &mut Lines) -> std::result
         };
         match done {
             Ok(()) => {}
-            // The turn failed, and the conversation is unchanged. A tokenizer that takes too long runs on until the process
-            // ends.
+            // The turn failed, and the conversation is unchanged. If a tokenizer takes too long, its thread runs until
+            // the process ends.
             Err(Failure::Run(
                 error @ (Error::Model(_) | Error::Prompt(_) | Error::Usage(_) | Error::Terminal(_)),
             )) if !talk.tokenizer.late() => {
@@ -155,7 +155,7 @@ fn converse<D: Device>(talk: &mut Talk<'_, D>, lines: &mut Lines) -> std::result
 /// The start of an answer. Its leading spaces are not printed.
 #[derive(Default)]
 struct Beginning {
-    /// The output so far, while it has only spaces. Part of a character is not a space.
+    /// The output so far, while it consists only of spaces. An incomplete character counts as no space.
     bytes: Vec<u8>,
     over: bool,
 }
@@ -181,15 +181,15 @@ struct Talk<'m, D: Device> {
     model: &'m Arc<Model<D>>,
     format: Format,
     tokenizer: Arc<dyn Tokenizer>,
-    /// The sampling, for the tracer's title.
+    /// The sampling setting, for the tracer's title.
     drawing: Drawing,
-    /// The most tokens of an answer.
+    /// Maximum number of tokens in an answer.
     limit: usize,
     /// Memory for the tracer's frames, in bytes.
     memory: usize,
     /// The backend's stop request, set by Ctrl-C.
     stop: Stop,
-    /// The conversation's tokens up to the last answer, and the sampler before its last token.
+    /// The conversation's tokens up to the end of the last answer, and the sampler in its state before the last token.
     answered: Vec<u32>,
     last_draw: Sampler,
 }
@@ -223,7 +223,8 @@ impl<D: Device> Talk<'_, D> {
         Ok(())
     }
 
-    /// Changes the conversation so that the user spoke last, and answers. Without an answer the conversation is unchanged.
+    /// Applies `change`, after which the user spoke last, and lets the model answer. Without an answer the conversation
+    /// is unchanged.
     fn turn(&mut self, change: impl FnOnce(&mut Conversation)) -> std::result::Result<(), Failure> {
         let before = self.conversation.clone();
         change(&mut self.conversation);
@@ -233,7 +234,7 @@ impl<D: Device> Talk<'_, D> {
                 self.conversation = before;
             }
             Ok(answer) => self.conversation.push(Role::Assistant, answer),
-            // Only this answer is stopped, not the process.
+            // Only this answer was stopped, not the process.
             Err(Failure::Run(Error::Interrupted(_))) if !stop::process().asked() => {
                 super::tell("(stopped; the line was taken back)");
                 self.conversation = before;
@@ -263,7 +264,7 @@ impl<D: Device> Talk<'_, D> {
                 .into());
         }
         let mut stream = self.tokenizer.stream();
-        // The text of a token depends on those before it.
+        // The text of a token depends on the tokens before it.
         for &id in &prompt {
             stream.push(id);
         }
@@ -299,7 +300,7 @@ impl<D: Device> Talk<'_, D> {
         }
     }
 
-    /// Opens the tracer on the conversation, which is read in one pass. The answer's last token is drawn again.
+    /// Opens the tracer on the conversation. The tracer reads it in one pass and samples the answer's last token again.
     fn step(&self) -> Result<()> {
         tui::require_terminal()?;
         if self.answered.is_empty() {

@@ -12,13 +12,13 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_formats::tokenizer::Tokenizer;
 use llama_trace_judge::check::{self, DECODES, Plan, Sample};
 
-/// Tokens of the first pass without `--prompt`: enough to reach the kernels for tiles.
+/// Number of tokens in the first pass without `--prompt`. They are enough to use the kernels for tiles.
 const TOKENS: usize = 40;
 
-/// Seed of the chosen ids and rows.
+/// Seed for choosing ids and rows.
 const SEED: u64 = 1;
 
-/// The text read without `--prompt`: longer than [`TOKENS`] in any vocabulary.
+/// The text that is read without `--prompt`. It is longer than [`TOKENS`] in any vocabulary.
 const TEXT: &str = "Once upon a time there was a little girl who wanted to know where numbers come from. She opened \
                     the machine, looked at every wheel, and wrote down what each one said. At night she turned them \
                     by hand, one after the other, and in the morning there stood the same word as before.";
@@ -97,7 +97,7 @@ fn first_pass(
         return Ok(Prompt { split: Some(ids.clone()), ids });
     }
     let tokens = context.saturating_sub(DECODES).clamp(1, TOKENS);
-    // A vocabulary may lack letters.
+    // The vocabulary may not have all letters of the text.
     let split = tokenizer.ok().and_then(|tokenizer| tokenizer.encode(TEXT).ok());
     let ids = split.as_ref().map(|ids| ids.iter().copied().take(tokens).collect());
     Ok(Prompt { ids: ids.unwrap_or_else(|| check::seeded_ids(vocab, tokens, SEED)), split })

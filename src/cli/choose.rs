@@ -1,4 +1,4 @@
-//! The device of a command: the one asked for, or with `--device auto` the GPU if the model fits on it.
+//! The device of a command: the device that the options name, or with `--device auto` the GPU if the model fits on it.
 
 use super::device::{Cpu, Cuda, Device, built, needs, suits};
 use super::input::{open_quietly, precision};
@@ -12,7 +12,7 @@ use llama_trace_formats::checkpoint::{Checkpoint, random};
 pub(super) struct Asks<'a> {
     pub(super) cpu: &'a CpuArgs,
     pub(super) model: &'a ModelArgs,
-    /// Shape and number types of random weights, if these run instead of a model.
+    /// Shape and number types of random weights, if the command runs random weights instead of a model.
     pub(super) shape: Option<(&'a str, random::Weights)>,
     /// Capacity of the KV cache in tokens, if given.
     pub(super) context: Option<usize>,
@@ -26,14 +26,14 @@ impl<'a> Asks<'a> {
         Self { cpu: &args.cpu, model: &args.model, shape: None, context: args.context, runs: true }
     }
 
-    /// A run, or a trace with the model that may be given beside it.
+    /// A run, or a trace together with the model that may be given for it.
     pub(super) fn of(args: &'a RunArgs, trace: &TraceArgs) -> Self {
         Self { runs: trace.trace.is_none() || args.model.model.is_some(), ..Self::run(args) }
     }
 }
 
 impl Asks<'_> {
-    /// The checkpoint, for its sizes, and the precision.
+    /// Opens the checkpoint for its sizes. Returns it with the precision.
     fn open(&self) -> Result<(Checkpoint, Precision)> {
         match self.shape {
             None => open_quietly(self.model),
@@ -54,43 +54,43 @@ impl Asks<'_> {
 
 /// A command that runs on any device.
 pub(super) trait Command {
-    /// The run that the device is chosen for.
+    /// The parts of the run that the choice of the device depends on.
     fn asks(&self) -> Asks<'_>;
 
-    /// Runs it.
+    /// Runs the command.
     ///
     /// # Errors
-    /// The command's own.
+    /// The errors of the command.
     fn run<D: Device>(self) -> Result<()>;
 }
 
-/// Runs `command` on the device that was asked for.
+/// Runs `command` on the device that the options name.
 ///
 /// # Errors
-/// The command's own, and [`Error::Usage`] where there is no such device.
+/// The errors of the command, and [`Error::Usage`] if there is no such device.
 pub(super) fn run(command: impl Command) -> Result<()> {
-    // Reading a trace or a vocabulary uses the threads before a model does, so they are started here. Rayon would start
-    // them by itself, and panic if it cannot.
+    // Reading a trace or a vocabulary uses the compute threads before a model does, so they are started here. Rayon
+    // would start them by itself, but it would panic if it cannot.
     threads::start(command.asks().cpu.threads)?;
     if is_cuda(command.asks(), 0)? { command.run::<Cuda>() } else { command.run::<Cpu>() }
 }
 
 /// A command that runs on two devices at once.
 pub(super) trait Two {
-    /// Runs it.
+    /// Runs the command.
     ///
     /// # Errors
-    /// The command's own.
+    /// The errors of the command.
     fn run<A: Device, B: Device>(self) -> Result<()>;
 }
 
-/// Runs `command` on the devices that were asked for.
+/// Runs `command` on the devices that the options name.
 ///
 /// # Errors
-/// As [`run`].
+/// As for [`run`].
 pub(super) fn run_two(command: impl Two, a: Asks<'_>, b: Asks<'_>) -> Result<()> {
     let a_is_cuda = is_cuda(a, 0)?;
-    // Both models are in memory together.
+    // Both models are in memory at the same time.
     let first = a_is_cuda && !matches!(a.cpu.device, DeviceName::Cuda(1..));
     let beside = if first && b.cpu.device == DeviceName::Auto { a.bytes()? } else { 0 };
     match (a_is_cuda, is_cuda(b, beside)?) {
@@ -101,8 +101,8 @@ pub(super) fn run_two(command: impl Two, a: Asks<'_>, b: Asks<'_>) -> Result<()>
     }
 }
 
-/// Whether a GPU runs it; `beside` bytes of its memory are taken by another model. With `--device auto`, reports the
-/// choice if there was one.
+/// Whether a GPU runs the command. Another model takes `beside` bytes of the GPU's memory. With `--device auto`,
+/// reports the choice if there was one.
 fn is_cuda(asks: Asks<'_>, beside: usize) -> Result<bool> {
     match asks.cpu.device {
         DeviceName::Cpu => Ok(false),

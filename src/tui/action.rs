@@ -1,10 +1,10 @@
-//! Actions, and the key table: keys are read by it, and the footer and the help screen are drawn from it.
+//! Actions and the key table. Key presses are looked up in this table, and the footer and the help screen show it.
 
 use super::user_event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::report::Report;
 
-/// An input of the viewer. Most are keys of the user.
+/// An input of the viewer: usually a key press, but also the mouse, the clock of a playback or the result of an effect.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Goes to the next step, views included.
@@ -31,7 +31,7 @@ pub enum Action {
     NextSequence,
     /// Goes to the same place of the previous sequence.
     PreviousSequence,
-    /// Runs a decode pass with the token that was drawn last.
+    /// Runs a decode pass with the token that was sampled last.
     NextToken,
     /// Begins a branch with another token.
     Branch,
@@ -79,7 +79,7 @@ pub enum Action {
     CycleStrip,
     /// Compares with what was shown before.
     Compare,
-    /// Shows the difference of two compared tensors in place of the second.
+    /// Shows the difference of two compared tensors in place of the second tensor.
     Subtract,
     /// Goes to the next stage that differs.
     NextDifference,
@@ -101,7 +101,7 @@ pub enum Action {
     FoldOutline,
     /// Folds or unfolds the notes.
     FoldNotes,
-    /// Filters cells like the one under the cursor, or shows all again.
+    /// Filters cells like the one under the cursor, or shows all cells again.
     Filter,
     /// Goes to the next cell of the filter. A playback gets faster.
     NextLike,
@@ -139,7 +139,7 @@ pub enum Action {
     Unbound(String),
     /// A character typed into the go-to line.
     Type(char),
-    /// Text pasted into it.
+    /// Text pasted into the go-to line.
     Paste(String),
     /// Deletes the character before the cursor of the go-to line.
     Erase,
@@ -185,7 +185,7 @@ impl Group {
     /// Every group, in the order of the help screen.
     pub const ALL: [Self; 3] = [Self::Walk, Self::Tensor, Self::Program];
 
-    /// Its heading.
+    /// The group's heading.
     pub fn title(self) -> &'static str {
         match self {
             Self::Walk => "Walking through the pass",
@@ -206,9 +206,9 @@ pub struct Key {
 /// One row of the key table.
 #[derive(Debug)]
 pub struct Binding {
-    /// The keys; the first one is shown in the footer.
+    /// The keys; the footer shows the first one.
     pub keys: &'static [Key],
-    /// Their action.
+    /// The action of these keys.
     pub action: Action,
     /// The section of the help screen.
     pub group: Group,
@@ -347,7 +347,7 @@ impl Key {
 }
 
 impl Binding {
-    /// All its keys: "n, Space".
+    /// All keys of the row: "n, Space".
     pub fn labels(&self) -> String {
         if matches!(self.action, Action::ChooseView(_)) {
             return "1 … 9".to_owned();
@@ -369,7 +369,7 @@ pub fn of_key(event: KeyEvent) -> Option<Action> {
     }
 }
 
-/// The action of a key that is not in the table, which shows a message.
+/// The action of a key that is not in the table: it shows a message.
 fn unbound(event: KeyEvent) -> Action {
     let ctrl = event.modifiers.contains(KeyModifiers::CONTROL);
     let alt = event.modifiers.contains(KeyModifiers::ALT);

@@ -1,4 +1,4 @@
-//! Answers of the source by question, so that a view can ask many, and the texts of tokens.
+//! The source's answers, stored by question, so that one view can ask many questions; and the texts of tokens.
 
 use std::collections::HashMap;
 use std::task::Poll;
@@ -21,7 +21,7 @@ enum Known {
 #[derive(Debug, Default)]
 pub struct Answers {
     known: HashMap<Query, Known>,
-    /// Spreads, which never change and are small, so that they are kept for good.
+    /// Spreads. They never change and are small, so they are never dropped.
     spreads: HashMap<Part, Spread>,
     /// Texts of the tokens of the vocabulary that were seen.
     texts: HashMap<u32, String>,
@@ -29,8 +29,8 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Asks `source` the unanswered questions of `wanted`, in this order, and drops the answers to others; true if that
-    /// is news.
+    /// Asks `source` the unanswered questions of `wanted`, in this order, and drops the answers to other questions.
+    /// Returns true if the answers changed.
     pub(super) fn ask(&mut self, source: &mut dyn Source, wanted: &[Query]) -> bool {
         let mut news = false;
         for query in wanted {
@@ -61,7 +61,7 @@ impl Answers {
         news
     }
 
-    /// Whether the question need not be asked: it is answered or has failed.
+    /// Whether the question was answered or has failed, so that it is not asked again.
     fn is_settled(&self, query: &Query) -> bool {
         match (query, self.known.get(query)) {
             (_, Some(Known::Answered(_) | Known::Failed(_))) => true,
@@ -73,7 +73,8 @@ impl Answers {
         }
     }
 
-    /// Drops the answers that are not wanted. While a block of a stage is pending, its other blocks stay and are drawn.
+    /// Drops the answers that are not wanted. While one block of a stage is pending, the stage's other blocks stay and
+    /// are drawn.
     fn forget(&mut self, source: &mut dyn Source, wanted: &[Query]) {
         let waiting: Vec<Site> = wanted
             .iter()
@@ -121,7 +122,7 @@ impl Answers {
         self.known.values().any(|known| matches!(known, Known::Pending))
     }
 
-    /// Forgets failures, so that their questions are asked again; false if there were none.
+    /// Forgets failures, so that the failed questions are asked again; false if there were none.
     pub(super) fn retry(&mut self) -> bool {
         let before = self.known.len();
         self.known.retain(|_, known| !matches!(known, Known::Failed(_)));
@@ -129,7 +130,8 @@ impl Answers {
     }
 
     fn blocks(&self, site: Site) -> impl Iterator<Item = &Block> {
-        // By the site of the question: the frame of a branch may be its parent's, and has that site.
+        // Compares the site of the question. A branch may share a frame of its parent, and that frame has the parent's
+        // site.
         self.known.iter().filter_map(move |known| match known {
             (Query::Block(other, _), Known::Answered(Answer::Block(block))) if *other == site => Some(block),
             _ => None,
@@ -141,13 +143,13 @@ impl Answers {
         self.blocks(site).find(|block| block.region.covers(region))
     }
 
-    /// A block of `site` that covers `region`, or any other until that has come.
+    /// A block of `site` that covers `region`. Until that block has come, any other block of `site`.
     pub fn block(&self, site: Site, region: &Region) -> Option<&Block> {
         self.covering(site, region).or_else(|| self.blocks(site).next())
     }
 
-    /// The reason why `site` failed. Its other blocks are not asked for either, so that moving about does not repeat
-    /// the failure.
+    /// The reason why `site` failed. After a failure no other block of the site is asked for, so that moving the cursor
+    /// does not repeat the failure.
     pub fn failure(&self, site: Site) -> Option<&str> {
         self.known.iter().find_map(|(query, known)| match (query, known) {
             (Query::Block(other, _), Known::Failed(reason)) if *other == site => Some(&**reason),
@@ -155,7 +157,7 @@ impl Answers {
         })
     }
 
-    /// The answer to `question`, or the reason of its failure; none while it is pending.
+    /// The answer to `question`, or the reason why it failed; none while it is pending.
     pub fn get<Q: Question>(&self, question: &Q) -> Option<Result<&Q::Told, &str>> {
         match self.known.get(&question.clone().into())? {
             Known::Answered(answer) => Q::told(answer).map(Ok),
@@ -182,7 +184,7 @@ impl Answers {
         self.texts.get(&id).map(|text| &**text)
     }
 
-    /// Fetches the missing texts of `ids`; true if any was missing.
+    /// Fetches the missing texts of `ids`; true if any text was missing.
     pub(super) fn fetch_texts(&mut self, source: &dyn Source, ids: &[u32]) -> bool {
         let before = self.texts.len();
         for &id in ids {

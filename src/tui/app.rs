@@ -44,7 +44,7 @@ pub enum Shown {
     Failed(String),
 }
 
-/// The origin of what is shown, for the title.
+/// The origin of the shown values, for the title.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
     /// Name of the open trace.
@@ -56,7 +56,7 @@ pub struct Origin {
 /// Everything that the screen is drawn from.
 #[derive(Debug)]
 pub struct App {
-    /// The outline of the run and sequence that is shown, as the source last had it.
+    /// The outline of the shown run and sequence, as the source last gave it.
     pub(super) outline: Outline,
     pub(super) origin: Origin,
     pub(super) theme: Theme,
@@ -108,26 +108,26 @@ impl App {
             sampler: SamplerTrial::default(),
             strip: StripValues::default(),
         };
-        // The last token is the one whose successor the pass predicts.
+        // The pass predicts the token after its last one.
         app.cursor.selected.set(Axis::Token, app.dims().tokens.saturating_sub(1));
         app
     }
 
-    /// The viewer with these chapters in its notes.
+    /// Sets the chapters for the notes.
     #[must_use]
     pub fn with_chapters(mut self, chapters: Chapters) -> Self {
         self.notes.chapters = chapters;
         self
     }
 
-    /// The viewer with this origin in its title.
+    /// Sets the origin for the title.
     #[must_use]
     pub fn with_origin(mut self, origin: Origin) -> Self {
         self.origin = origin;
         self
     }
 
-    /// The viewer with these marked places.
+    /// Sets the marked places.
     #[must_use]
     pub fn with_marks(mut self, marks: Marks) -> Self {
         self.marks = marks;
@@ -149,7 +149,7 @@ impl App {
         (self.panels.size.width, self.panels.size.height)
     }
 
-    /// The panel with the arrow keys.
+    /// The panel that the arrow keys act on.
     pub fn focus(&self) -> Focus {
         self.panels.focus
     }
@@ -169,7 +169,7 @@ impl App {
         self.cursor.offset
     }
 
-    /// The outline as the source last had it.
+    /// The outline as the source last gave it.
     pub fn outline(&self) -> &Outline {
         &self.outline
     }
@@ -194,12 +194,12 @@ impl App {
         self.input.message = Some(Message { text: text.into(), failure });
     }
 
-    /// Whether the first pass is not done yet, so that there is little to look at.
+    /// Whether the first pass is not done yet, so that there is little to show.
     pub fn is_opening(&self) -> bool {
         self.outline.is_opening()
     }
 
-    /// Whether a pass was requested that is not there yet.
+    /// Whether a pass was requested and is not done yet.
     pub(super) fn awaits_pass(&self) -> bool {
         self.progress.awaits_pass
     }
@@ -209,8 +209,8 @@ impl App {
         self.search.is_scanning()
     }
 
-    /// Time until the playback continues; none if nothing is playing or the values of the place are still pending.
-    /// `idle` says whether the source and an export are idle.
+    /// Time until the next step of the playback; none if nothing is playing or the values of the place are still
+    /// pending. `idle` says whether the source and an export are idle.
     pub fn plays_in(&mut self, idle: bool, now: Instant) -> Option<Duration> {
         let ready = idle && !self.waits();
         self.playback.time_left(ready, now)
@@ -237,7 +237,7 @@ impl App {
         self.cursor.selected.index(self.place.step.axes(), &self.shape())
     }
 
-    /// Chooses a view for this step and those like it.
+    /// Chooses a view for this step and for all steps of its kind.
     pub(super) fn choose_view(&mut self, name: &'static str) {
         let before = (self.place.step, self.view().name());
         let views = &mut self.display.views;
@@ -269,7 +269,7 @@ impl App {
         if self.scale() == Scale::Slice { slice } else { Part::whole(slice.site) }
     }
 
-    /// The question for the token that is drawn after this pass: in `setting`, or in the run's own.
+    /// The question which token is sampled after this pass, with `setting`, or else with the run's own setting.
     pub fn draw_at(&self, setting: Option<Sampling>) -> DrawAt {
         let site = Site { layer: None, ..self.place.site() }.other(Stage::Sampled);
         DrawAt { site, setting }
@@ -277,7 +277,7 @@ impl App {
 
     /// The token of the vocabulary at `rank` in the list of the largest.
     pub fn ranked(&self, rank: usize) -> Option<u32> {
-        // In a nucleus a picked token that was cut has the row after the kept ones.
+        // In the nucleus, a picked token that the sampler cut has the row after the kept tokens.
         let cut = self.kept().filter(|kept| rank == kept.positive).and_then(|_| self.picked_though_cut());
         cut.or_else(|| self.answers.order(self.part())?.ids.get(rank).copied())
     }
@@ -295,7 +295,7 @@ impl App {
         pass.tokens.get(position - pass.dims.start)
     }
 
-    /// The position of the current token: of the row under the cursor, or the last of the pass.
+    /// The position of the token in the row under the cursor, or else of the pass's last token.
     pub fn current_position(&self) -> usize {
         let dims = self.dims();
         let axes = self.place.step.axes();
@@ -308,18 +308,18 @@ impl App {
         }
     }
 
-    /// Cancels the pending questions to `source`, which is not shown from now on.
+    /// Cancels the pending questions to `source`, because another source is shown from now on.
     pub(super) fn leave(&mut self, source: &mut dyn Source) {
         self.answers.leave(source);
     }
 
-    /// Shows another run or sequence, at the same step if it has that. `has_previous` says whether it can be left for
-    /// the one before.
+    /// Shows another run or sequence, at the same step if it has that step. `has_previous` says whether the user can go
+    /// back to the one shown before.
     pub(super) fn look_at(&mut self, outline: Outline, has_previous: bool) {
         self.comparison.has_previous = has_previous;
         let pass = self.place.pass.min(outline.passes.len().saturating_sub(1));
         let place = Walk::new(&outline, pass).same(self.place);
-        // Branches have the model's sizes, other traces may not.
+        // A branch has the same sizes as its run; another trace may have other sizes.
         if outline.card.sizes() != self.outline.card.sizes() {
             self.cursor.selected = Selected::new(&outline.card.sizes());
         }
@@ -337,7 +337,7 @@ impl App {
             self.notes.line = 0;
         }
         if place.step != self.place.step {
-            // The choice of a vocabulary's view is for one step; the next one is sorted by size again.
+            // The user's choice of a view for a vocabulary ends with the step. The next step is sorted by size again.
             self.display.views.vocabulary = ViewNames::default().vocabulary;
         }
         if place.site() != self.place.site() {

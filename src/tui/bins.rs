@@ -12,7 +12,7 @@ pub(super) struct Bin {
     pub(super) number: usize,
     /// Number of values.
     pub(super) count: usize,
-    /// Row and column of the first one.
+    /// Row and column of the first value in the bin.
     pub(super) first: (usize, usize),
 }
 
@@ -21,7 +21,7 @@ pub(super) struct Bin {
 #[derive(Debug, Default)]
 pub(super) struct BinCache(pub(super) RefCell<Option<(BinKey, Rc<[Bin]>)>>);
 
-/// Key of the cache: all that bins depend on, as the values of a part never change.
+/// Key of the cache: everything that the bins depend on. The values themselves need no key, because they never change.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct BinKey {
     pub(super) step: Step,

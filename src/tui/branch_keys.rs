@@ -1,4 +1,4 @@
-//! Keys of the branches: `b` begins one with another token, and the keys in their list.
+//! Keys of the branches: `b` begins a branch with another token, and other keys choose in the list of branches.
 
 use llama_trace_core::trace::source::all_recorded;
 use llama_trace_core::trace::{Address, Axis, Fork, Run};
@@ -11,8 +11,8 @@ use super::input::Mode;
 use super::view::kind::View;
 use super::view::sampler::Sampler;
 
-/// The branch that would begin here: with the token that the sampler view draws, or the one under the cursor. `by_hand`
-/// takes the token under the cursor of the sampler view too.
+/// The branch that would begin here. Its token is the one that the sampler view samples, or outside of that view the
+/// token under the cursor. With `by_hand` it is the token under the cursor in the sampler view too.
 fn fork_here(app: &App, by_hand: bool) -> Result<Fork, String> {
     if app.outline.recorded {
         return Err(all_recorded().to_string());
@@ -26,7 +26,7 @@ fn fork_here(app: &App, by_hand: bool) -> Result<Fork, String> {
     if app.view().name() == Sampler.name() {
         let setting = app.sampler.setting();
         return match by_hand {
-            // A picked token says nothing about how the next ones are drawn.
+            // The user picked this token, so the branch keeps the run's own setting for the tokens after it.
             true => {
                 let token = Sampler::token(app).ok_or("choose a token: no other line is one")?;
                 fork(token, None)
@@ -55,12 +55,13 @@ fn fork_here(app: &App, by_hand: bool) -> Result<Fork, String> {
     fork(u32::try_from(index[vocab]).unwrap_or_default(), None)
 }
 
-/// The branch that begins here; none, with a message, if there is no token for it.
+/// The branch that begins here. Without a token for it, shows a message and returns none.
 pub(super) fn branch(app: &mut App, by_hand: bool) -> Option<Fork> {
     fork_here(app, by_hand).map_err(|wrong| app.say(wrong, true)).ok()
 }
 
-/// Handles a key in the list. Returns where to go: to the chosen branch, alone or beside the current run.
+/// Handles a key in the list. Returns where to go: to the chosen branch, which is shown alone or beside the current
+/// run.
 pub(super) fn choose(app: &mut App, mut list: BranchList, action: &Action) -> Option<(Run, Address)> {
     let last = list.rows.len().saturating_sub(1);
     match action {
@@ -81,7 +82,7 @@ pub(super) fn choose(app: &mut App, mut list: BranchList, action: &Action) -> Op
             if beside {
                 app.comparison.with = Some(ComparedWith::Previous);
             }
-            // To the branching point: of the branch that is shown, or of the chosen one.
+            // Goes to the branching point of the shown branch, or else of the chosen one.
             let here = app.outline.fork.filter(|fork| row.parent.is_none() || fork.of == row.run);
             let pass = here.map(|fork| fork.pass).or(row.parent.map(|(_, pass)| pass));
             let address = Address { sequence: Some(row.sequence.0), pass, ..Address::default() };

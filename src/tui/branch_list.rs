@@ -5,19 +5,19 @@ use llama_trace_core::trace::{Outline, Run};
 /// A run in the list of branches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BranchRow {
-    /// Its number.
+    /// The run's number.
     pub run: Run,
-    /// Number of its sequence, and how many there are.
+    /// The sequence's number, and the number of sequences.
     pub sequence: (usize, usize),
-    /// The parent run and the last common pass; none for a run that is no branch.
+    /// The parent run and the last common pass; none if the run is not a branch.
     pub parent: Option<(Run, usize)>,
-    /// Whether it is a branch or has branches.
+    /// Whether the run is a branch or has branches.
     pub branched: bool,
-    /// Whether it continues with the same token as its parent.
+    /// Whether the run continues with the same token as its parent.
     pub same_token: bool,
     /// The tokens before the first branching point; the prompt if there is none.
     pub before: Vec<String>,
-    /// The tokens after it.
+    /// The tokens after the first branching point.
     pub after: Vec<String>,
     /// Parts of the model that are switched off in this run.
     pub without: Vec<String>,
@@ -35,7 +35,7 @@ pub struct BranchList {
 }
 
 impl BranchList {
-    /// The runs of `outlines`, with the row of `shown` chosen.
+    /// The list of the runs of `outlines`; the row of `shown` is chosen.
     pub fn new(outlines: &[Outline], shown: &Outline) -> Self {
         let here = (shown.run, shown.sequence);
         let rows: Vec<_> = outlines.iter().map(|outline| BranchRow::new(outline, outlines, here)).collect();
@@ -55,7 +55,7 @@ impl BranchRow {
             let parent = all.iter().find(|other| other.run == fork.of && other.sequence == outline.sequence);
             parent.and_then(|parent| drawn(parent, fork.pass)) == Some(fork.token)
         });
-        // Without a branching point: the prompt before, the drawn tokens after.
+        // Without a branching point, the tokens before are the prompt, and the tokens after are the sampled ones.
         let last = fork_pass.unwrap_or(0);
         let passes = outline.passes.get(..=last).unwrap_or(&outline.passes);
         let before = passes.iter().flat_map(|pass| &pass.tokens).map(|token| token.text.clone());

@@ -1,4 +1,4 @@
-//! Keys of the chapters: `C` lists them, Enter goes to the stage of one, `x` shows the answers of exercises.
+//! Keys of the chapters: `C` lists them, Enter goes to the stage of a chapter, `x` shows the answers of exercises.
 
 use llama_trace_core::chapters::Chapter;
 use llama_trace_core::trace::Step;
@@ -9,7 +9,7 @@ use super::panel_state::Focus;
 use super::place::present;
 use super::view::{self, Panels};
 
-/// Lines of an answer that are shown at least, its heading included.
+/// Minimum number of lines of an answer that are scrolled into sight, including its heading.
 const ANSWER: usize = 8;
 
 /// Number of the first chapter on the current step; 0 if there is none.
@@ -43,7 +43,7 @@ pub(super) fn open(app: &mut App, chapter: &'static Chapter) {
     app.notes.line = view::notes::line_of(app, width, chapter);
 }
 
-/// Shows the answers of exercises, or folds them. The next answer in the notes is scrolled into sight.
+/// Shows the answers of exercises, or folds them. Scrolls the next answer in the notes into sight.
 pub(super) fn toggle_answers(app: &mut App) {
     app.notes.answers_shown = !app.notes.answers_shown;
     if !app.notes.answers_shown {

@@ -23,7 +23,7 @@ pub(super) struct Pinned {
 }
 
 impl Pinned {
-    /// The pinned coordinates as an address has them: "L1 h=3".
+    /// The pinned coordinates as in an address: "L1 h=3".
     pub(super) fn name(&self) -> String {
         let pass = self.pass.map(|pass| format!("p{pass}"));
         let layer = self.layer.map(|layer| format!("L{layer}"));
@@ -34,22 +34,21 @@ impl Pinned {
     }
 }
 
-/// State of the comparison. The second tensor is drawn by a viewer of its own, `App::other`, which has such a state
-/// too.
+/// State of the comparison. The second tensor has its own viewer, `App::other`, and that viewer has such a state too.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     pub(super) with: Option<ComparedWith>,
     /// Whether the difference is shown in place of the second tensor.
     pub(super) subtracts: bool,
-    /// In the second viewer: whether it has no value at the index of the first one.
+    /// In the second viewer: whether its tensor has no value at the index of the first tensor.
     pub(super) out_of_range: bool,
-    /// In the second viewer: the pass of the first one, if it has no pass of that number.
+    /// In the second viewer: the pass number of the first viewer, if the second run has no such pass.
     pub(super) missing_pass: Option<usize>,
-    /// The common colour span of both, as `App::span_of_both` returns it.
+    /// The common colour span of both tensors, as `App::span_of_both` returns it.
     pub(super) shared_span: Option<(bool, f64)>,
     /// The verdict of `diff` on the two runs.
     pub(super) verdict: Option<Verdict>,
-    /// Whether another run or sequence was shown before, which Esc goes back to if this one has no pass yet.
+    /// Whether another run or sequence was shown before. If the shown one has no pass yet, Esc goes back to that one.
     pub(super) has_previous: bool,
 }
 

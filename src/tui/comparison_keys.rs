@@ -1,4 +1,4 @@
-//! Keys that compare: `c` compares, `d` subtracts, `/compare` says with what.
+//! Keys that compare: `c` compares with what was shown before, `d` subtracts, `/compare` names what to compare with.
 
 use llama_trace_core::trace::{Address, Axis, Subject};
 
@@ -61,7 +61,8 @@ fn begin(app: &mut App, with: ComparedWith) {
     app.panels.focus = Focus::Tensor;
 }
 
-/// The coordinates in which the last other spot of this step differs from the current one.
+/// The pinned coordinates of the other spot of this step that was visited last: those that differ from the current
+/// spot.
 fn shown_before(app: &App) -> Option<Pinned> {
     let before = app.history.last_on_step(app.place)?;
     let (here, there) = (app.place, before.place);
@@ -76,7 +77,7 @@ fn shown_before(app: &App) -> Option<Pinned> {
     })
 }
 
-/// Compares with the tensor at an address; the parts that it leaves out follow the cursor.
+/// Compares with the tensor at an address. Coordinates that the address leaves out follow the cursor.
 ///
 /// # Errors
 /// An error message for the message line.

@@ -22,11 +22,11 @@ pub struct Completion {
 /// Rank of a match: 0 is the name itself.
 type Rank = u8;
 
-/// Tokens that are offered at most. More would not be a choice.
+/// Maximum number of offered tokens. A longer list would be no help in choosing.
 const TOKENS: usize = 40;
 
 impl GotoLine {
-    /// The completions of the text, the best first. Only the last part of a path is completed.
+    /// The completions of the text, the best ones first. Only the last part of a path is completed.
     pub fn completions(&self, app: &App) -> Vec<Completion> {
         let (before, part) = self
             .text
@@ -55,7 +55,8 @@ impl GotoLine {
     }
 }
 
-/// Rank of `name` for the letters `part`; none unless it has all of them in this order: `amx` finds `attn_max`.
+/// Rank of `name` for the typed letters `part`. None unless `name` has all letters in this order: `amx` finds
+/// `attn_max`.
 fn rank(part: &str, name: &str) -> Option<Rank> {
     let name = name.to_lowercase();
     let mut letters = name.chars();
@@ -85,7 +86,7 @@ fn names(app: &App, before: &str, part: &str) -> Vec<(Rank, Completion)> {
     if before.is_empty() {
         names.extend(["prompt ", "without "].map(str::to_owned));
         names.extend((0..app.outline.passes.len()).map(|pass| format!("p{pass}")));
-        // There may be thousands; one shows how to go on typing.
+        // There may be thousands of sequences. One is offered as an example, until the user types an `s`.
         let sequences = app.outline.sequences.min(if part.starts_with('s') { usize::MAX } else { 1 });
         names.extend((0..sequences).filter(|_| sequences > 1).map(|sequence| format!("s{sequence}")));
     }
@@ -96,7 +97,7 @@ fn names(app: &App, before: &str, part: &str) -> Vec<(Rank, Completion)> {
     names.into_iter().filter_map(fits).collect()
 }
 
-/// The parts of an address that the words name.
+/// The parts of an address that the typed words name.
 #[derive(Debug, Default)]
 struct Wanted<'a> {
     pass: Option<usize>,
@@ -140,7 +141,7 @@ fn places(app: &App, before: &str, wanted: &Wanted) -> Vec<(Rank, Completion)> {
     match wanted.words[..] {
         [] => add(0, here, None),
         [word] => {
-            // The name of a stage alone is among the names.
+            // The name of a stage alone is already offered by `names`.
             if wanted.pass.or(wanted.layer).or(wanted.head).is_some() {
                 stages(word).into_iter().for_each(|(rank, step)| add(rank, step, None));
             }
@@ -169,7 +170,7 @@ fn tokens(app: &App, part: &str) -> Vec<(Rank, usize)> {
     let labels = pass.map_or(&[][..], |pass| &pass.tokens).iter().enumerate();
     let fits = labels.filter_map(|(row, label)| {
         let rank = rank(part, label.text.trim())?;
-        // Separate letters would match most words.
+        // Rank 3, letters with others between them, would match most tokens.
         (rank < 3).then_some((rank, row))
     });
     fits.take(TOKENS).collect()

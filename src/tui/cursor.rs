@@ -9,13 +9,13 @@ pub(super) struct Cursor {
     pub(super) selected: Selected,
     /// The row in a view that is sorted by size.
     pub(super) rank: usize,
-    /// The cell in a view whose cells are no values of the step.
+    /// The cell in a view whose cells are not values of the step.
     pub(super) cell: (usize, usize),
     /// The first row and column on the screen.
     pub(super) offset: (usize, usize),
     /// Whether the cursor stays on its rank until the unit of that rank is known.
     pub(super) keeps_rank: bool,
-    /// Whether the cursor stays on its key: attention was opened before, or a key was chosen.
+    /// Whether the cursor stays on its key, because attention was opened before or a key was chosen.
     pub(super) keeps_key: bool,
 }
 
@@ -26,7 +26,7 @@ impl Cursor {
         Self { selected, rank: 0, cell, offset, keeps_rank: false, keeps_key: false }
     }
 
-    /// Takes the position of `other`, the cursor of a viewer that this one is compared with.
+    /// Takes over the position of `other`, the cursor of the viewer that this one is compared with.
     pub(super) fn mirror(&mut self, other: &Self) {
         *self = Self { keeps_rank: self.keeps_rank, keeps_key: true, ..*other };
     }

@@ -1,4 +1,4 @@
-//! State of the derivation: the number that is taken apart, the chosen operand, and the trail of Enter.
+//! State of the derivation: the explained number, the chosen operand, and the trail of Enter.
 
 use llama_trace_core::trace::Address;
 use llama_trace_core::trace::explanation::ExplanationAt;
@@ -8,15 +8,15 @@ use llama_trace_core::trace::explanation::ExplanationAt;
 pub struct Derivation {
     /// The numbers that Enter went through, the first one first.
     pub trail: Vec<TrailEntry>,
-    /// The weight that Enter went to; none while the number under the cursor is taken apart.
+    /// The weight that Enter went to; none while the derivation explains the number under the cursor.
     pub weight: Option<Address>,
-    /// The chosen term and its operand; none for the default, which leads back the furthest.
+    /// The chosen term and its operand; none for the default, the operand that leads back the furthest.
     pub chosen: Option<(usize, usize)>,
     /// The first line on the screen.
     pub line: usize,
     /// Whether the chosen operand must be scrolled into sight.
     pub follows: bool,
-    /// The number that is taken apart.
+    /// The explained number.
     pub of: Option<ExplanationAt>,
 }
 
@@ -25,13 +25,13 @@ pub struct Derivation {
 pub struct TrailEntry {
     /// The number.
     pub address: Address,
-    /// The term and operand that were chosen there.
+    /// The term and operand that were chosen in the derivation of this number.
     pub chosen: Option<(usize, usize)>,
 }
 
 impl Derivation {
-    /// Starts the derivation of another number, which the trail leads to. Nothing is chosen yet, and the default
-    /// operand is scrolled into sight.
+    /// Starts the derivation of another number, the one that the trail now leads to. Nothing is chosen yet, and the
+    /// default operand is scrolled into sight.
     pub fn restart(&mut self, of: Option<ExplanationAt>) {
         *self = Self { trail: std::mem::take(&mut self.trail), of, follows: true, ..Self::default() };
     }

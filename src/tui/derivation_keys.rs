@@ -1,4 +1,4 @@
-//! Keys of the derivation: Enter takes the number under the cursor apart and goes to its operands, Backspace goes back.
+//! Keys of the derivation: Enter explains the number under the cursor and goes to its operands, Backspace goes back.
 
 use llama_trace_core::trace::explanation::From;
 use llama_trace_core::trace::{Address, Subject};
@@ -11,10 +11,10 @@ use super::panel_state::Focus;
 use super::place::Place;
 use super::view::{self, derivation};
 
-/// Lines below the default operand that are scrolled into sight with it.
+/// Number of lines below the default operand that are scrolled into sight together with it.
 const BELOW: usize = 3;
 
-/// Opens the derivation of the number under the cursor. An open one goes to the chosen operand.
+/// Opens the derivation of the number under the cursor. If it is open, goes to the chosen operand.
 pub(super) fn enter(app: &mut App) {
     match app.panels.focus {
         Focus::Derivation => follow(app),
@@ -24,7 +24,7 @@ pub(super) fn enter(app: &mut App) {
                 Ok(spot) => goto::go(app, &spot),
                 Err(wrong) => app.say(wrong, true),
             }
-            // From a map of other stages the next view shows values.
+            // A view that maps other stages would show its map again, so a view of values is chosen.
             if app.view().name() == before {
                 app.choose_view(ViewNames::default().plain);
             }
@@ -47,10 +47,10 @@ pub(super) fn enter(app: &mut App) {
     }
 }
 
-/// Opens the row of a weight at the place that reads it.
+/// Opens the row of a weight, at the place that reads this weight.
 pub(super) fn open_weight_row(app: &mut App, place: Place, row: Address) {
     app.go(place);
-    // A list by size would move the cursor once its order is known, and so close the derivation.
+    // A list by size would move the cursor once the order is known, and that would close the derivation.
     match app.place.step.over_vocabulary() {
         true => app.choose_view("numbers"),
         false if !app.view().shows_numbers() => app.choose_view(ViewNames::default().plain),
@@ -121,7 +121,7 @@ pub(super) fn back(app: &mut App) -> bool {
             Err(wrong) => app.say(wrong, true),
             Ok(spot) => {
                 goto::go(app, &spot);
-                // The operand that was chosen there is chosen again.
+                // Chooses again the operand that was chosen in this derivation.
                 let of = app.number_at_cursor();
                 if let Some(derivation) = &mut app.derivation {
                     derivation.restart(Some(of));
@@ -179,7 +179,7 @@ pub(super) fn scroll(app: &mut App, down: isize) {
     }
 }
 
-/// Chooses the operand at a place of the panel; a click on the chosen one goes to it.
+/// Chooses the operand at a position of the panel; a click on the chosen operand goes to it.
 pub(super) fn click(app: &mut App, x: u16, y: u16) {
     let Some(area) = view::Panels::new(app).derivation else { return };
     let focused = std::mem::replace(&mut app.panels.focus, Focus::Derivation) == Focus::Derivation;
@@ -199,7 +199,7 @@ pub(super) fn settle(app: &mut App) {
     }
     let of = app.number_at_cursor();
     let Some(derivation) = &mut app.derivation else { return };
-    // The trail ends if another key than Enter moved the cursor.
+    // The trail ends if any key other than Enter moved the cursor.
     if derivation.of != Some(of) {
         let had_trail = !derivation.trail.is_empty();
         *derivation = Derivation { of: Some(of), follows: true, ..Derivation::default() };
@@ -229,7 +229,7 @@ pub(super) fn settle(app: &mut App) {
     }
 }
 
-/// The component of its row that an address of a weight names.
+/// The component of the weight's row that an address of a weight names.
 fn component(weight: &Address) -> Option<usize> {
     matches!(weight.subject, Some(Subject::Weight(_))).then(|| weight.index.last().map(|(_, at)| *at))?
 }

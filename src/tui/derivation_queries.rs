@@ -5,7 +5,7 @@ use llama_trace_core::trace::{Address, Axis, Query, Run, Subject, Weight, Weight
 
 use super::app::App;
 
-/// Terms that are listed one by one, at most.
+/// Maximum number of terms that are listed one by one.
 const TERMS: usize = 32;
 
 impl App {
@@ -37,12 +37,12 @@ impl App {
         Some(WeightRows { run, layer: address.layer, weight, rows: row..row + 1 })
     }
 
-    /// The values of that row, or the reason of a failure; none until they are there.
+    /// The values of the weight's row, or the reason of a failure; none until they are known.
     pub fn weight_values(&self, address: &Address) -> Option<Result<&[f32], &str>> {
         self.answers.get(&self.weight_row(address)?)
     }
 
-    /// The explanation of the number, or the reason of a failure; none until it is there.
+    /// The explanation of the number, or the reason of a failure; none until it is known.
     pub fn explanation(&self) -> Option<Result<&Explanation, &str>> {
         self.answers.get(&self.derivation.as_ref()?.of?)
     }
@@ -85,7 +85,7 @@ impl App {
     }
 }
 
-/// The address of an operand; none of a constant.
+/// The address of an operand; none if the operand is a constant.
 pub fn address_of(operand: &Operand) -> Option<&Address> {
     match &operand.from {
         From::Stage(address) | From::Weight(address) => Some(address),
@@ -93,8 +93,8 @@ pub fn address_of(operand: &Operand) -> Option<&Address> {
     }
 }
 
-/// The default operand: the first computed number of the terms, which are in the order of size; else the embedding
-/// table (for an id), else the first operand.
+/// The default operand: the first computed number among the terms, which are sorted by size. If there is none: the
+/// embedding table for an id, or else the first operand.
 fn leading_back(explanation: &Explanation) -> Option<(usize, usize)> {
     let all = || {
         let terms = explanation.terms.iter().enumerate();

@@ -3,7 +3,7 @@
 /// Colour scale: the values that the colours span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// The usual values of the slice on the screen: one head.
+    /// The usual values of the slice on the screen, such as one head.
     Slice,
     /// The usual values of the whole tensor.
     Tensor,
@@ -13,11 +13,11 @@ pub enum Scale {
     Largest,
 }
 
-/// The chosen display. A step that does not support a choice falls back to its first.
+/// The chosen display. If a step does not support a choice, its first display is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Display {
     pub(super) views: ViewNames,
-    /// Number of the [`Cut`](super::slice::Cut) among those of the step.
+    /// Number of the chosen [`Cut`](super::slice::Cut) among the cuts of the step.
     pub(super) turn: usize,
     pub(super) scale: Scale,
 }
@@ -28,7 +28,7 @@ impl Default for Display {
     }
 }
 
-/// Names of the chosen views, of a vocabulary and of all other steps.
+/// Names of the chosen views: of a vocabulary, and of all other steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ViewNames {
     pub(super) plain: &'static str,

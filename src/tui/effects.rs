@@ -1,5 +1,5 @@
-//! Execution of the effects that need the runs or their sources. Their results go back to [`update`] as a [`Report`].
-//! Effects on files are in `export`, those on the terminal in `show`.
+//! Execution of the effects that need the runs or their sources. The results go back to [`update`] as a [`Report`].
+//! `export` has the effects on files, and `show` the effects on the terminal.
 
 use llama_trace_core::error::printable;
 use llama_trace_core::trace::{Address, Fork, Run, Source};
@@ -27,7 +27,7 @@ pub(super) fn fail(app: &mut App, text: impl Into<String>) {
     report(app, Report::Message { text: text.into(), failure: true });
 }
 
-/// Requests one more pass of `source`; the viewer goes to the same step of it once it is there.
+/// Requests one more pass of `source`. Once the pass is there, the viewer goes to the same step of it.
 pub fn advance(app: &mut App, source: &mut dyn Source) {
     match source.advance() {
         Ok(()) => report(app, Report::PassRequested),
@@ -45,7 +45,7 @@ pub fn branch(app: &mut App, runs: &mut Runs, fork: Fork) {
     };
     app.leave(runs.source());
     app.leave_compared(runs.before());
-    // The branch exists, so this begins nothing and cannot fail.
+    // The branch exists, so this call begins no run and cannot fail.
     drop(runs.show(run, sequence));
     report(app, Report::Branched(Box::new(runs.source().outline().clone())));
     advance(app, runs.source());
@@ -69,7 +69,7 @@ pub fn list_branches(app: &mut App, runs: &mut Runs) {
     report(app, Report::Branches(list));
 }
 
-/// Shows again what was shown before; false if there is nothing.
+/// Shows the previous run or sequence again; false if there is none.
 pub(super) fn back(app: &mut App, runs: &mut Runs) -> bool {
     app.leave(runs.source());
     let back = runs.back();
@@ -117,7 +117,7 @@ pub fn open_run(app: &mut App, runs: &mut Runs, run: Run, address: &Address) {
     }
 }
 
-/// Begins another run beside the present ones, and shows its first pass.
+/// Begins another run beside the open ones, and shows its first pass.
 pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
     let before = app.outline().run;
     let what = match &new {
@@ -133,7 +133,7 @@ pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
     }
 }
 
-/// Writes the marks into their file, together with those that others wrote there meanwhile.
+/// Writes the marks into their file. Marks that other programs wrote into it meanwhile are kept.
 pub fn save_marks(app: &mut App) {
     let mut marks = app.marks().clone();
     match marks.save() {

@@ -1,4 +1,4 @@
-//! The parts of an event loop that need no terminal: news of the source, and the action of an event.
+//! The parts of an event loop that need no terminal: taking in news from the source, and the action of an event.
 
 use llama_trace_core::error::Result;
 
@@ -9,7 +9,7 @@ use super::input::Mode;
 use super::runs::Runs;
 use super::user_event::{Event, MouseButton, MouseEventKind};
 
-/// Takes in the source's news, and asks for what the screen needs. Returns whether the screen may change.
+/// Takes in news from the source, and asks for what the screen needs. Returns whether the screen may have changed.
 ///
 /// # Errors
 /// The source's error if there is nothing to show.

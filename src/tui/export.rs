@@ -1,4 +1,4 @@
-//! Export of a stage, block by block, and of the screen, each into a new file.
+//! Export of a stage, block by block, and export of the screen. Each goes into a new file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -17,10 +17,10 @@ use llama_trace_picture::Format;
 use super::app::{App, Shown};
 use super::effects::{fail, say};
 
-/// File names that are tried.
+/// Maximum number of file names that are tried.
 const TRIES: usize = 1000;
 
-/// An export under way. Dropped before its end it removes the file, as half a file is worse than none.
+/// An export under way. If it is dropped before its end, it removes the file, because half a file is worse than none.
 #[derive(Debug)]
 pub struct Saving {
     site: Site,
@@ -38,8 +38,8 @@ fn failed(path: &Path, error: std::io::Error) -> Error {
         .next("start in a folder of yours")
 }
 
-/// Creates a file in `folder` that is named after an address: `p0_L1_softmax.npy`, or `p0_L1_softmax-2.npy` and so on
-/// if that exists.
+/// Creates a file in `folder` that is named after an address: `p0_L1_softmax.npy`. If that file exists, the name is
+/// `p0_L1_softmax-2.npy`, and so on.
 fn free_file(folder: &Path, address: &str, suffix: &str) -> Result<(PathBuf, File)> {
     let stem = address.replace(['/', ':'], "_");
     let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
@@ -58,7 +58,7 @@ fn free_file(folder: &Path, address: &str, suffix: &str) -> Result<(PathBuf, Fil
         .next("move some of them away"))
 }
 
-/// Draws the screen into a new SVG file in `folder` that is named after the place, and returns its path.
+/// Draws the screen into a new SVG file in `folder` and returns its path. The file is named after the place.
 ///
 /// # Errors
 /// [`Error::Output`] if the file cannot be written.
@@ -75,8 +75,8 @@ fn draw(app: &App, folder: &Path) -> Result<PathBuf> {
 }
 
 impl Saving {
-    /// Creates the file in `folder` for the whole stage at `site`, whose shape is that of `block`: `p0_L1_softmax.npy`,
-    /// or `p0_L1_softmax-2.npy` and so on if that exists.
+    /// Creates the file in `folder` for the whole stage at `site`; `block` gives its shape. The name is
+    /// `p0_L1_softmax.npy`, or `p0_L1_softmax-2.npy` and so on if that file exists.
     ///
     /// # Errors
     /// [`Error::Output`] if the file cannot be created.
@@ -111,7 +111,7 @@ impl Saving {
         self.shape.iter().product()
     }
 
-    /// The region of the next value, which the next block must contain.
+    /// The region of the next value to write, which the next block must contain.
     pub fn next(&self) -> Region {
         let mut rest = self.written;
         let mut at = Vec::new();
@@ -123,7 +123,7 @@ impl Saving {
         Region(at).within(&self.shape)
     }
 
-    /// Writes the next values as far as `block` has them. Returns the path of the file after the last value.
+    /// Writes the next values, as far as `block` has them. After the last value, returns the path of the file.
     ///
     /// # Errors
     /// [`Error::Output`] if the file cannot be written.
@@ -150,7 +150,7 @@ impl Drop for Saving {
 
 /// Begins to write the current stage into `folder`. [`continue_saving`] writes the blocks that come later.
 pub fn save(app: &mut App, source: &mut dyn Source, folder: &Path) -> Option<Saving> {
-    // The values of steps since the last drawing have not been asked for yet.
+    // The user may have stepped on since the last drawing, and the new step's values have not been asked for yet.
     app.sync(source);
     let Some(tensor) = app.tensor() else {
         match app.shown() {
@@ -164,7 +164,7 @@ pub fn save(app: &mut App, source: &mut dyn Source, folder: &Path) -> Option<Sav
     continue_saving(app, source, saving.ok())
 }
 
-/// Writes the blocks that have come of the stage that is being exported; none at its end, or if it was stopped.
+/// Writes the blocks of the exported stage that have come. Returns none once the export is complete or was stopped.
 pub fn continue_saving(app: &mut App, source: &mut dyn Source, saving: Option<Saving>) -> Option<Saving> {
     let mut saving = saving?;
     let block = match source::block(source, saving.site(), &saving.next()) {
@@ -185,7 +185,7 @@ pub fn continue_saving(app: &mut App, source: &mut dyn Source, saving: Option<Sa
 
 /// Draws the screen into a file in `folder`.
 pub fn draw_into(app: &mut App, source: &mut dyn Source, folder: &Path) {
-    // The values of steps since the last drawing have not been asked for yet.
+    // The user may have stepped on since the last drawing, and the new step's values have not been asked for yet.
     app.sync(source);
     match draw(app, folder) {
         Ok(path) => say(app, format!("drew {}", printable(&path.display().to_string()))),

@@ -1,4 +1,4 @@
-//! Filter for cells like the one under the cursor: as far from 0 on its side, or further.
+//! Filter for cells like the one under the cursor: values with the same sign that are as far from 0, or further.
 
 use llama_trace_core::trace::Step;
 use llama_trace_core::trace::frame::Number;

@@ -1,6 +1,6 @@
 //! Fitting of lines to a width. A line is made of pieces with a rank. If there is not enough room, the pieces of the
 //! highest rank shrink first, each in its own way: words end in `…`, a value loses digits but keeps its exponent,
-//! others have a shorter form or none. So no number on the screen is the beginning of another one.
+//! others have a shorter form or none. So the screen never shows a cut number that looks like another number.
 
 use ratatui::style::Style;
 
@@ -13,7 +13,7 @@ enum What {
     Words(String),
     /// Forms of a text, the longest first.
     Forms(Vec<String>),
-    /// A value with all digits, or as many as fit.
+    /// A value with all its digits, or as many as fit.
     Value(Number),
     /// A figure of a summary, and whether it is an integer.
     Figure(f64, bool),
@@ -27,7 +27,7 @@ pub struct Piece {
     rank: u8,
 }
 
-/// Columns that a value keeps as long as another piece can shrink.
+/// Number of columns that a value keeps as long as any other piece can shrink.
 const LEGIBLE: usize = 6;
 
 impl Piece {
@@ -74,7 +74,7 @@ impl Piece {
         }
     }
 
-    /// The piece in at most `columns`; its shortest form if even that is longer.
+    /// The piece in at most `columns`, or its shortest form if even that is longer.
     fn within(&self, columns: usize) -> String {
         let fits = |form: &&String| text::width(form) <= columns;
         match &self.what {
@@ -97,7 +97,7 @@ pub fn fit(pieces: &[Piece], columns: usize) -> Vec<(String, Style)> {
     ranks.sort_unstable();
     ranks.dedup();
     for rank in ranks.into_iter().rev() {
-        // All values of a rank lose some digits before one of them loses all.
+        // All values of a rank lose some digits before one of them loses all its digits.
         for least in [LEGIBLE, 0] {
             for (i, piece) in pieces.iter().enumerate().rev().filter(|(_, piece)| piece.rank == rank) {
                 let over = texts.iter().map(|text| text::width(text)).sum::<usize>().saturating_sub(columns);

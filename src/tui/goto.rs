@@ -29,7 +29,7 @@ pub(super) struct Spot {
     pub(super) index: Vec<(Axis, usize)>,
 }
 
-/// Characters of the longest line with an address, and with the text of another prompt.
+/// Maximum number of characters of a line with an address, and of a line with another prompt.
 const LONGEST: usize = 200;
 const LONGEST_PROMPT: usize = 1 << 16;
 
@@ -92,7 +92,8 @@ impl GotoLine {
         }
     }
 
-    /// The text that Enter goes to: the chosen completion, the line itself if it is a place, or the first completion.
+    /// The place that Enter goes to: the chosen completion, the line itself if it names a place, or else the first
+    /// completion.
     pub(super) fn answer(&self, app: &App) -> String {
         let completions = self.completions(app);
         match self.chosen.and_then(|chosen| completions.get(chosen)) {
@@ -135,8 +136,8 @@ pub(super) fn step_in(text: &str) -> Option<&str> {
     (!number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())).then_some(number)
 }
 
-/// The address of a place in the words of the title and the outline: `layer 2`, `pass 1 (decode) · layer 3 of 0-3`,
-/// with or without a stage at the end.
+/// The address of a place that is written as in the title and the outline: `layer 2`, `pass 1 (decode) · layer 3 of
+/// 0-3`. A stage may follow at the end.
 fn spoken(text: &str) -> Option<String> {
     let mut words = text.split_whitespace().peekable();
     let mut parts = Vec::new();
@@ -163,8 +164,8 @@ fn spoken(text: &str) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("/"))
 }
 
-/// The target of `text`: `softmax`, `L3`, `3/softmax`, `p1`, `p1/L3/xq`, an address with all or some of its indices.
-/// Omitted parts are those of the current place.
+/// The target of `text`: `softmax`, `L3`, `3/softmax`, `p1`, `p1/L3/xq`, or an address with some or all of its indices.
+/// Omitted parts are taken from the current place.
 ///
 /// # Errors
 /// An error message for the message line.
@@ -202,7 +203,7 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     }
     let spoken = spoken(text);
     let text = spoken.as_deref().unwrap_or(text);
-    // A run alone keeps the rest of the place.
+    // If only a run is named, the other parts are those of the current place.
     let run = text
         .trim()
         .strip_prefix('r')
@@ -237,7 +238,7 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     find(app, &address).map(Target::Here).map_err(told)
 }
 
-/// The step of this pass with this number, counted from 1 as in the title.
+/// The step of this pass with this number. As in the title, the first step is number 1.
 fn step_of(app: &App, number: &str) -> Result<Target, String> {
     let walk = app.walk();
     let at = number.parse().ok().and_then(|number: usize| number.checked_sub(1));
@@ -247,8 +248,8 @@ fn step_of(app: &App, number: &str) -> Result<Target, String> {
     }
 }
 
-/// The place that reads a weight, and the address of the row that `address` names. An omitted layer is the current one,
-/// an omitted index 0.
+/// The place that reads a weight, and the address of the weight's row that `address` names. If `address` has no layer,
+/// it is the current one; a missing index is 0.
 pub(super) fn row_of(app: &App, address: &Address, weight: Weight) -> Result<(Place, Address), String> {
     let (card, dims) = (&app.outline.card, app.dims());
     if !weight.present(card) {
@@ -278,7 +279,7 @@ pub(super) fn row_of(app: &App, address: &Address, weight: Weight) -> Result<(Pl
     Ok((place, Address { layer, subject: Some(subject), index, ..Address::default() }))
 }
 
-/// The spot at `address` in this run. Omitted parts are those of the current place.
+/// The spot at `address` in this run. Omitted parts are taken from the current place.
 pub(super) fn find(app: &App, address: &Address) -> Result<Spot, String> {
     let pass = address.pass.unwrap_or(app.place.pass);
     let count = app.outline.passes.len();
@@ -288,10 +289,10 @@ pub(super) fn find(app: &App, address: &Address) -> Result<Spot, String> {
     resolve(&app.outline, address, outline.dims, app.place)
 }
 
-/// The spot at `address` in a pass of `dims`. Omitted parts are those of `here`.
+/// The spot at `address` in a pass of `dims`. Omitted parts are taken from `here`.
 ///
 /// # Errors
-/// The wrong part, and what exists instead.
+/// Names the wrong part, and what exists instead.
 pub(super) fn resolve(
     outline: &Outline,
     address: &Address,
@@ -350,7 +351,7 @@ fn no_head(app: &App, head: usize) -> String {
     }
 }
 
-/// Checks that the address names the run and the sequence of the outline, or none.
+/// Checks that the address names the outline's run and sequence, or no run and no sequence.
 fn check_run(outline: &Outline, address: &Address) -> Result<(), String> {
     if address.run_number(outline.run) != Some(outline.run) {
         let name = address.run.as_deref().unwrap_or_default();

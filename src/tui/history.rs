@@ -1,10 +1,10 @@
-//! History of the visited places, for back, forward and the comparison.
+//! History of the visited places, for the keys back and forward and for the comparison.
 
 use super::action::Action;
 use super::place::Place;
 use super::slice::Selected;
 
-/// Places that are kept at most.
+/// Maximum number of kept places.
 const MOST: usize = 500;
 
 /// A place and the cell under the cursor there.
@@ -27,8 +27,8 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Records the move of `action` from `was` to `now`. Repetitions of one walk are a single entry. `slice_changed`
-    /// says whether another index of the held axis is shown.
+    /// Records that `action` moved from `was` to `now`. Repetitions of one walk are a single entry. `slice_changed`
+    /// says whether another index of the held axis is shown now.
     pub(super) fn record(&mut self, was: Spot, now: Spot, slice_changed: bool, action: Action) {
         if was.place.step != now.place.step {
             self.same_step = None;
@@ -69,7 +69,7 @@ impl History {
         Some(spot)
     }
 
-    /// The last visited spot on the step of `here` that is another place or slice, in the same run and sequence.
+    /// The spot that was last visited on the step of `here`, at another place or slice, in the same run and sequence.
     pub(super) fn last_on_step(&self, here: Place) -> Option<Spot> {
         let same = |spot: &&Spot| {
             let there = spot.place;

@@ -1,4 +1,4 @@
-//! State of the input: what keys do now, the message after the last one, and where the pointer was pressed.
+//! State of the input: what keys do now, the message after the last key, and where the pointer was pressed.
 
 use super::branch_list::BranchList;
 
@@ -7,7 +7,7 @@ use super::branch_list::BranchList;
 pub struct GotoLine {
     /// The text.
     pub text: String,
-    /// Number of the chosen completion; none if the text stands for itself.
+    /// Number of the chosen completion; none if Enter takes the text itself.
     pub chosen: Option<usize>,
 }
 
@@ -44,7 +44,7 @@ pub struct Message {
 pub(super) struct Input {
     pub(super) mode: Mode,
     pub(super) message: Option<Message>,
-    /// The column and row where the pointer was pressed, or dragged to since.
+    /// The column and row where the pointer was pressed, or to which it was dragged since.
     pub(super) dragged: Option<(u16, u16)>,
 }
 

@@ -1,6 +1,6 @@
 //! The viewer: the passes of a recorded or running model, step by step, in a terminal.
 //!
-//! It knows a [`Source`](llama_trace_core::trace::Source) and nothing that computes.
+//! It uses a [`Source`](llama_trace_core::trace::Source), and does not know how the source computes.
 //!
 //! ```text
 //!  events ─ Action ─▶ update ─ Effect ─▶ effects ─▶ runs, files
@@ -10,12 +10,12 @@
 //! ```
 //!
 //! An [`user_event::Event`] becomes an [`action::Action`]. [`update::update`] changes the [`app::App`] and returns an
-//! effect. The loop executes the effect, and [`effects`] reports the result back to `update`. [`view`] draws the app and changes
-//! nothing. State is in files named after it (`cursor`, `display`, `search`, …), and the handlers of keys that need the
-//! whole app in `…_keys`.
+//! effect. The loop executes the effect, and [`effects`] reports the result back to `update`. [`view`] draws the app
+//! and changes nothing. Each part of the state is in a file named after it (`cursor`, `display`, `search`, …). The
+//! handlers of keys that need the whole app are in the files `…_keys`.
 //!
 //! The feature `native` adds the terminal, files, and the loop ([`run`]). Without it, a front end passes in events and
-//! draws the app on a screen of its own.
+//! draws the app on its own screen.
 
 pub mod action;
 pub mod answers;
@@ -90,7 +90,7 @@ pub use runs::{NewRun, Runs};
 pub use show::{require_terminal, run, visit};
 pub use verdict::Verdict;
 
-/// The settings of the viewer beside the run.
+/// The settings of the viewer that do not belong to the run.
 #[derive(Debug, Default)]
 pub struct Setting {
     /// The chapters for the notes.

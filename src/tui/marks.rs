@@ -1,5 +1,5 @@
-//! Marks: places with a letter. They are kept in a file if the user names one, a line each: a letter, an address
-//! (`a p0/L1/softmax[h=2,t=5,k=1]`) and an optional note.
+//! Marks: places with a letter. If the user names a file, they are kept there. Each line has a letter, an address (`a
+//! p0/L1/softmax[h=2,t=5,k=1]`) and an optional note.
 
 #[cfg_attr(not(feature = "native"), path = "marks/no_file.rs")]
 mod file;

@@ -1,5 +1,5 @@
-//! The second viewer of a comparison, which mirrors the first: another head, token, layer or pass of the same run, or
-//! the run or sequence that was shown before.
+//! The second viewer of a comparison, which mirrors the first. It shows another head, token, layer or pass of the same
+//! run, or the run or sequence that was shown before.
 
 use ratatui::layout::Rect;
 
@@ -12,7 +12,7 @@ use super::place::{Place, Walk};
 use super::view::Panels;
 
 impl App {
-    /// Whether both compared tensors are of the run and sequence that is shown.
+    /// Whether both compared tensors belong to the shown run and sequence.
     pub fn compares_itself(&self) -> bool {
         matches!(self.comparison.with, Some(ComparedWith::Pinned(_)))
     }
@@ -47,8 +47,8 @@ impl App {
         changed || news || moved || recoloured
     }
 
-    /// Goes to the place of `app`, except for the pinned coordinates, in the pane of its own. Where this run has no
-    /// such place it goes to the nearest.
+    /// Goes to the place of `app`, except for the pinned coordinates, and draws in `pane`. If this run has no such
+    /// place, goes to the nearest one.
     fn mirror(&mut self, app: &App, with: &ComparedWith, pane: Rect) -> bool {
         let nothing = Pinned::default();
         let pinned = if let ComparedWith::Pinned(pinned) = with { pinned } else { &nothing };
@@ -80,7 +80,7 @@ impl App {
         let has = |(&axis, length): (&Axis, usize)| self.cursor.selected.get(axis, usize::MAX) < length;
         self.comparison.out_of_range =
             self.comparison.missing_pass.is_some() || !axes.iter().zip(self.shape()).all(has);
-        // Two runs that were judged both show the derivation of the number.
+        // In a verdict on two runs, both viewers show the derivation of the number.
         let (open, was_open) = (app.derivation.is_some(), self.derivation.is_some());
         match open {
             true if !was_open => self.derivation = Some(Derivation::default()),
@@ -99,8 +99,8 @@ impl App {
         }
     }
 
-    /// The compared run, its name, and the value under the cursor minus the one there; no value if one of the two has
-    /// none.
+    /// The compared run, its name, and the difference: the value under the cursor minus the other tensor's value there.
+    /// No difference if either value is missing.
     pub fn compared(&self) -> Option<(Run, String, Option<f64>)> {
         let other = self.other.as_ref()?;
         let (run, sequence) = (other.outline.run, other.outline.sequence);
@@ -110,7 +110,7 @@ impl App {
             _ if run == Run::ITSELF => (format!("s{sequence}"), &[][..]),
             _ => (format!("{run}: s{sequence}"), &[][..]),
         };
-        // In ranked lists the two cursors are on different ids: that of this viewer is compared.
+        // In lists by size the two cursors are on different ids, so the value at this viewer's id is compared.
         let here = self.index();
         let axes = self.place.step.axes();
         let there: Vec<usize> = axes
@@ -126,14 +126,14 @@ impl App {
     }
 }
 
-/// The first row and column that each viewer shows: the same ones, if both cursors are in sight then.
+/// The first row and column that each viewer shows. They are the same for both, if both cursors are then in sight.
 fn common_offsets(app: &App, other: &App) -> ((usize, usize), (usize, usize)) {
     let offset = app.cursor.offset;
     let (Some(here), Some(there)) = (app.layout(), other.layout()) else { return (offset, offset) };
     let apart = |one: usize, other: usize, seen: usize| one.abs_diff(other) >= seen.max(1);
     let rows = here.rows_seen().min(there.rows_seen());
     let columns = here.columns_seen().min(there.columns_seen());
-    // A second tensor without such an index leaves the same rows empty.
+    // If the second tensor has no such index, it leaves the same rows empty.
     let both = !other.comparison.out_of_range;
     if both && (apart(here.cursor.0, there.cursor.0, rows) || apart(here.cursor.1, there.cursor.1, columns)) {
         return (here.follow(offset), there.follow(offset));

@@ -1,4 +1,4 @@
-//! The mouse: clicks, drags and the wheel, by the panel under the pointer.
+//! The mouse: clicks, drags and the wheel. They act on the panel under the pointer.
 
 use ratatui::layout::{Position, Rect};
 
@@ -65,7 +65,7 @@ pub(super) fn scroll(app: &mut App, x: u16, y: u16, down: isize, right: isize) {
     }
 }
 
-/// Selects a token of the strip: as a row of this pass, or as a key that the pass sees.
+/// Selects a token of the strip, as a row of this pass or as a key that the pass attends to.
 fn select_position(app: &mut App, position: usize) {
     let dims = app.dims();
     app.cursor.keeps_key |= app.place.step.axes().contains(&Axis::Key);

@@ -7,7 +7,7 @@ use super::app::App;
 use super::history::Spot;
 use super::place::{Place, Walk};
 
-/// Goes `by` steps on; past the end of a pass into the next one, if there is one.
+/// Goes `by` steps on. Past the end of a pass, goes to the next pass if there is one.
 pub(super) fn step(app: &mut App, by: isize) {
     let walk = app.walk();
     let number = walk.number(app.place);
@@ -34,7 +34,8 @@ fn how_to_continue(app: &App) -> &'static str {
     }
 }
 
-/// Goes to the same step `by` layers on; from outside the layers to the nearest step of the first or the last layer.
+/// Goes to the same step `by` layers on. From outside the layers, goes to the nearest step of the first or the last
+/// layer.
 pub(super) fn layer(app: &mut App, by: isize) {
     let walk = app.walk();
     let after = app.place.layer.is_none() && walk.end.contains(&app.place.step);
@@ -63,7 +64,7 @@ fn end_layer(walk: &Walk, by: isize) -> usize {
     if by > 0 { walk.layers.saturating_sub(1) } else { 0 }
 }
 
-/// Goes to the same step of pass number `pass`; none stands for one before the first.
+/// Goes to the same step of pass number `pass`; none means a pass before the first one.
 pub(super) fn pass(app: &mut App, pass: Option<usize>) {
     match pass.filter(|&pass| pass < app.outline.passes.len()) {
         Some(pass) => app.go(Walk::new(&app.outline, pass).same(app.place)),
@@ -72,7 +73,7 @@ pub(super) fn pass(app: &mut App, pass: Option<usize>) {
     }
 }
 
-/// Number of the sequence `by` on; none, with a message, if there is none.
+/// Number of the sequence that is `by` sequences on. If there is none, shows a message and returns none.
 pub(super) fn sequence(app: &mut App, by: isize) -> Option<usize> {
     let (here, count) = (app.outline.sequence, app.outline.sequences);
     let there = here.checked_add_signed(by).filter(|&sequence| sequence < count);
@@ -87,7 +88,7 @@ pub(super) fn sequence(app: &mut App, by: isize) -> Option<usize> {
     there
 }
 
-/// Moves the index of the held axis: to the next head.
+/// Moves the index of the held axis, for example to the next head.
 pub(super) fn slice(app: &mut App, by: isize) {
     if app.view().choose_setting(app, by) {
         return;
@@ -96,7 +97,7 @@ pub(super) fn slice(app: &mut App, by: isize) {
     match app.cut().held {
         Some(held) => move_index(app, held, by),
         None => match axes.iter().position(|axis| matches!(axis, Axis::HeadsMerged)) {
-            // In merged heads the next head begins one head width further on.
+            // On an axis of merged heads, the next head begins `head_dim` indices further on.
             Some(merged) => move_index(app, merged, by * app.outline.card.sizes().head_dim as isize),
             None => app.say(format!("{} has no heads to choose from", app.place.step.name()), false),
         },

@@ -21,7 +21,7 @@ fn below(what: &str, number: usize, count: usize, missing: &str) -> Result<usize
     Err(Error::usage(format!("there is no {what} {number}")).expected(expected).found(number).next(missing))
 }
 
-/// The sizes of a pass, also of a later one, which reads the single token that was drawn before it.
+/// The sizes of a pass. A pass that is not done yet reads a single token, the one sampled before it.
 fn dims_of(outline: &Outline, pass: usize) -> PassDims {
     let last = outline.passes.len().saturating_sub(1);
     let there = |pass: &PassOutline| pass.dims;
@@ -32,7 +32,7 @@ fn dims_of(outline: &Outline, pass: usize) -> PassDims {
     outline.passes.get(pass).map_or_else(to_be, there)
 }
 
-/// Goes to the place that `open` names; to one in a later pass once that pass is there.
+/// Goes to the place that `open` names. If its pass is not done yet, goes there once the pass is there.
 ///
 /// # Errors
 /// [`Error::Usage`], with the possible values, if it names something that does not exist.

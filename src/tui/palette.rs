@@ -1,5 +1,5 @@
-//! Colour scales: each palette has one around 0 and one from 0 upwards. Their ends are distinct for colour-blind eyes
-//! too, and a sign or a shade in the cell says the same without colour.
+//! Colour scales: each palette has a scale around 0 and a scale from 0 upwards. Colour-blind eyes can distinguish the
+//! ends of a scale too, and a sign or a shade in the cell gives the same information without colour.
 
 use ratatui::style::Color;
 
@@ -40,7 +40,7 @@ const PURPLE_ORANGE: [Rgb; 7] = [
     (179, 88, 6),
 ];
 
-/// Both ends are alike: the signs in the cells tell them apart.
+/// Both ends have the same colour; the signs in the cells distinguish them.
 const GREY_BOTH: [Rgb; 3] = [(60, 60, 60), (245, 245, 245), (60, 60, 60)];
 
 const VIRIDIS: [Rgb; 9] = [
@@ -96,7 +96,7 @@ impl Palette {
         between(stops, share)
     }
 
-    /// Colours for a terminal with 16 of them: of a scale from 0 upwards, and of values below and above 0.
+    /// Colours for a terminal with 16 colours: for a scale from 0 upwards, for values below 0, and for values above 0.
     pub fn named(self) -> [Color; 3] {
         match self {
             Self::RedBlue => [Color::Green, Color::Blue, Color::Red],
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!((sequential(f64::NAN), sequential(9.0)), (VIRIDIS[0], VIRIDIS[8]));
     }
 
-    /// The two ends of a scale differ for eyes that do not distinguish red, green and yellow.
+    /// The two ends of a scale also differ for eyes that do not distinguish red, green and yellow.
     #[test]
     fn the_ends_of_a_scale_differ_without_red_and_green() {
         // Viénot, Brettel and Mollon: the colours that a dichromat without the cones for red sees.

@@ -2,7 +2,7 @@
 
 use ratatui::layout::Rect;
 
-/// The panel that the arrow keys belong to. A narrow terminal shows that panel only.
+/// The panel that the arrow keys act on. A narrow terminal shows only this panel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Focus {
     /// The values.
@@ -15,7 +15,7 @@ pub enum Focus {
     Outline,
 }
 
-/// State of the panels. Their places follow from it: [`Panels`](super::view::Panels).
+/// State of the panels. [`Panels`](super::view::Panels) computes their places from it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PanelState {
     /// The whole screen, in columns and rows.
@@ -30,7 +30,7 @@ pub(super) struct PanelState {
 }
 
 impl PanelState {
-    /// All panels on a screen of `columns` and `rows`, the focus on the tensor.
+    /// All panels on a screen of `columns` and `rows`, with the focus on the tensor.
     pub(super) fn new((columns, rows): (u16, u16)) -> Self {
         Self {
             size: Rect::new(0, 0, columns, rows),

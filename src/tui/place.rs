@@ -6,7 +6,7 @@ use llama_trace_core::trace::sizes::{PassDims, Sizes};
 use llama_trace_core::trace::stage::Section;
 use llama_trace_core::trace::{Address, Outline, Run, Site, Stage, Step};
 
-/// One step of one pass. `layer` is set exactly if the step is in a layer.
+/// One step of one pass. `layer` is set if and only if the step is in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The run.
@@ -22,7 +22,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The site that holds its values.
+    /// The site that holds the step's values.
     pub fn site(self) -> Site {
         let Self { run, sequence, pass, layer, step } = self;
         Site { run, sequence, pass, layer, stage: step.stage() }
@@ -33,13 +33,13 @@ impl Place {
         self.address(&[])
     }
 
-    /// The address of one of its values: `p0/L1/softmax[h=2,t=5,k=1]`.
+    /// The address of one value of the step: `p0/L1/softmax[h=2,t=5,k=1]`.
     pub fn address(self, index: &[usize]) -> String {
         Address::of(self.site(), self.step, index).to_string()
     }
 }
 
-/// A place to open at. Parts that are none stand for the first one.
+/// A place to open at. A missing part means the first one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenAt {
     /// Number of the pass.
@@ -50,7 +50,7 @@ pub struct OpenAt {
     pub stage: Option<String>,
     /// Number of the query head.
     pub head: Option<usize>,
-    /// An address, which replaces all of these.
+    /// An address, which replaces the pass, layer, stage and head.
     pub at: Option<Address>,
     /// Number of passes that the run will have. A later pass is opened once it is there.
     pub passes: usize,
@@ -127,12 +127,12 @@ impl Walk {
         self.start.len() + self.layers * self.layer.len() + self.end.len()
     }
 
-    /// Whether there are no steps, which is never so.
+    /// Whether there are no steps; always false.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The place with this number, counted from 0; the last one if there are fewer.
+    /// The place with this number, counted from 0; the last place if there are fewer.
     pub fn at(&self, number: usize) -> Place {
         let number = number.min(self.len().saturating_sub(1));
         if let Some(&step) = self.start.get(number) {
@@ -153,7 +153,7 @@ impl Walk {
         Place { run: self.run, sequence: self.sequence, pass: self.pass, layer, step }
     }
 
-    /// The number of `place`; of the step after it if this pass does not have it (a mask).
+    /// The number of `place`. If this pass does not have the step (a mask), the number of the step after it.
     pub fn number(&self, place: Place) -> usize {
         let later = |steps: &[Step]| {
             let order = |step: Step| (step.stage(), matches!(step, Step::View(_)));

@@ -6,7 +6,7 @@ use llama_trace_core::trace::Values;
 
 use super::tensor::Tensor;
 
-/// The values of a range of rows and columns, the other axes held.
+/// The values of a range of rows and columns; the other axes are held at one index.
 #[derive(Clone, Copy, Debug)]
 pub struct Plane<'a> {
     data: Values<'a>,
@@ -18,8 +18,8 @@ pub struct Plane<'a> {
 }
 
 impl<'a> Plane<'a> {
-    /// The rows on the axis `down` and the columns on `across`, at `index` on other axes. None if a range is empty or
-    /// the tensor's block does not cover it.
+    /// The plane with the rows on the axis `down` and the columns on the axis `across`, at `index` on other axes. None
+    /// if a range is empty or the tensor's block does not cover the plane.
     pub fn new(
         tensor: &'a Tensor,
         index: &[usize],

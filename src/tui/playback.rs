@@ -6,7 +6,7 @@ use llama_trace_core::time::Instant;
 
 use super::action::Action;
 
-/// Times for which a place is shown, the slowest first.
+/// How long a place is shown, from the slowest pace to the fastest.
 const PACES: [Duration; 6] = [
     Duration::from_secs(4),
     Duration::from_secs(2),
@@ -16,13 +16,13 @@ const PACES: [Duration; 6] = [
     Duration::from_millis(125),
 ];
 
-/// Index in [`PACES`] of the pace at the start.
+/// Index in [`PACES`] of the initial pace.
 const FIRST_PACE: usize = 1;
 
 /// State of the playback.
 #[derive(Debug)]
 pub(super) struct Playback {
-    /// The walk that was pressed last, which the next playback repeats.
+    /// The last walk that the user pressed; the next playback repeats it.
     last_walk: Action,
     playing: Option<Playing>,
 }
@@ -66,14 +66,14 @@ impl Playback {
         self.playing.take().is_some()
     }
 
-    /// Takes the running playback out for one step, with the step's action. [`Playback::resume`] puts it back.
+    /// Takes out the running playback for one step, together with the step's action. [`Playback::resume`] puts it back.
     pub(super) fn pause(&mut self) -> Option<(Playing, Action)> {
         let playing = self.playing.take()?;
         let action = playing.action.clone();
         Some((playing, action))
     }
 
-    /// Continues after a step; the time of the new place begins once it is on the screen.
+    /// Continues after a step. The time of the new place begins once the place is on the screen.
     pub(super) fn resume(&mut self, playing: Playing) {
         self.playing = Some(Playing { since: None, ..playing });
     }
@@ -98,7 +98,8 @@ impl Playback {
         Some(format!("{what}, one in {every} s: + is faster, - slower, any other key stops"))
     }
 
-    /// Time until the next step of the playback. None if nothing is playing, or the place is not `ready` on the screen.
+    /// Time until the next step of the playback. None if nothing is playing, or if the place is not `ready` on the
+    /// screen.
     pub(super) fn time_left(&mut self, ready: bool, now: Instant) -> Option<Duration> {
         let playing = self.playing.as_mut()?;
         if !ready {
@@ -110,7 +111,7 @@ impl Playback {
     }
 }
 
-/// Whether `action` can be played: it goes from place to place and comes to an end.
+/// Whether `action` can be played: it goes from place to place, and it comes to an end.
 fn is_walk(action: &Action) -> bool {
     use Action::{NextLayer, NextPass, NextSlice, NextStep};
     use Action::{PreviousLayer, PreviousPass, PreviousSlice, PreviousStep};

@@ -4,14 +4,14 @@ use llama_trace_core::trace::Status;
 
 use super::place::OpenAt;
 
-/// Status of the source and the passes that are awaited.
+/// Status of the source, and the passes that the viewer waits for.
 #[derive(Debug)]
 pub(super) struct Progress {
     /// The source's status when it was last asked.
     pub(super) status: Status,
-    /// Whether a pass was requested, which is shown once it is there.
+    /// Whether a pass was requested. The viewer shows it once it is there.
     pub(super) awaits_pass: bool,
-    /// A place of a later pass, which is opened once that pass is there.
+    /// A place in a later pass. The viewer goes there once the pass is there.
     pub(super) opens_at: Option<OpenAt>,
 }
 

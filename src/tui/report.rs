@@ -19,11 +19,11 @@ pub enum Report {
     PassRequested,
     /// Another run or sequence is shown.
     Shown {
-        /// Its outline.
+        /// The outline of the shown run.
         outline: Box<Outline>,
-        /// Whether another one was shown before.
+        /// Whether another run or sequence was shown before.
         has_previous: bool,
-        /// The address to go to; the place stays the same if there is none.
+        /// The address to go to; without one the place stays the same.
         at: Option<Address>,
     },
     /// A new branch is shown.

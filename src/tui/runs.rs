@@ -12,11 +12,11 @@ pub type Opener = Box<dyn FnMut(usize) -> Result<Box<dyn Source>>>;
 pub enum NewRun {
     /// A run of another prompt.
     Prompt(String),
-    /// A run of the tokens `ids` with parts of the model switched off: `L0/h2,L1/ffn`.
+    /// A run of the tokens `ids` with parts of the model switched off, such as `L0/h2,L1/ffn`.
     Without {
-        /// The parts.
+        /// The switched-off parts.
         parts: String,
-        /// The tokens of its prompt.
+        /// The tokens of the run's prompt.
         ids: Vec<u32>,
     },
 }
@@ -24,7 +24,7 @@ pub enum NewRun {
 /// Function that begins another run, given its number.
 pub type RunStarter = Box<dyn FnMut(Run, NewRun) -> Result<Box<dyn Source>>>;
 
-/// The open runs and sequences, each with its own source.
+/// The open runs and sequences. Each has its own source.
 pub struct Runs {
     sources: Vec<Box<dyn Source>>,
     shown: usize,
@@ -40,24 +40,24 @@ impl Runs {
         Self { sources: vec![source], shown: 0, before: None, opener: None, starter: None }
     }
 
-    /// A run of several sequences, of which `source` is shown. `opener` begins the others on demand.
+    /// A run of several sequences; `source` is the shown one. `opener` begins the others when they are needed.
     pub fn of_sequences(source: Box<dyn Source>, opener: Opener) -> Self {
         Self { sources: vec![source], shown: 0, before: None, opener: Some(opener), starter: None }
     }
 
-    /// The same runs, with a function that begins others.
+    /// Adds a function that begins other runs.
     #[must_use]
     pub fn with_starter(mut self, starter: RunStarter) -> Self {
         self.starter = Some(starter);
         self
     }
 
-    /// Two runs. The first is shown, and the second counts as shown before, so that they can be compared.
+    /// Two runs. The first is shown. The second counts as shown before, so that the two can be compared.
     pub fn side_by_side(a: Box<dyn Source>, b: Box<dyn Source>) -> Self {
         Self { sources: vec![a, b], shown: 0, before: Some(1), opener: None, starter: None }
     }
 
-    /// Adds a run. Its number is in its outline.
+    /// Adds a run. Its outline has its number.
     pub fn add(&mut self, source: Box<dyn Source>) {
         self.sources.push(source);
     }
@@ -106,7 +106,7 @@ impl Runs {
         self.sources.iter().map(|source| source.outline().clone()).collect()
     }
 
-    /// The single sequence of `run`, if it is a branch.
+    /// The only sequence of `run`, if the run is a branch.
     pub(super) fn only_sequence(&self, run: Run) -> Option<usize> {
         let mut outlines = self.sources.iter().map(|source| source.outline());
         let outline = outlines.find(|outline| outline.run == run)?;
@@ -118,7 +118,7 @@ impl Runs {
         &mut *self.sources[self.shown]
     }
 
-    /// The source of a sequence of a run; the shown one if there is no such source.
+    /// The source of a sequence of a run; the shown source if there is no such sequence.
     pub(super) fn of(&mut self, run: Run, sequence: usize) -> &mut dyn Source {
         let at = self.position(run, sequence).unwrap_or(self.shown);
         &mut *self.sources[at]
@@ -130,7 +130,7 @@ impl Runs {
         Some(&mut **source)
     }
 
-    /// The source of the second tensor of a comparison in `app`.
+    /// The source of the second tensor in the comparison of `app`.
     pub fn beside(&mut self, app: &App) -> Option<&mut dyn Source> {
         if app.compares_itself() { Some(self.source()) } else { self.before() }
     }
@@ -150,10 +150,10 @@ impl Runs {
         outlines.filter(|outline| outline.run == run).map(|outline| outline.sequences).next()
     }
 
-    /// Shows a sequence of `run`, and begins it first if it is not open; false if there is none.
+    /// Shows a sequence of `run`. Begins the sequence first if it is not open; false if there is no such sequence.
     ///
     /// # Errors
-    /// The error of the function that begins it.
+    /// The error of the function that begins the sequence.
     pub fn show(&mut self, run: Run, sequence: usize) -> Result<bool> {
         let at = match self.position(run, sequence) {
             Some(at) => at,
@@ -173,17 +173,18 @@ impl Runs {
         Ok(true)
     }
 
-    /// Shows again what was shown before; false if there is nothing.
+    /// Shows the previous run or sequence again; false if there is none.
     pub(super) fn back(&mut self) -> bool {
         let before = self.before.take();
         self.shown = before.unwrap_or(self.shown);
         before.is_some()
     }
 
-    /// Polls all sources; true if the shown one, or the one before it, has news.
+    /// Polls all sources. True if the shown source, or the one shown before it, has news.
     ///
     /// # Errors
-    /// The shown source's error, if it has no pass to show and never will. Errors of others wait until they are shown.
+    /// The shown source's error, if it has no pass to show and never will. Errors of other sources wait until those are
+    /// shown.
     pub fn poll(&mut self) -> Result<bool> {
         let (mut news, mut beside) = (Ok(false), false);
         for (at, source) in self.sources.iter_mut().enumerate() {
@@ -211,7 +212,7 @@ impl Runs {
 }
 
 impl Drop for Runs {
-    /// Stops all sources first, so that none waits for another.
+    /// Stops all sources before any of them is dropped, so that none waits for another.
     fn drop(&mut self) {
         for source in &mut self.sources {
             source.stop();

@@ -1,5 +1,5 @@
-//! Trial of other sampler settings: temperature, top-k, top-p and seed as the sampler view tries them. The run keeps
-//! its own.
+//! Trial of other sampler settings: temperature, top-k, top-p and seed as the user tries them in the sampler view. The
+//! run keeps its own setting.
 
 use llama_trace_core::trace::draw::Sampling;
 
@@ -25,12 +25,12 @@ pub struct SamplerTrial {
 }
 
 impl SamplerTrial {
-    /// The knob that the arrows turn.
+    /// The knob that the arrow keys turn.
     pub fn knob(&self) -> Knob {
         self.knob
     }
 
-    /// The tried setting; none for the run's own.
+    /// The tried setting; none means the run's own setting.
     pub fn setting(&self) -> Option<Sampling> {
         self.setting
     }
@@ -40,15 +40,15 @@ impl SamplerTrial {
         self.setting = None;
     }
 
-    /// Chooses the next knob (`by` > 0) or the one before.
+    /// Chooses the next knob (`by` > 0) or the previous one.
     pub(super) fn choose(&mut self, by: isize) {
         let count = Knob::ALL.len();
         let now = Knob::ALL.iter().position(|&knob| knob == self.knob).unwrap_or(0);
         self.knob = Knob::ALL[(now + count).saturating_add_signed(by.signum()) % count];
     }
 
-    /// Turns the chosen knob a step up or down from the tried setting, or from the run's `own`. The own setting is no
-    /// trial. Returns a message if the knob was at its end.
+    /// Turns the chosen knob a step up or down, starting from the tried setting or else from the run's `own`. Returning
+    /// to `own` ends the trial. Returns a message if the knob was already at its end.
     pub(super) fn turn(&mut self, own: Sampling, up: bool) -> Option<String> {
         let now = self.setting.unwrap_or(own);
         let next = turned(now, own, self.knob, up);
@@ -62,14 +62,14 @@ impl SamplerTrial {
 const TEMPERATURES: [f32; 17] =
     [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0];
 const TOP_PS: [f32; 13] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
-/// 0 stands for all tokens.
+/// 0 means all tokens.
 const TOP_KS: [usize; 13] = [1, 2, 3, 5, 10, 20, 40, 50, 100, 200, 500, 1000, 0];
 
 impl Knob {
-    /// All of them, in the order in which the sampler applies them.
+    /// All knobs, in the order in which the sampler applies them.
     pub const ALL: [Self; 4] = [Self::Temperature, Self::TopK, Self::TopP, Self::Seed];
 
-    /// Its name.
+    /// The knob's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Temperature => "temperature",
@@ -79,7 +79,7 @@ impl Knob {
         }
     }
 
-    /// Its value in `setting`, for people.
+    /// The knob's value in `setting`, as a text for the user.
     pub fn value(self, setting: Sampling) -> String {
         match self {
             Self::Temperature => setting.temperature.to_string(),
@@ -91,15 +91,16 @@ impl Knob {
     }
 }
 
-/// The step after `now` among `steps` and the run's `own`, or the one before; `now` if there is none.
+/// The next larger step (`up`) or next smaller step than `now`, among `steps` and the run's `own`; `now` if there is
+/// none.
 fn neighbour<T: Copy + PartialOrd>(now: T, steps: &[T], own: T, up: bool) -> T {
     let beyond = steps.iter().copied().chain([own]).filter(|&step| if up { step > now } else { step < now });
     beyond.reduce(|a, b| if (a < b) == up { a } else { b }).unwrap_or(now)
 }
 
-/// `now` with one of its values a step up or down; `own` is the run's setting.
+/// `now` with the value of `knob` a step up or down; `own` is the run's setting.
 fn turned(now: Sampling, own: Sampling, knob: Knob, up: bool) -> Sampling {
-    // No limit is the largest.
+    // 0 means no limit, so it counts as the largest value.
     let count = |k: usize| if k == 0 { usize::MAX } else { k };
     match knob {
         Knob::Temperature => {

@@ -1,4 +1,4 @@
-//! The tensor on the screen: its view, the layout of the cells, the questions of the view, and the colour span.
+//! The tensor on the screen: its view, the layout of the cells, the questions that the view asks, and the colour span.
 
 use llama_trace_core::trace::{Axis, Order, Part, Query, Region, Stage, Step};
 
@@ -53,7 +53,7 @@ impl App {
         self.answers.waits() || self.other.as_ref().is_some_and(|other| other.waits())
     }
 
-    /// The view of the values: the chosen one, if it fits the step.
+    /// The view of the values: the chosen view, if it fits the step.
     pub fn view(&self) -> &'static dyn View {
         let step = self.place.step;
         let wish =
@@ -61,7 +61,7 @@ impl App {
         views::chosen(step, wish)
     }
 
-    /// The filter, if it is one of the current step.
+    /// The filter, if it was set on the current step.
     pub fn filter(&self) -> Option<Filter> {
         self.search.filter(self.place.step)
     }
@@ -78,13 +78,13 @@ impl App {
         after.next().or_else(|| views::fitting(step).next()).unwrap_or_else(|| self.view())
     }
 
-    /// Whether the values are sorted by size and the cursor is on a rank.
+    /// Whether the values are sorted by size, so that the cursor is on a rank.
     fn is_ranked(&self) -> bool {
         self.view().name() == Largest.name()
     }
 
-    /// Selects the pass's last token, whose successor the pass predicts, when logits or a view of units is entered from
-    /// another step or view. The token that was selected elsewhere would be mistaken for it.
+    /// Selects the pass's last token when logits or a view of units is entered from another step or view. The pass
+    /// predicts the token after the last one, and a token selected elsewhere could be mistaken for it.
     pub(super) fn open_on_last_token(&mut self, (step, view): (Step, &str)) {
         let (now, name) = (self.place.step, self.view().name());
         let logits = now != step && now.over_vocabulary() && now.axes().contains(&Axis::Token);
@@ -99,7 +99,7 @@ impl App {
         Some(self.view().layout(self, Regions::new(self, area).body))
     }
 
-    /// The questions of the screen, those for the values first.
+    /// The questions of the screen; those for the values come first.
     pub(super) fn questions(&self) -> Vec<Query> {
         let mut questions =
             self.layout().map_or_else(Vec::new, |layout| self.view().questions(self, &layout));
@@ -110,7 +110,7 @@ impl App {
         questions
     }
 
-    /// The row under the cursor in a view with rows and columns; none unless a row is the vector of one token.
+    /// The row under the cursor in a view with rows and columns; none if a row is not the vector of one token.
     pub(super) fn row(&self) -> Option<Part> {
         use Axis::{Dim, HeadsMerged, Hidden, KvHeadsMerged, Token};
         let is_vector = matches!(self.place.step.axes(), [Token, Dim | Hidden | HeadsMerged | KvHeadsMerged]);
@@ -119,8 +119,8 @@ impl App {
         (is_vector && self.view().is_grid()).then_some(Part { held: Some(held), ..whole })
     }
 
-    /// The region of the values that the view needs, in the axes of the stage; of the value under the cursor if the
-    /// view is not on the screen.
+    /// The region of the values that the view needs, in the axes of the stage. If the view is not on the screen, the
+    /// region of the value under the cursor.
     pub(super) fn needed(&self) -> Region {
         let site = self.place.site();
         let block = self.questions().into_iter().find_map(|query| match query {
@@ -153,7 +153,7 @@ impl App {
         ids.filter_map(|index| u32::try_from(index[axis]).ok()).collect()
     }
 
-    /// The axes that go down and across, and the held one.
+    /// The axes that go down and across, and the held axis.
     pub fn cut(&self) -> Cut {
         let axes = self.place.step.axes();
         if self.is_ranked() && axes.len() == 2 {
@@ -162,7 +162,7 @@ impl App {
         Cut::new(axes, self.display.turn)
     }
 
-    /// The largest absolute value on the screen, if rows of earlier passes are among it.
+    /// The largest absolute value on the screen, if the screen has rows of earlier passes.
     pub(super) fn largest_with_earlier_rows(&self) -> Option<f64> {
         match self.view().name() {
             name if name == Heads.name() => Heads::largest(self),
@@ -184,8 +184,8 @@ impl App {
         Some(Span { positive, high: high.max(own.high), clipped, at_most })
     }
 
-    /// The common span of two compared tensors: whether it begins at 0, and the value of the last colour. None if their
-    /// units differ.
+    /// The common span of two compared tensors: whether it begins at 0, and the value of the last colour. None if the
+    /// units of the two differ.
     pub(super) fn span_of_both(&self, other: &Self) -> Option<(bool, f64)> {
         let unit = |app: &Self| app.place.step.stage().info().unit;
         let ((one, _), (two, _)) = (self.own_span()?, other.own_span()?);
@@ -204,7 +204,7 @@ impl App {
         let positive = tensor.is_positive();
         let full = if positive { stats.max } else { stats.min.abs().max(stats.max.abs()) };
         let (wanted, beyond) = match self.scale() {
-            // Probabilities have no outliers: the large ones are the point.
+            // Probabilities have no outliers: the large values are what the user looks for.
             Scale::Slice | Scale::Tensor if !tensor.is_probability() => (spread.usual, spread.beyond_usual),
             Scale::Deviations if !positive => (spread.deviations, spread.beyond_deviations),
             _ => (full, 0),
@@ -223,20 +223,20 @@ impl App {
         Some((if positive { 0.0 } else { stats.min }, stats.max))
     }
 
-    /// The tokens that the nucleus keeps, in the list of the largest; none on another step.
+    /// The tokens that the nucleus keeps, as in the list of the largest; none on another step.
     pub fn kept(&self) -> Option<&Order> {
         let nucleus = self.place.step == Step::Stage(Stage::Nucleus) && self.is_ranked();
         nucleus.then(|| self.answers.order(self.part())).flatten()
     }
 
-    /// The next token of the run, if the nucleus cuts it: a branch can pick any token.
+    /// The next token of the run, if the nucleus does not keep it. This happens because a branch can pick any token.
     pub(super) fn picked_though_cut(&self) -> Option<u32> {
         let kept = self.kept().filter(|kept| kept.positive > 0)?;
         let (next, _) = next_token(self);
         next.filter(|id| !kept.ids.iter().take(kept.positive).any(|other| other == id))
     }
 
-    /// Brings cursor, scroll positions and popups back into range, and the cursor into sight.
+    /// Brings the cursor, scroll positions and popups back into range, and scrolls the cursor into sight.
     pub(super) fn settle(&mut self) {
         let panels = view::Panels::new(self);
         self.view().settle(self);

@@ -1,11 +1,11 @@
-//! State of a search in a tensor: the filter, and the scan that is under way.
+//! State of a search in a tensor: the filter, and the running scan.
 
 use llama_trace_core::trace::block::index_of;
 use llama_trace_core::trace::{Block, Query, Region, Site, Step};
 
 use super::filter::Filter;
 
-/// The filter and the scan of the tensor that is shown.
+/// The filter and the scan of the shown tensor.
 #[derive(Debug, Default)]
 pub(super) struct Search {
     filter: Option<Filter>,
@@ -13,7 +13,7 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// The filter, if it is one of `step`.
+    /// The filter, if it was set on `step`.
     pub(super) fn filter(&self, step: Step) -> Option<Filter> {
         self.filter.filter(|filter| filter.step == step)
     }
@@ -23,7 +23,7 @@ impl Search {
         self.filter = filter;
     }
 
-    /// Starts a scan of `regions` of `site`, in the axes of the stage, the last one first.
+    /// Starts a scan of `regions` of `site`, in the axes of the stage. The last region is scanned first.
     pub(super) fn start(&mut self, site: Site, regions: Vec<Region>, goal: Goal) {
         self.scan = Some(Scan { site, rest: regions, goal });
     }
@@ -38,12 +38,12 @@ impl Search {
         self.scan.is_some()
     }
 
-    /// Takes the scan out; [`Search::put_back`] continues it.
+    /// Takes the scan out. [`Search::put_back`] puts it back, so that it continues.
     pub(super) fn take(&mut self) -> Option<Scan> {
         self.scan.take()
     }
 
-    /// Continues with a scan whose next region has not come yet.
+    /// Puts back a scan whose next region has not come yet.
     pub(super) fn put_back(&mut self, scan: Scan) {
         self.scan = Some(scan);
     }
@@ -55,11 +55,11 @@ impl Search {
     }
 }
 
-/// A scan of a stage, region by region, so that a large tensor is never needed whole.
+/// A scan of a stage. It goes region by region, so that a large tensor is never needed as a whole.
 #[derive(Debug)]
 pub(super) struct Scan {
     pub(super) site: Site,
-    /// Regions that are still to be scanned, the next one last.
+    /// Regions that are not scanned yet; the next one is the last of the list.
     rest: Vec<Region>,
     pub(super) goal: Goal,
 }
@@ -109,7 +109,7 @@ impl Scan {
     }
 }
 
-/// Values that a filter accepts, as far as they were scanned. Positions count in the stage's row-major order.
+/// Values that a filter accepts, among those scanned so far. Positions count in the stage's row-major order.
 #[derive(Debug)]
 pub(super) struct Matches {
     pub(super) filter: Filter,
@@ -118,10 +118,10 @@ pub(super) struct Matches {
     /// 1 for the next match, -1 for the previous one, 0 to count only.
     by: isize,
     pub(super) count: usize,
-    /// Matches before the cursor, and up to it.
+    /// Number of matches before the cursor, and number up to and including it.
     before: usize,
     up_to: usize,
-    /// The first and the last match; the last one before the cursor, and the first one after it.
+    /// Positions of the first and the last match, of the last match before the cursor, and of the first match after it.
     first: Option<usize>,
     last: Option<usize>,
     previous: Option<usize>,
@@ -152,7 +152,7 @@ impl Matches {
         }
     }
 
-    /// Position of the match to go to, and its number among all; after the last match comes the first.
+    /// Position of the match to go to, and its number among all matches. The first match follows the last one.
     pub(super) fn chosen(&self) -> Option<(usize, usize)> {
         match self.by {
             0 => None,
@@ -173,7 +173,7 @@ fn rows(region: &Region) -> impl Iterator<Item = Vec<usize>> + '_ {
     })
 }
 
-/// Offset and value of the largest of `values`, of equal ones the first. NaN is skipped.
+/// Offset and value of the largest of `values`; the first one if several are equal. NaN is skipped.
 fn largest(values: impl Iterator<Item = f64>) -> Option<(usize, f64)> {
     let mut best: Option<(usize, f64)> = None;
     for (at, value) in values.enumerate() {

@@ -1,5 +1,5 @@
-//! Keys that search in a tensor: `*` and `#` go to the largest value, `=`, `+` and `-` filter cells. Blocks that are
-//! not there yet are asked for region by region; the cursor goes once all were scanned.
+//! Keys that search in a tensor: `*` and `#` go to the largest value; `=`, `+` and `-` filter cells. Blocks that are
+//! not there yet are requested region by region. The cursor moves once all regions were scanned.
 
 use std::ops::Range;
 
@@ -12,10 +12,10 @@ use super::filter::Filter;
 use super::search::{Goal, Matches};
 use super::view::kind;
 
-/// Values that are scanned together.
+/// Number of values that are scanned together.
 const AT_ONCE: usize = 1 << 20;
 
-/// Searches the largest value of the row under the cursor.
+/// Searches for the largest value in the row under the cursor.
 pub(super) fn largest_in_row(app: &mut App) {
     let (cut, shape) = (app.cut(), app.shape());
     let mut region: Vec<Range<usize>> = app.index().iter().map(|&index| index..index + 1).collect();
@@ -24,17 +24,17 @@ pub(super) fn largest_in_row(app: &mut App) {
     largest_in(app, Region(region));
 }
 
-/// Searches the largest value of a region of the step.
+/// Searches for the largest value in a region of the step.
 fn largest_in(app: &mut App, region: Region) {
     let region = kind::in_stage(app, region);
     app.search.start(app.place.site(), vec![region], Goal::Largest(None));
 }
 
-/// Moves the cursor to the largest key of the query when attention is shown for the first time, so that there is
-/// something to see under it. A key that was chosen stays.
+/// Moves the cursor to the query's key with the largest weight when attention is shown for the first time, so that the
+/// cursor is on a large value. If the user chose a key, the cursor stays there.
 pub(super) fn open_on_largest_key(app: &mut App) {
     let Some((key, visible)) = visible_keys(app) else { return };
-    // A stage that cannot be had is not searched again and again.
+    // A stage that failed is not searched again and again.
     let fails = app.answers.failure(app.place.site()).is_some();
     if app.cursor.keeps_key || app.search.is_scanning() || fails {
         return;
@@ -48,7 +48,7 @@ pub(super) fn open_on_largest_key(app: &mut App) {
     largest_in(app, Region(region));
 }
 
-/// Gives up a chosen key that the query does not see, for the query's largest key.
+/// If the query does not see the chosen key, moves to the query's key with the largest weight.
 pub(super) fn leave_hidden_key(app: &mut App) {
     if visible_keys(app).is_some_and(|(key, visible)| !visible.contains(&app.index()[key])) {
         app.cursor.selected.set(Axis::Key, 0);
@@ -56,7 +56,7 @@ pub(super) fn leave_hidden_key(app: &mut App) {
     }
 }
 
-/// The key axis of a stage of attention, and the keys that the query under the cursor sees.
+/// The key axis of an attention stage, and the keys that the query under the cursor sees.
 fn visible_keys(app: &App) -> Option<(usize, Range<usize>)> {
     let axes = app.place.step.axes();
     let key = axes.iter().position(|axis| *axis == Axis::Key)?;
@@ -66,7 +66,7 @@ fn visible_keys(app: &App) -> Option<(usize, Range<usize>)> {
     Some((key, window.map_or(0, |window| end.saturating_sub(window))..end))
 }
 
-/// Searches the largest value of the tensor.
+/// Searches for the largest value in the tensor.
 pub(super) fn largest_of_all(app: &mut App) {
     let regions = regions(app);
     app.search.start(app.place.site(), regions, Goal::Largest(None));
@@ -108,15 +108,16 @@ pub(super) fn next_match(app: &mut App, by: isize) {
     app.search.start(app.place.site(), regions, Goal::Matches(Matches::new(filter, from, by)));
 }
 
-/// Shape of the stage, whose axes may be in another order than the step's.
+/// Shape of the stage. The stage's axes may be in another order than the step's.
 fn stage_shape(app: &App) -> Vec<usize> {
     app.outline.card.sizes().shape(app.place.step.stage().axes(), app.dims())
 }
 
-/// The tensor in regions of at most [`AT_ONCE`] values, as far as it can be halved.
+/// The tensor divided into regions. The tensor is halved until a region has at most [`AT_ONCE`] values or cannot be
+/// halved.
 fn regions(app: &App) -> Vec<Region> {
     let mut rest = vec![Region::whole(&stage_shape(app))];
-    // Halved along the outermost axis that is longer than 1.
+    // Halves the region along its outermost axis that is longer than 1.
     while let Some(at) = rest.iter().position(|region| region.count() > AT_ONCE) {
         let region = rest.remove(at);
         let Some(axis) = region.0.iter().position(|range| range.len() > 1) else { break };
@@ -132,8 +133,8 @@ fn regions(app: &App) -> Vec<Region> {
 }
 
 impl App {
-    /// Continues the scan with the blocks that have come; at its end the cursor goes to the result. True if that
-    /// changes the screen or what the scan asks next.
+    /// Continues the scan with the blocks that have come. At its end, the cursor goes to the result. True if the
+    /// screen, or the next question of the scan, changes.
     pub(super) fn continue_search(&mut self) -> bool {
         let Some(mut scan) = self.search.take() else { return false };
         if scan.site != self.place.site() || self.answers.failure(scan.site).is_some() {
@@ -152,7 +153,7 @@ impl App {
         match scan.goal {
             Goal::Largest(Some((_, index))) => self.put_cursor(&index, &shape),
             Goal::Largest(None) => {
-                // Without a largest value attention has no key to open at either.
+                // If there is no largest value, attention has no key to open at either.
                 self.cursor.keeps_key = true;
                 self.say("there is no number here", false);
             }
@@ -174,18 +175,18 @@ impl App {
         true
     }
 
-    /// Puts the cursor on `index` of the stage, whose shape is `shape`.
+    /// Puts the cursor on `index` in the axes of the stage, whose shape is `shape`.
     fn put_cursor(&mut self, index: &[usize], shape: &[usize]) {
         let step = self.place.step;
         if !std::mem::replace(&mut self.cursor.keeps_key, true) {
-            // As far to the right as the cursor allows, so that the diagonal is in sight.
+            // Scrolls as far to the right as the cursor allows, so that the diagonal is in sight.
             self.cursor.offset.1 = usize::MAX;
         }
         for (&axis, index) in step.axes().iter().zip(in_step(step, index, shape)) {
             self.cursor.selected.set(axis, index);
         }
         if step.axes().contains(&Axis::Vocab) {
-            // The largest of its row is the first in the order of size.
+            // The rank of the chosen id in the order of size.
             let id = self.cursor.selected.get(Axis::Vocab, usize::MAX);
             let order = self.answers.order(self.part());
             self.cursor.rank =
@@ -195,7 +196,7 @@ impl App {
     }
 }
 
-/// `index` of the stage, whose shape is `shape`, in the axes of `step`.
+/// `index` of the stage, whose shape is `shape`, converted to the axes of `step`.
 fn in_step(step: Step, index: &[usize], shape: &[usize]) -> Vec<usize> {
     match step.arranged() {
         Arranged::Same => index.to_vec(),

@@ -1,4 +1,4 @@
-//! The viewer in the terminal. Its loop takes in all events that wait, asks the source, and draws once.
+//! The viewer in the terminal. Its loop takes in all waiting events, asks the source, and draws once.
 
 use std::io::{self, IsTerminal, stdin, stdout};
 use std::path::Path;
@@ -21,7 +21,7 @@ use super::theme::{self, Theme};
 use super::update::{Effect, update};
 use super::{Setting, effects, open};
 
-/// The way in which the viewer ended.
+/// How the viewer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     /// The user quit.
@@ -30,9 +30,9 @@ enum Ended {
     Abandoned,
 }
 
-/// Time that a drawing waits for values that come almost at once.
+/// How long a drawing waits for values that come almost at once.
 const AT_ONCE: Duration = Duration::from_millis(10);
-/// Interval of polling the source while it works, and of checking for signals while it is idle.
+/// Interval at which the source is polled while it works, and at which signals are checked while it is idle.
 const WORKING: Duration = Duration::from_millis(15);
 const IDLE: Duration = Duration::from_millis(100);
 
@@ -48,7 +48,7 @@ pub fn run(runs: Runs, open: &OpenAt, setting: Setting) -> Result<()> {
     }
 }
 
-/// Like [`run`] with one source, for a program that continues afterwards. Leaving before the first pass is no error.
+/// Like [`run`] with one source, for a program that continues afterwards. Quitting before the first pass is no error.
 ///
 /// # Errors
 /// Like [`run`].
@@ -75,7 +75,7 @@ fn show(mut runs: Runs, at: &OpenAt, setting: Setting) -> Result<Ended> {
 /// Checks that there is a terminal to draw on and to read keys from.
 ///
 /// # Errors
-/// [`Error::Terminal`], which names the commands that work without one.
+/// [`Error::Terminal`], which names the commands that work without a terminal.
 pub fn require_terminal() -> Result<()> {
     for (name, is_terminal) in [("output", stdout().is_terminal()), ("input", stdin().is_terminal())] {
         if !is_terminal {
@@ -145,7 +145,7 @@ fn watch(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended> {
             }
             wait = wait.min(left);
         }
-        // All waiting keys are handled before the next drawing, so that a held key does not lag.
+        // All waiting keys are handled before the next drawing, so that the screen does not lag behind a held key.
         while let Some(event) = keys.next(wait).map_err(|error| failed(&error))? {
             wait = Duration::ZERO;
             let Some(action) = action_of(app, event) else { continue };
@@ -199,7 +199,7 @@ fn watch(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended> {
     }
 }
 
-/// Waits shortly for values, so that they are drawn together with the step that asked for them.
+/// Waits a short time for values, so that they are drawn together with the step that asked for them.
 fn wait_shortly(app: &mut App, runs: &mut Runs) -> Result<()> {
     let began = Instant::now();
     while app.waits() && runs.source().status() != Status::Idle {

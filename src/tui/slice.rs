@@ -1,23 +1,23 @@
-//! The slice of a tensor on the screen, with one axis down, one across and the third held at one index; and the
-//! selected index on each axis, which is kept from step to step.
+//! The slice of a tensor on the screen: one axis goes down, one goes across, and the third is held at one index. Also
+//! the selected index on each axis, which stays the same from step to step.
 
 use llama_trace_core::trace::Axis;
 use llama_trace_core::trace::sizes::Sizes;
 
-/// Roles of a tensor's axes on the screen, by their number.
+/// Roles of a tensor's axes on the screen. Each axis is given by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The axis that is held at one index, if there are three.
+    /// The axis that is held at one index, if there are three axes.
     pub held: Option<usize>,
     /// The axis that goes down.
     pub rows: usize,
-    /// The axis that goes across, if there are two.
+    /// The axis that goes across, if there are two or more.
     pub columns: Option<usize>,
 }
 
 impl Cut {
-    /// The cut of a tensor with `axes`. `turn` chooses among the possible ones; 0 holds a head, so that each head is a
-    /// matrix.
+    /// The cut of a tensor with `axes`. `turn` chooses among the possible cuts; cut 0 holds a head, so that each head
+    /// is a matrix.
     pub fn new(axes: &[Axis], turn: usize) -> Self {
         match axes.len() {
             0 | 1 => Self { held: None, rows: 0, columns: None },
@@ -32,7 +32,7 @@ impl Cut {
         }
     }
 
-    /// Number of cuts of a tensor of `count` axes.
+    /// Number of possible cuts of a tensor with `count` axes.
     pub fn choices(count: usize) -> usize {
         count.clamp(1, 3)
     }
@@ -40,8 +40,8 @@ impl Cut {
 
 const AXES: usize = Axis::One as usize + 1;
 
-/// The selected index on every kind of axis. A key/value head follows from the query head, and the index on a merged
-/// axis from head and component, so that the same number stays under the cursor from step to step.
+/// The selected index on every kind of axis. The key/value head is computed from the query head, and the index on a
+/// merged axis from head and component, so that the same number stays under the cursor from step to step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selected {
     index: [usize; AXES],

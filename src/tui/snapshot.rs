@@ -1,4 +1,4 @@
-//! Snapshots: the screen of a place, drawn without a terminal once all of its values are there.
+//! Snapshots: the screen of a place. It is drawn without a terminal, once all its values are there.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::theme::Theme;
 use super::view::kind::View;
 use super::view::views::{VIEWS, fitting};
 
-/// Interval in which `check` is called.
+/// Interval at which `check` is called.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A snapshot to draw.
@@ -27,9 +27,9 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct Snapshot<'a> {
     /// The place.
     pub open: &'a OpenAt,
-    /// The view; none for the one that the viewer opens with.
+    /// The view; none means the view that the viewer opens with.
     pub view: Option<&'a str>,
-    /// The notes beside it.
+    /// The chapters in the notes.
     pub chapters: Chapters,
     /// The colours.
     pub theme: Theme,
@@ -66,7 +66,7 @@ impl Snapshot<'_> {
             }
             let selected = app.cursor.selected;
             app.choose_view(view);
-            // A token that the address names stays selected.
+            // If the address names a token, that token stays selected.
             if self
                 .open
                 .at

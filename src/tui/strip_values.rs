@@ -6,7 +6,7 @@ pub enum StripValues {
     /// No values.
     #[default]
     Nothing,
-    /// Surprise: −log p of each token, p being its probability before it was read.
+    /// Surprise: −log p of each token. p is the probability that the model gave the token before reading it.
     Surprise,
     /// Attention weight of each token in the head in view.
     Attention,

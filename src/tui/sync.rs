@@ -1,5 +1,5 @@
-//! Synchronisation with the source: the viewer asks for the outline, the values on the screen and the texts of visible
-//! tokens, and for nothing else.
+//! Synchronisation with the source: the viewer asks only for the outline, for the values on the screen and for the
+//! texts of visible tokens.
 
 use llama_trace_core::trace::{Source, Status};
 
@@ -10,15 +10,15 @@ use super::open;
 use super::place::Walk;
 use super::search_keys;
 
-/// Rounds of questions, which lead to further ones, before the screen is drawn.
+/// Maximum rounds of questions before the screen is drawn. The answers of a round can lead to further questions.
 const ROUNDS: usize = 4;
 
 /// The message while the requested pass runs.
 pub(super) const RUNNING: &str = "running the next token …";
 
 impl App {
-    /// Asks `source` for what the screen shows; true if that changes the screen. Call it after updates and whenever the
-    /// source has news.
+    /// Asks `source` for what the screen shows. True if the answers change the screen. Call it after updates and
+    /// whenever the source has news.
     pub fn sync(&mut self, source: &mut dyn Source) -> bool {
         let mut changed = false;
         if self.outline != *source.outline() {
@@ -42,20 +42,20 @@ impl App {
             self.say("the next token did not come; t asks again, and is told why", true);
             changed = true;
         }
-        // Answers lead to further questions: values to statistics, an order to its rows.
+        // Answers lead to further questions: values to a question for statistics, an order to a question for its rows.
         for _ in 0..ROUNDS {
             let questions = self.questions();
             let news = self.answers.ask(source, &questions);
             if news {
                 self.settle();
             }
-            // A search may continue with blocks that were there before.
+            // A search may continue with blocks that were already there.
             if !(self.continue_search() || news) {
                 break;
             }
             changed = true;
         }
-        // The new questions are under way already; the next key may stop them.
+        // The status is read again, because the new questions have started work that the next key may stop.
         let status = source.status();
         changed |= self.progress.status != status;
         self.progress.status = status;
@@ -63,7 +63,7 @@ impl App {
         self.answers.fetch_texts(source, &ids) || changed
     }
 
-    /// Goes to the place that the command line asked for, once its pass is there.
+    /// Goes to the place that the command line asked for, once the pass of that place is there.
     fn open_when_there(&mut self) -> bool {
         let Some(at) = self
             .progress
@@ -72,7 +72,7 @@ impl App {
         else {
             return false;
         };
-        // It was checked before the screen opened.
+        // The place was checked before the screen opened.
         if let Err(error) = open::open(self, &at) {
             self.say(error.to_string(), true);
         }

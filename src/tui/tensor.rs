@@ -1,4 +1,5 @@
-//! Tensors: a frame, or a block of one, in the axes of a step. A view only maps indices; no value is copied.
+//! Tensors: a frame, or a block of a frame, in the axes of a step. A view of a stage only maps indices; no value is
+//! copied.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// `block` in the axes of `step`; none if it is of another stage or has another number of axes.
+    /// `block` in the axes of `step`; none if the block is of another stage or has another number of axes.
     pub fn new(block: Block, step: Step) -> Option<Self> {
         let from = &block.shape;
         if from.len() != step.stage().axes().len() || block.frame.site.stage != step.stage() {
@@ -39,7 +40,7 @@ impl Tensor {
         &self.block
     }
 
-    /// The step that shows them.
+    /// The step that shows the values.
     pub fn step(&self) -> Step {
         self.step
     }
@@ -88,7 +89,7 @@ impl Tensor {
     }
 }
 
-/// `region` of a step in the axes of its stage, whose shape is `shape`.
+/// Converts `region` of a step to the axes of its stage, whose shape is `shape`.
 pub fn region_in_stage(step: Step, region: Region, shape: &[usize]) -> Region {
     let Region(axes) = region;
     Region(match step.arranged() {

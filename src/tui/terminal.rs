@@ -1,5 +1,5 @@
-//! Who takes the terminal gives it back: when done, when something panics, and when a signal asks to stop. crossterm is
-//! known here alone.
+//! The guard of the terminal. It restores the terminal at the end of the viewer, at a panic, and when a signal asks the
+//! program to stop. Only this module knows crossterm.
 
 mod canvas;
 mod keys;
@@ -33,12 +33,12 @@ pub(super) use keys::Keys;
 
 type Hook = Box<dyn Fn(&PanicHookInfo<'_>) + Sync + Send + 'static>;
 
-/// Holds the terminal in raw mode, on its alternate screen, with mouse and paste events, until dropped.
+/// Holds the terminal in raw mode, on its alternate screen, with mouse and paste events, until it is dropped.
 pub struct Guard {
     previous: Arc<Hook>,
-    /// What other threads had to say while the screen was in use.
+    /// Panic messages of other threads, kept while the viewer uses the screen.
     elsewhere: Arc<Mutex<Vec<String>>>,
-    /// Held by the watchdog too, as long as it is to watch.
+    /// Shared with the watchdog, which runs as long as the guard holds it.
     #[cfg(unix)]
     held: Arc<()>,
 }
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Guard {
     }
 }
 
-/// How often the watchdog looks.
+/// Interval at which the watchdog checks the terminal.
 #[cfg(unix)]
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -57,7 +57,7 @@ impl Guard {
     /// Takes the terminal.
     ///
     /// # Errors
-    /// [`Error::Terminal`] where it cannot be taken; it is as before then.
+    /// [`Error::Terminal`] if the terminal cannot be taken. It is then in the same state as before.
     pub fn take() -> Result<Self> {
         ending::watch()?;
         let guard = Self {
@@ -77,10 +77,11 @@ impl Guard {
         ending::asked()
     }
 
-    /// Gives the terminal back, stops the process as Ctrl-Z does, and takes it again when it is continued.
+    /// Restores the terminal and stops the process, as Ctrl-Z does. Takes the terminal again when the process
+    /// continues.
     ///
     /// # Errors
-    /// [`Error::Terminal`] where it cannot be taken again.
+    /// [`Error::Terminal`] if the terminal cannot be taken again.
     pub fn suspend(&self) -> Result<()> {
         #[cfg(unix)]
         {
@@ -91,18 +92,18 @@ impl Guard {
         Ok(())
     }
 
-    /// Takes the terminal again after the process was stopped by what it cannot catch: what the shell did with the
-    /// terminal meanwhile is not known.
+    /// Takes the terminal again after a signal that cannot be caught stopped the process. What the shell did with the
+    /// terminal meanwhile is unknown.
     ///
     /// # Errors
-    /// [`Error::Terminal`] where it cannot be taken again.
+    /// [`Error::Terminal`] if the terminal cannot be taken again.
     pub fn resume(&self) -> Result<()> {
         leave();
         enter().map_err(|error| failed(&error))
     }
 
-    /// A panic of this thread gives the terminal back before its message is written. One of another thread
-    /// does not end the program, and its message waits until the screen is free.
+    /// Sets the panic hook. A panic of this thread restores the terminal before its message is written. A panic of
+    /// another thread does not end the program, and its message waits until the screen is free.
     fn set_hook(&self) {
         let (previous, elsewhere, owner) =
             (self.previous.clone(), self.elsewhere.clone(), thread::current().id());
@@ -116,8 +117,8 @@ impl Guard {
         }));
     }
 
-    /// Ends the program where the event loop cannot: when the terminal has gone and no signal says so, reading
-    /// events from it never returns.
+    /// Starts the watchdog. If the terminal has gone and no signal reports it, reading events never returns. The
+    /// watchdog then ends the program.
     #[cfg(unix)]
     fn watch(&self) -> Result<()> {
         let held = Arc::downgrade(&self.held);
@@ -149,7 +150,7 @@ impl Drop for Guard {
         }
         if let Ok(messages) = self.elsewhere.lock() {
             for message in messages.iter() {
-                // Where the error output is gone too there is nobody left to tell.
+                // If standard error is gone too, the message is lost.
                 drop(writeln!(io::stderr(), "{message}"));
             }
         }
@@ -165,15 +166,15 @@ fn enter() -> io::Result<()> {
     execute!(io::stdout(), EnterAlternateScreen, EnableMouseCapture, EnableBracketedPaste, Hide)
 }
 
-/// Ctrl-C stays with the terminal, which sends SIGINT for it, as [`ending::ctrl_c`] tells. As a key among others it
-/// would be lost after a sequence that was cut off, and after a paste without an end.
+/// Leaves Ctrl-C to the terminal, which sends SIGINT ([`ending::ctrl_c`]). If Ctrl-C were read as a key, it would be
+/// lost after an incomplete escape sequence and after a paste without an end.
 #[cfg(unix)]
 fn keep_ctrl_c() -> io::Result<()> {
     use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex as Code, tcgetattr, tcsetattr};
     const CTRL_C: u8 = 3;
     const NONE: u8 = if cfg!(target_vendor = "apple") { 0xff } else { 0 };
     let mut settings = tcgetattr(io::stdin())?;
-    // Keys that were pressed before are not lost with it.
+    // NOFLSH: Ctrl-C does not discard keys that were pressed before it.
     settings.local_modes |= LocalModes::ISIG | LocalModes::NOFLSH;
     settings.special_codes[Code::VINTR] = CTRL_C;
     settings.special_codes[Code::VQUIT] = NONE;
@@ -181,7 +182,7 @@ fn keep_ctrl_c() -> io::Result<()> {
     Ok(tcsetattr(io::stdin(), OptionalActions::Now, &settings)?)
 }
 
-/// Gives the terminal back as well as it can: what fails here has nowhere to be told.
+/// Restores the terminal as far as possible. Failures cannot be reported here.
 fn leave() {
     let leave = || {
         drop(execute!(

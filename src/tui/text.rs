@@ -1,4 +1,4 @@
-//! Text in terminal columns: visible token texts, cutting and wrapping, and numbers in few columns.
+//! Text in terminal columns: visible token texts, cutting and wrapping, and numbers written in few columns.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -10,9 +10,9 @@ pub fn width(text: &str) -> usize {
     text.width()
 }
 
-/// `text` with all invisible characters replaced: a space is `␣`, [`printable`] escapes control characters, and
-/// characters without a width of their own (combining marks, joiners) are escaped too, so that the width of a token is
-/// true.
+/// `text` with all invisible characters replaced. A space becomes `␣`, and [`printable`] escapes control characters.
+/// Characters without a width of their own (combining marks, joiners) are escaped too, so that the width of a token is
+/// correct.
 pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in printable(text).chars() {
@@ -30,17 +30,18 @@ fn in_number(c: char) -> bool {
     c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | '−' | 'e' | 'E')
 }
 
-/// The start of the number at the end of `text`, if there is one: the next characters may continue it.
+/// The start of the number at the end of `text`, if `text` ends in a number. The next characters may continue this
+/// number.
 fn last_number(text: &str) -> Option<usize> {
     let start = text.trim_end_matches(in_number).len();
     let digit = text[start..].find(|c: char| c.is_ascii_digit())?;
-    // A letter or a point before the first digit belongs to a word, a sign to the number.
+    // A letter or a point before the first digit belongs to a word; a sign belongs to the number.
     let word = text[start..start + digit].trim_end_matches(['-', '+', '−']).len();
     Some(start + word)
 }
 
-/// `text` cut to `columns`, with an ellipsis at a cut. The ellipsis never follows a digit, so that no number is
-/// mistaken for the beginning of another.
+/// `text` cut to `columns`, with an ellipsis at the cut. The ellipsis never follows a digit, so that a cut number is
+/// not mistaken for another number.
 pub fn cut(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();
@@ -78,8 +79,8 @@ pub fn right(text: &str, columns: usize) -> String {
     " ".repeat(columns.saturating_sub(width(&shown))) + &shown
 }
 
-/// `text` in lines of at most `columns`, broken at spaces if possible, and within a number only if it is longer than a
-/// line.
+/// `text` in lines of at most `columns`. Lines are broken at spaces if possible. A number is broken only if it is
+/// longer than a line.
 pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     let columns = columns.max(1);
     let mut lines = Vec::new();
@@ -105,14 +106,14 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// The width of the longest number in `text`: a narrower line would break it.
+/// The width of the longest number in `text`. A narrower line would break that number.
 pub fn widest_number(text: &str) -> usize {
     let runs = text.split(|c| !in_number(c));
     runs.filter(|run| run.contains(|c: char| c.is_ascii_digit())).map(width).max().unwrap_or(0)
 }
 
-/// A value with four digits after the point, or fewer if it is large, in at most nine columns. An integer has no point:
-/// `1` is exact, and `1.0000` is rounded.
+/// A value with four digits after the point, or fewer if the value is large, in at most nine columns. An integer has no
+/// point: `1` is exact, and `1.0000` is rounded.
 pub fn number(value: Number) -> String {
     match value {
         Number::I64(id) => id.to_string(),
@@ -120,7 +121,7 @@ pub fn number(value: Number) -> String {
     }
 }
 
-/// Like [`real`], for the minimum and maximum of values, which are integers if `whole`.
+/// Like [`real`], for the minimum and maximum of values; `whole` says that the values are integers.
 pub fn figure(value: f64, whole: bool) -> String {
     if whole && value.is_finite() { format!("{value:.0}") } else { real(value) }
 }
@@ -143,7 +144,7 @@ pub fn real(value: f64) -> String {
     })
 }
 
-/// An integer without a point; none of other values, and of large ones, which have an exponent.
+/// An integer without a point; none for other values, and none for large integers, which are written with an exponent.
 fn whole(value: f64) -> Option<String> {
     (value == value.trunc() && value.abs() < 1e5).then(|| format!("{:.0}", value + 0.0))
 }
@@ -177,8 +178,8 @@ fn fewer_whole(id: i64, columns: usize) -> String {
     cut(&id.to_string(), columns)
 }
 
-/// A value with as many of its first `digits` digits as fit into `columns`, with an exponent if that shows more of
-/// them. `…` if not even one fits, as only 0 is written as 0.
+/// A value with as many of its first `digits` digits as fit into `columns`. It has an exponent if more digits fit that
+/// way. Returns `…` if not even one digit fits, because only 0 is written as 0.
 fn fewer(value: f64, digits: usize, columns: usize) -> String {
     if let Some(text) = special(value) {
         return cut(&text, columns);
@@ -201,7 +202,7 @@ fn fewer(value: f64, digits: usize, columns: usize) -> String {
     best.map_or_else(|| cut(&format!("{value:e}"), columns), |(_, text)| text)
 }
 
-/// A value with all digits that distinguish it from its neighbours.
+/// A value with as many digits as distinguish it from its neighbours.
 pub fn full(value: Number) -> String {
     match value {
         Number::I64(id) => id.to_string(),
@@ -240,7 +241,7 @@ mod tests {
         assert_eq!(figure(f64::NAN, true), real(f64::NAN));
     }
 
-    /// Integers, and values that are rounded to one.
+    /// Integers, and values that round to an integer.
     #[test]
     fn only_a_whole_number_has_no_point() {
         let near = [1.0, 0.999_998_45, -3.0, -2.999_999, 0.0, 1e-9];

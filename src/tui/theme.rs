@@ -1,5 +1,5 @@
-//! The theme: styles of each kind of text, and the coloured cells of values, for terminals with 16 million colours,
-//! 256, 16 and none.
+//! The theme: the style of each kind of text, and the coloured cells of values. Terminals may have 16 million colours,
+//! 256, 16 or none.
 
 use ratatui::style::{Color, Modifier, Style};
 
@@ -9,7 +9,7 @@ use llama_trace_picture::Paper;
 /// Number of colours of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depth {
-    /// No colours, or none wanted (`NO_COLOR`).
+    /// No colours, or the user wants none (`NO_COLOR`).
     None,
     /// 16 colours.
     Ansi,
@@ -20,7 +20,7 @@ pub enum Depth {
 }
 
 impl Depth {
-    /// The depth by the environment; `get` looks a variable up.
+    /// The depth according to the environment; `get` reads a variable.
     pub fn detect(get: impl Fn(&str) -> Option<String>) -> Self {
         let is = |name: &str, words: &[&str]| {
             get(name).is_some_and(|value| words.iter().any(|word| value.to_ascii_lowercase().contains(word)))
@@ -38,7 +38,8 @@ impl Depth {
     }
 }
 
-/// Whether a terminal of this name has no colours: DEC's up to the VT420, and those that terminfo calls monochrome.
+/// Whether a terminal of this name has no colours: DEC's terminals up to the VT420, and those that terminfo calls
+/// monochrome.
 fn has_no_colour(term: &str) -> bool {
     let model = term.split('-').next().unwrap_or(term);
     let old = ["dumb", "vt52", "vt100", "vt102", "vt125", "vt131", "vt132", "vt220", "vt320", "vt420"];
@@ -52,7 +53,7 @@ pub struct Span {
     pub positive: bool,
     /// The value of the last colour.
     pub high: f64,
-    /// Number of values beyond it, which have the last colour and a mark.
+    /// Number of values beyond `high`, which have the last colour and a mark.
     pub clipped: usize,
     /// Whether `clipped` is only an upper bound; at least one value is clipped.
     pub at_most: bool,
@@ -74,9 +75,9 @@ impl Span {
 /// Look of one cell of a heatmap.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
-    /// Its style.
+    /// The cell's style.
     pub style: Style,
-    /// Its characters, unless a number is written into it.
+    /// The cell's characters, unless a number is written into it.
     pub fill: &'static str,
 }
 
@@ -88,7 +89,7 @@ pub struct Theme {
     paper: Paper,
 }
 
-/// Cells without a background colour, by the size of the value. Exactly 0 has another.
+/// Cells without a background colour, by the size of the value. A value of exactly 0 has another cell.
 const SHADES: [&str; 5] = ["  ", "░░", "▒▒", "▓▓", "██"];
 const NEGATIVE: [&str; 5] = ["- ", "-░", "-▒", "-▓", "-█"];
 const POSITIVE: [&str; 5] = ["+ ", "+░", "+▒", "+▓", "+█"];
@@ -96,12 +97,12 @@ const POSITIVE: [&str; 5] = ["+ ", "+░", "+▒", "+▓", "+█"];
 const ZERO: &str = " ·";
 
 impl Theme {
-    /// The theme of a terminal with so many colours.
+    /// The theme of a terminal with this number of colours.
     pub fn new(depth: Depth) -> Self {
         Self { depth, palette: Palette::default(), paper: Paper::default() }
     }
 
-    /// The theme with other colour scales, for a background.
+    /// Sets the colour scales, and the background that they are for.
     #[must_use]
     pub fn with(self, palette: Palette, paper: Paper) -> Self {
         Self { palette, paper, ..self }
@@ -194,8 +195,8 @@ impl Theme {
         }
     }
 
-    /// The colour of `value` in a part of a character; darker if `marked`. None for exactly 0, which shows the
-    /// background.
+    /// The colour of `value` in a part of a character; darker if `marked`. None for exactly 0, so that the background
+    /// shows.
     pub fn half(self, value: f64, span: Span, marked: bool) -> Option<Color> {
         if value == 0.0 {
             return None;
@@ -238,7 +239,7 @@ impl Theme {
         let rgb = self.rgb(share, span);
         let on = |color: Color, (r, g, b): Rgb| {
             let text = if palette::is_light((r, g, b)) { Color::Black } else { Color::White };
-            // The colour shows the size, the sign which end of the scale it is.
+            // The colour shows the size of the value, and the sign shows the end of the scale.
             let fill = match fill {
                 ZERO => ZERO,
                 _ if !span.positive && value < 0.0 => "- ",
@@ -298,7 +299,7 @@ mod tests {
         assert_eq!(Theme::new(Depth::None).cell(1.0, span).style, Style::new());
     }
 
-    /// The characters of a cell, not its colour alone, distinguish exactly 0, a small value and −inf, and the two
+    /// The characters of a cell, and not only its colour, distinguish exactly 0, a small value and −inf, and the two
     /// signs.
     #[test]
     fn every_colour_has_a_second_cue() {

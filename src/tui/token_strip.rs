@@ -1,4 +1,5 @@
-//! Values of the token strip: how much each token surprised the model, or the attention that the head in view pays it.
+//! Values of the token strip: how much each token surprised the model, or how much attention the current head pays to
+//! it.
 
 use llama_trace_core::trace::frame::Number;
 use llama_trace_core::trace::token_logprobs::{TokenLogprob, TokenLogprobsAt};
@@ -9,7 +10,7 @@ use super::strip_values::StripValues;
 use super::view::Panels;
 use super::view::tokens;
 
-/// Tokens that are asked for at once.
+/// Number of tokens that are asked for at once.
 const AT_ONCE: usize = 32;
 
 impl App {
@@ -26,7 +27,7 @@ impl App {
         (position < dims.keys()).then_some((pass, position - dims.start))
     }
 
-    /// The question for the probability that a token of a pass had, asked with its neighbours.
+    /// The question for the probability that the model gave a token of a pass. It covers neighbouring tokens too.
     pub fn logprob_question(&self, pass: usize, token: usize) -> TokenLogprobsAt {
         let site = Site { pass, layer: None, ..self.place.site() }.other(Stage::Logits);
         let tokens = self.outline.passes.get(pass).map_or(0, |pass| pass.dims.tokens);
@@ -34,26 +35,26 @@ impl App {
         TokenLogprobsAt { site, tokens: first..tokens.min(first + AT_ONCE) }
     }
 
-    /// The log-probability of a token of a pass, `Some(None)` for the first of all. None until it is known.
+    /// The log-probability of a token of a pass; `Some(None)` for the first token of the text. None until it is known.
     pub fn token_logprob(&self, pass: usize, token: usize) -> Option<Option<TokenLogprob>> {
         let at = self.logprob_question(pass, token);
         self.answers.get(&at)?.ok()?.get(token - at.tokens.start).cloned()
     }
 
-    /// Layer, head and query whose attention the strip shows; none outside the layers.
+    /// Layer, head and query of the attention on the strip; none outside the layers.
     pub fn strip_query(&self) -> Option<[usize; 3]> {
         let head = self.cursor.selected.get(Axis::Head, self.outline.card.sizes().heads);
         Some([self.place.layer?, head, self.cursor.selected.get(Axis::Token, self.dims().tokens)])
     }
 
-    /// The attention weights of the strip, in the stage `softmax`.
+    /// The attention weights of the strip, as a region of the stage `softmax`.
     fn attention(&self) -> Option<(Site, Region)> {
         let ([layer, head, query], dims) = (self.strip_query()?, self.dims());
         let site = Site { layer: Some(layer), ..self.place.site() }.other(Stage::Softmax);
         Some((site, Region(vec![head..head + 1, query..query + 1, 0..dims.keys()])))
     }
 
-    /// The value at `position`; none if there is none, or until it is known.
+    /// The value at `position`. None if there is none or it is not known yet.
     pub fn strip_value(&self, position: usize) -> Option<f64> {
         match self.strip {
             StripValues::Nothing => None,

@@ -32,7 +32,7 @@ use super::view::views;
 /// Work for the event loop after an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Draws the screen and nothing else.
+    /// Only draws the screen.
     None,
     /// Requests one more pass of the source.
     Advance,
@@ -54,18 +54,18 @@ pub enum Effect {
     Draw,
     /// Clears the terminal before drawing.
     Redraw,
-    /// Gives the terminal back and stops the process until it is continued.
+    /// Restores the terminal and stops the process until it is continued.
     Suspend,
     /// Stops what the source is doing.
     Stop,
     /// Ends the viewer.
     Quit,
-    /// Ends the viewer, or goes back, while the first pass is being computed.
+    /// Ends the viewer, or goes back, while the first pass is still being computed.
     Abandon,
 }
 
-/// Changes `app` by `action`, and returns what the event loop must do. Nothing else changes the state in response to
-/// input.
+/// Changes `app` in response to `action`, and returns what the event loop must do. No other function changes the state
+/// in response to input.
 pub fn update(app: &mut App, action: Action) -> Effect {
     match action {
         Action::Resize(columns, rows) => {
@@ -145,7 +145,7 @@ fn take_report(app: &mut App, report: Report) {
     }
 }
 
-/// Gives up the place that the command line asked for, once the user went elsewhere or stopped the passes.
+/// Gives up the place that the command line asked for, once the user has gone elsewhere or stopped the passes.
 fn cancel_opening(app: &mut App, was: &Spot, effect: &Effect) {
     use Effect::{Advance, Begin, Branch, Open, Stop};
     let leaves = matches!(effect, Advance | Branch(_) | Open(..) | Begin(_) | Stop);
@@ -158,7 +158,7 @@ fn cancel_opening(app: &mut App, was: &Spot, effect: &Effect) {
     }
 }
 
-/// Continues the playback by one step, or ends it at the last one.
+/// Continues the playback by one step. At the last step, ends it.
 fn play_on(app: &mut App) {
     let Some((playing, action)) = app.playback.pause() else { return };
     let was = move_keys::here(app);
@@ -169,7 +169,7 @@ fn play_on(app: &mut App) {
     }
 }
 
-/// Ends the playback on any action but a change of its pace. True for a key, which does nothing else then.
+/// Ends the playback on any action except a change of its pace. True for a key press, which then has no other effect.
 fn ends_playback(app: &mut App, action: &Action) -> bool {
     use Action::{Click, Drag, NextLike, Play, PreviousLike, Redraw, Scroll, Suspend};
     if !matches!(action, Play | NextLike | PreviousLike) && app.playback.stop() {
@@ -204,14 +204,14 @@ fn say_pace(app: &mut App) {
     }
 }
 
-/// Characters of a paste that the help screen is searched for, at most: more than one of its lines has.
+/// Maximum characters of a pasted text that the help screen is searched for. No line of the help screen is as long.
 const MOST_WANTED: usize = 80;
 
 /// Handles a key in the help screen, whose first line is `line` and which is filtered by `wanted`.
 fn help(app: &mut App, line: usize, mut wanted: String, action: &Action) -> Effect {
     let page = usize::from(app.panels.size.height / 2).max(1);
     let line = match action {
-        // No word of the help has a `?`, but any other character can be part of one.
+        // No word of the help contains `?`, but any other character can be a part of a word.
         Action::Type('?') => {
             app.input.mode = Mode::Walk;
             return Effect::None;
@@ -268,7 +268,7 @@ fn type_goto(app: &mut App, mut line: GotoLine, action: Action) -> Effect {
         Action::Up => line.choose(app, -1),
         Action::Down => line.choose(app, 1),
         Action::Complete => line.complete(app),
-        // An empty line changes nothing.
+        // Enter on an empty line changes nothing.
         Action::Submit if line.text.trim().is_empty() && line.chosen.is_none() => {
             app.input.mode = Mode::Walk;
             return Effect::None;
@@ -363,7 +363,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::Compare => comparison_keys::toggle(app),
         Action::Subtract => comparison_keys::subtract(app),
         Action::NextDifference => verdict_keys::next_difference(app),
-        // A change of the tensor must be seen.
+        // The tensor must be visible, so that the user sees the change.
         Action::CycleView | Action::ChooseView(_) | Action::CycleAxes | Action::CycleScale
             if Panels::new(app).middle.is_none() =>
         {
@@ -375,7 +375,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         Action::CycleAxes => cycle_axes(app),
         Action::CycleScale => {
             app.display.scale = match app.display.scale {
-                // Without a held axis the slice is the tensor.
+                // If no axis is held, the slice is the whole tensor.
                 Scale::Slice if app.part().held.is_some() => Scale::Tensor,
                 Scale::Slice => Scale::Deviations,
                 Scale::Tensor => Scale::Deviations,
@@ -427,7 +427,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
             app.sampler.end();
         }
         Action::Close => {
-            // A closed derivation uncovers the compared tensor, which the next Esc closes.
+            // Closing the derivation uncovers the compared tensor. The next Esc closes that.
             if !derivation_keys::close(app) {
                 app.comparison.end();
             }
@@ -459,7 +459,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
     Effect::None
 }
 
-/// Begins a branch from here with another token.
+/// Begins a branch here, with another token.
 fn branch(app: &mut App, by_hand: bool) -> Effect {
     branch_keys::branch(app, by_hand).map_or(Effect::None, Effect::Branch)
 }
@@ -469,7 +469,7 @@ fn open(other: Option<(Run, Address)>) -> Effect {
     other.map_or(Effect::None, |(run, address)| Effect::Open(run, address))
 }
 
-/// Handles a key in the list of chapters; Enter goes to the stage of one.
+/// Handles a key in the list of chapters. Enter goes to the stage of the chosen chapter.
 fn chapters(app: &mut App, at: usize, action: &Action) -> Effect {
     let last = app.notes.chapters.len().saturating_sub(1);
     let page = usize::from(app.panels.size.height / 2).max(1);
@@ -546,7 +546,7 @@ fn return_to(app: &mut App, action: &Action) -> Effect {
         app.say(format!("there is no mark {letter}"), true);
         return Effect::None;
     };
-    // Parts that the mark leaves out stay as they are here.
+    // Parts that the mark leaves out are taken from the current place.
     match goto::target(app, &mark.address) {
         Ok(Target::Here(place)) => goto::go(app, &place),
         Ok(Target::Other(run, address)) => return Effect::Open(run, address),
@@ -571,7 +571,7 @@ fn copy(app: &App) -> Effect {
     Effect::Copy(value.map_or(address.clone(), |value| format!("{address} = {}", text::full(value))))
 }
 
-/// Goes to the same place of the sequence `by` on.
+/// Goes to the same place in the sequence that is `by` sequences on.
 fn other_sequence(app: &mut App, by: isize) -> Effect {
     let address = |there| Address { sequence: Some(there), ..Address::default() };
     sequence(app, by).map_or(Effect::None, |there| Effect::Open(app.outline.run, address(there)))
@@ -614,7 +614,7 @@ fn page(app: &mut App, down: isize, right: isize) {
     }
 }
 
-/// Goes to the edge of the panel with the focus: `far` is the least or the largest number.
+/// Goes to the edge of the panel with the focus; `far` is the smallest or the largest number.
 fn edge(app: &mut App, far: isize) {
     match app.panels.focus {
         Focus::Derivation => derivation_keys::scroll(app, far),
@@ -625,7 +625,7 @@ fn edge(app: &mut App, far: isize) {
     }
 }
 
-/// Moves the focus by so many panels.
+/// Moves the focus by `by` panels.
 fn turn_focus(app: &mut App, by: isize) {
     let derivation = app.derivation.as_ref().map(|_| Focus::Derivation);
     let order = [Some(Focus::Tensor), derivation, Some(Focus::Notes), Some(Focus::Outline)];
@@ -643,7 +643,7 @@ fn cycle_view(app: &mut App) {
     }
 }
 
-/// Chooses the step's view number `number`, counted from 1.
+/// Chooses the view of the step with this number. The first view is number 1.
 fn choose_view(app: &mut App, number: u8) {
     let step = app.place.step;
     let names: Vec<_> = views::fitting(step).map(View::name).collect();

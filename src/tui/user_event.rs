@@ -40,7 +40,7 @@ pub enum KeyCode {
     Char(char),
     /// Escape.
     Esc,
-    /// A key without a use, by its name.
+    /// A key that has no function here, by its name.
     Other(&'static str),
 }
 

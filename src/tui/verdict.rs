@@ -1,4 +1,4 @@
-//! Verdict of `diff` on two runs: the stages that differ, and the growth of the distance by layer.
+//! Verdict of `diff` on two runs: the stages that differ, and how the distance grows by layer.
 
 use llama_trace_core::error::printable;
 use llama_trace_core::trace::Address;
@@ -12,7 +12,7 @@ pub struct Verdict {
     pub(super) words: Vec<String>,
     /// The stages that differ, in the order of the pass.
     pub(super) differences: Vec<Difference>,
-    /// Table of the distance of B from A by layer.
+    /// The table of B's distance from A by layer.
     growth: Vec<String>,
     /// Number of the difference that was visited last.
     pub(super) at: Option<usize>,
@@ -21,16 +21,16 @@ pub struct Verdict {
 /// A stage that differs.
 #[derive(Clone, Debug)]
 pub(super) struct Difference {
-    /// Its cell of largest error.
+    /// The cell with the largest error.
     pub(super) address: Address,
-    /// The values of both there.
+    /// The two runs' values in that cell, as text.
     pub(super) words: String,
 }
 
 impl Verdict {
-    /// The verdict on two runs of these names. `words`: the result, line by line. `differences`: the cell of largest
-    /// error of each stage that differs, with the values of both. `growth`: the table of the distance, a heading and a
-    /// row a layer.
+    /// The verdict on two runs with these names. `words` is the result, line by line. `differences` has, for each stage
+    /// that differs, the cell with the largest error and the two values there. `growth` is the table of the distance: a
+    /// heading and one row for each layer.
     pub fn new(
         names: [&str; 2],
         words: Vec<String>,
@@ -47,7 +47,7 @@ impl Verdict {
         }
     }
 
-    /// The address to open at: the cell of largest error of the first stage that differs.
+    /// The address to open at: the cell with the largest error in the first stage that differs.
     pub fn opens_at(&self) -> Option<Address> {
         self.differences.first().map(|first| first.address.clone())
     }
@@ -64,7 +64,7 @@ impl Verdict {
         lines
     }
 
-    /// The table of growth: a heading and a row a layer.
+    /// The table of growth: a heading and one row for each layer.
     pub fn table(&self) -> &[String] {
         &self.growth
     }

@@ -1,4 +1,4 @@
-//! Keys and names of a verdict: `D` goes from difference to difference of two judged runs.
+//! Keys and names of a verdict: `D` goes to the next difference between two judged runs.
 
 use llama_trace_core::trace::Run;
 
@@ -12,8 +12,7 @@ pub(super) fn letter(app: &App, run: Run) -> Option<&'static str> {
     app.comparison.verdict.as_ref().map(|_| if run == Run::ITSELF { "A" } else { "B" })
 }
 
-/// The heading of the compared run, whose name is `name` without a verdict, and which of the two is subtracted from
-/// which.
+/// The heading of the compared run, and which run is subtracted from which. `name` is the heading without a verdict.
 pub(super) fn names(app: &App, run: Run, name: String) -> (String, &'static str) {
     let which = letter(app, run).map_or(name, str::to_owned);
     let less = match &*which {
@@ -24,7 +23,7 @@ pub(super) fn names(app: &App, run: Run, name: String) -> (String, &'static str)
     (which, less)
 }
 
-/// Goes to the next stage that differs, and after the last to the first.
+/// Goes to the next stage that differs. The first one follows the last.
 pub(super) fn next_difference(app: &mut App) {
     let Some(verdict) = &mut app.comparison.verdict else {
         return app
@@ -48,7 +47,7 @@ pub(super) fn next_difference(app: &mut App) {
 }
 
 impl App {
-    /// Opens the viewer at the first stage in which two runs differ, the two side by side.
+    /// Opens the viewer at the first stage in which two runs differ, with the two runs side by side.
     pub fn judge(&mut self, verdict: Verdict) {
         self.comparison.verdict = Some(verdict);
         (self.comparison.with, self.comparison.has_previous) = (Some(ComparedWith::Previous), true);

@@ -1,4 +1,4 @@
-//! Generation speed of several texts together, compared with one alone.
+//! Generation speed of several texts in one batch, compared with one text alone.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,8 @@ use llama_trace_engine::backend::Backend;
 use llama_trace_engine::generate::{Batch, Prompts, Sampler, Sampling};
 use llama_trace_engine::model::Model;
 
-/// Times one text alone, then a batch for each number in `sizes`. Prompts have `tokens` tokens, and `draws` tokens follow.
+/// Times one text alone, then a batch for each number in `sizes`. Prompts have `tokens` tokens, and `draws` tokens are
+/// sampled after each.
 pub(super) fn measure(
     model: &Model<impl Backend>,
     sizes: &[usize],
@@ -31,7 +32,8 @@ pub(super) fn measure(
     Ok(all)
 }
 
-/// Tokens drawn per second, with the prompts' passes and without, and the number of texts that fit into `memory` together.
+/// Tokens sampled per second, with and without the passes over the prompts. Also the number of texts that fit into
+/// `memory` together.
 pub(super) fn time(
     model: &Model<impl Backend>,
     size: usize,

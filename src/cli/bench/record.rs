@@ -13,7 +13,7 @@ use llama_trace_engine::generate::{Sampler, Sampling, Session};
 use llama_trace_engine::model::Model;
 use llama_trace_runs::replay::derive::is_derivable;
 
-/// Repetitions of each kind of pass, after one that touches its buffers.
+/// Repetitions of each kind of pass, after a first one that only touches the buffers.
 const PASSES: usize = 5;
 
 /// A probe that copies the wanted stages into permanent buffers.
@@ -47,13 +47,13 @@ impl<W: Fn(Site) -> bool> Probe for Copies<W> {
     }
 }
 
-/// Times prefills of `ids`, recorded in three ways in turns.
+/// Times prefills of `ids` that are recorded in three ways. The three ways alternate.
 pub(super) fn measure(model: &Model<impl Backend>, ids: &[u32]) -> Result<Recording> {
     let kinds: [fn(Site) -> bool; 3] =
         [|site| site.stage == Stage::Logits, |site| !is_derivable(site.stage), |_| true];
     let mut probes = kinds.map(|wants| Copies { wants, buffers: HashMap::new() });
     let mut times: [Vec<Duration>; 3] = Default::default();
-    // Buffers are found by pass number; a new session makes every pass number 0.
+    // Buffers are found by pass number. A new session starts at pass 0 every time.
     for round in 0..=PASSES {
         for (probe, times) in probes.iter_mut().zip(&mut times) {
             let mut session = Session::with_capacity(model, Sampler::new(Sampling::default())?, ids.len())?;
@@ -70,7 +70,7 @@ pub(super) fn measure(model: &Model<impl Backend>, ids: &[u32]) -> Result<Record
     Ok(Recording { tokens: ids.len(), logits, kept, all })
 }
 
-/// Times decode passes after `cached` tokens. Every second one is recorded: all stages of the middle layer. None if the
+/// Times decode passes after `cached` tokens. Every second pass records all stages of the middle layer. None if the
 /// context is too short.
 pub(super) fn measure_layer(model: &Model<impl Backend>, cached: usize) -> Result<Option<Layer>> {
     let (mut session, mut id) = filled(model, cached, 2 * (PASSES + 1))?;
@@ -84,7 +84,7 @@ pub(super) fn measure_layer(model: &Model<impl Backend>, cached: usize) -> Resul
         let (drawn, time) = timed(&mut session, &[id], &mut NoProbe)?;
         let (next, time_recorded) = timed(&mut session, &[drawn], &mut probe)?;
         id = next;
-        // Buffers are found by pass number.
+        // Buffers are found by pass number, so they get the number of the next recorded pass.
         let stages = std::mem::take(&mut probe.buffers).into_iter();
         let dims = session.next_pass(1);
         probe.buffers = stages.map(|(site, buffer)| (Site { pass: dims.pass + 1, ..site }, buffer)).collect();

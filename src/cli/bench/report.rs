@@ -16,7 +16,7 @@ pub(super) struct Report {
     pub(super) threads: usize,
     /// The device's limits.
     pub(super) limits: Limits,
-    /// Whether the weights fit into a cache, so that their speed is not the memory's.
+    /// Whether the weights fit into a cache. The speed of reading them then says nothing about the memory.
     pub(super) in_cache: bool,
     /// The most memory that the process held while the model ran, in bytes.
     pub(super) peak_memory: Option<u64>,
@@ -24,13 +24,13 @@ pub(super) struct Report {
     /// Time to load the tokenizer, if there is one.
     pub(super) tokenizer: Option<Duration>,
     pub(super) first_token: Duration,
-    /// One for each number of cached tokens.
+    /// One entry for each number of cached tokens.
     pub(super) decode: Vec<Decode>,
     pub(super) prefill: Vec<Prefill>,
     pub(super) stages: Vec<StageTimes>,
     pub(super) recording: Option<Recording>,
     pub(super) layer: Option<Layer>,
-    /// The first has one text.
+    /// The first batch has one text.
     pub(super) batches: Vec<Batched>,
     pub(super) tuning: Option<Tuning>,
 }
@@ -48,7 +48,7 @@ pub(super) struct Tuning {
 /// Tokens per second of one kernel.
 pub(super) struct Tuned {
     pub(super) kernel: &'static str,
-    /// Its order of reading weights, if not the default.
+    /// The kernel's order of reading weights, if it is not the default.
     pub(super) reading: Option<String>,
     pub(super) prefill: Spread,
     pub(super) decode: Spread,
@@ -56,15 +56,15 @@ pub(super) struct Tuned {
 
 /// Texts that were generated together.
 pub(super) struct Batched {
-    /// Their number.
+    /// Number of texts.
     pub(super) size: usize,
-    /// The number that fit into memory together.
+    /// Number of texts that fit into memory together.
     pub(super) together: usize,
-    /// Tokens drawn per second, the prompts' passes included.
+    /// Tokens sampled per second, including the passes over the prompts.
     pub(super) rate: f64,
-    /// The same, divided by the rate of one text alone.
+    /// `rate` divided by the rate of one text alone.
     pub(super) ratio: f64,
-    /// Tokens drawn per second in the passes after the prompts'.
+    /// Tokens sampled per second, only in the passes after those over the prompts.
     pub(super) decode: Spread,
 }
 
@@ -78,50 +78,50 @@ pub(super) struct Spread {
 /// Time of one stage in all layers.
 pub(super) struct StageTimes {
     pub(super) stage: Stage,
-    /// In a prefill of the first length.
+    /// In a prefill of the first prompt length.
     pub(super) prefill: Duration,
-    /// In the decode pass after it.
+    /// In the decode pass after that prefill.
     pub(super) decode: Duration,
 }
 
-/// Decode passes: tokens a second, and the bytes read for them.
+/// Decode passes: tokens per second, and the bytes that the passes read.
 pub(super) struct Decode {
-    /// Cached tokens before the first.
+    /// Cached tokens before the first of these passes.
     pub(super) cached: usize,
     pub(super) rates: Spread,
     /// Weights and cache read, in 10⁹ bytes per second.
     pub(super) gbs: f64,
     /// Bytes that the last pass reads from the weights, and from the cache.
     pub(super) bytes: [usize; 2],
-    /// Seconds to draw a token from the last pass, at temperature 0 and at temperature 1 with [`TOP_P`]; none if the device
-    /// draws within the pass.
+    /// Seconds to sample a token from the last pass: at temperature 0, and at temperature 1 with [`TOP_P`]. None if the
+    /// device samples within the pass.
     pub(super) sampling: Option<[Spread; 2]>,
 }
 
-/// The top-p of the timed draws.
+/// The top-p in the sampling times.
 pub(super) const TOP_P: f32 = 0.9;
 
 /// Prefill passes of one length.
 pub(super) struct Prefill {
     pub(super) tokens: usize,
-    /// The warm-up pass.
+    /// Time of the warm-up pass.
     pub(super) first: Duration,
     pub(super) rates: Spread,
     pub(super) gflops: f64,
 }
 
-/// Seconds of a prefill, by the stages recorded.
+/// Seconds of a prefill, by which stages are recorded.
 pub(super) struct Recording {
     pub(super) tokens: usize,
-    /// Every row of the logits: recording makes them be computed.
+    /// With every row of the logits. Recording the logits makes the pass compute all rows.
     pub(super) logits: Spread,
-    /// Every stage that cannot be derived from others.
+    /// With every stage that cannot be derived from others.
     pub(super) kept: Spread,
-    /// Every stage.
+    /// With every stage.
     pub(super) all: Spread,
 }
 
-/// Seconds of a decode pass, plain and with every stage of one layer recorded.
+/// Seconds of a decode pass: a plain one, and one that records every stage of one layer.
 pub(super) struct Layer {
     pub(super) cached: usize,
     pub(super) layer: usize,
@@ -373,12 +373,12 @@ impl Report {
         })
     }
 
-    /// The tokens per second of a batch after the prompts, divided by those of one text alone.
+    /// The tokens per second of a batch after its prompts, divided by the tokens per second of one text alone.
     fn decode_ratio(&self, batched: &Batched) -> f64 {
         self.batches.first().map_or(1.0, |alone| batched.decode.median / alone.decode.median)
     }
 
-    /// None if the weights stay in a cache.
+    /// The share of the memory's bandwidth; none if the weights stay in a cache.
     fn share_of_bandwidth(&self, gbs: f64) -> Option<f64> {
         (!self.in_cache).then_some(gbs * 1e9 / self.limits.read_bandwidth)
     }

@@ -1,4 +1,4 @@
-//! What a benchmark reports of a GPU, whose kernels run on the processor.
+//! The report of a benchmark on a GPU. The kernels of this GPU run on the processor.
 
 use clap::Parser;
 
@@ -59,12 +59,12 @@ fn on_a_gpu_every_figure_is_there_and_the_bytes_are_those_of_the_shape() {
     let ModelConfig { dim, layers, ffn_dim, vocab, .. } = config;
     let (q, kv) = (64, 32);
     let layer = 2 * dim * q + 2 * dim * kv + 3 * dim * ffn_dim + 2 * dim;
-    // Of the embedding table a pass reads a row, and the head is one of its own.
+    // Of the embedding table, a pass reads one row. The output head is a separate matrix here.
     let weights = 2 * (layers * layer + dim + vocab * dim);
     for (decode, cached) in json["decodes"].as_array().unwrap().iter().zip([5, 40]) {
         assert_eq!(decode["cached"], cached);
         assert_eq!(decode["weights_bytes"], weights);
-        // Keys and values of bfloat16, those of the three drawn tokens' passes among them.
+        // Keys and values in bfloat16, including those of the passes over the three sampled tokens.
         assert_eq!(decode["cache_bytes"], layers * 2 * kv * 2 * (cached + 3));
         let of = |name: &str| decode[name].as_f64().unwrap();
         let least =
@@ -87,12 +87,12 @@ fn a_pass_reads_no_more_of_the_cache_than_its_window_lets_it_see() {
     assert_eq!(cache_read(&model, 7), 3 * 7 * 2 * 32 * 2);
 }
 
-/// Every number type of random weights, and the mixture.
+/// Every number type of random weights, and the mixture Q4_K_M.
 fn all_weights() -> impl Iterator<Item = random::Weights> {
     Dtype::ALL.map(random::Weights::Of).into_iter().chain([random::Weights::Q4KM])
 }
 
-/// [`tiny`] with rows of whole blocks.
+/// [`tiny`] with rows that consist of whole blocks.
 fn of_blocks() -> ModelConfig {
     ModelConfig { dim: 256, head_dim: 64, ffn_dim: 512, ..tiny() }
 }
@@ -145,7 +145,7 @@ fn a_benchmark_counts_the_bytes_of_random_weights_of_every_number_type() {
         let vectors = 7 * 256 * if name == "bf16" { 2 } else { 4 };
         assert_eq!(bytes_read(&checkpoint, precision), matrices as usize + vectors, "{name}");
     }
-    // Q6_K is in the tied table, and in two matrices of the last of three layers.
+    // Q6_K is the type of the tied table, and of two matrices in the last of three layers.
     let config = ModelConfig { tied: true, ..of_blocks() };
     let checkpoint =
         random::of_config("tiny", config, args(&["--shape", "stories-110m", "--weights", "q4_k_m"]).weights);
@@ -216,7 +216,7 @@ fn what_is_measured_without_options_suits_the_device_and_the_context() {
     }
 }
 
-/// What the command prints on a GPU: nothing is asserted of a speed.
+/// Prints the reports on a real GPU. The test asserts no speeds.
 #[test]
 fn on_a_gpu_the_report_of_each_shape_is_printed() {
     let Ok(number) = std::env::var("LLAMA_TRACE_GPU") else {
@@ -235,7 +235,7 @@ fn on_a_gpu_the_report_of_each_shape_is_printed() {
 fn texts_that_wait_for_memory_are_not_counted_as_a_batch() {
     let model = Model::load(&crate::builtin::open().unwrap(), Cpu::default()).unwrap();
     let (config, dtype) = (&model.config, model.backend.cache_dtype());
-    // Of what is free a batch takes half.
+    // A batch takes half of the free memory.
     let two = 2 * (2 * kv_cache::bytes(config, dtype, 20 + 5) + buffer_bytes(config, 40, 2));
     let together = |memory| batch::time(&model, 4, 20, 5, memory).unwrap().2;
     assert_eq!([together(None), together(Some(two))], [4, 2]);

@@ -7,7 +7,8 @@ use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::Model;
 use llama_trace_formats::checkpoint::Checkpoint;
 
-/// Times the model with each kernel of its device, and the fastest of them with each order of reading: a prefill of `prompt` tokens, and the `draws` after `cached` ones.
+/// Times the model with each kernel of its device, and the fastest kernel with each order of reading. Each time has a
+/// prefill of `prompt` tokens, and `draws` tokens sampled after `cached` ones.
 pub(super) fn measure<B: Backend>(
     checkpoint: &Checkpoint,
     model: &Model<B>,
@@ -26,7 +27,7 @@ pub(super) fn measure<B: Backend>(
         let model = Model::load(checkpoint, backend)?;
         let (prefill, decode) = (time_prefill(&model, prompt)?, time_decode(&model, cached, draws, 0)?);
         let tuned = Tuned { kernel, reading, prefill: prefill.rates, decode: decode.rates };
-        // A prompt, and as many tokens drawn as it has.
+        // Time for a prompt, and for sampling as many tokens as the prompt has.
         let time = 1.0 / tuned.prefill.median + 1.0 / tuned.decode.median;
         kernels.push(tuned);
         Result::Ok((time, line))

@@ -1,6 +1,6 @@
 //! Rendering of a chat template in a separate process. A template is an untrusted program, which may exhaust the stack,
-//! the memory or the time of its process. This must not end the chat. So it runs in a process with limits, and the end of
-//! that process becomes a message.
+//! the memory or the time of its process. This must not end the chat. So the template runs in a process with limits. If
+//! that process ends early, the chat prints a message.
 //!
 //! The process is this program, started with [`ARGUMENT`] alone. It reads the request from standard input and writes the
 //! answer to standard output, both as JSON.
@@ -25,16 +25,20 @@ use llama_trace_engine::generate::chat::{Message, Template};
 /// The hidden argument that starts the rendering process. It is not part of the documented command line.
 pub(crate) const ARGUMENT: &str = "__render-chat-template";
 
-/// Limits of the process: bytes of address space, if the system supports such a limit, and seconds.
+/// Limits of the process: bytes of address space (if the system supports such a limit), and seconds.
 const MEMORY: u64 = 1 << 30;
 const TIME: Duration = Duration::from_secs(10);
 /// Stack size of the rendering thread, in bytes.
 const STACK: usize = 32 << 20;
+<<<<<<< HEAD
 /// More than another thread takes in this process, in bytes.
 const THREAD: usize = 4 << 20;
 /// The longest answer in bytes: the longest text, with every character escaped.
+=======
+/// Maximum length of the answer in bytes: the longest text with every character escaped.
+>>>>>>> hk
 const ANSWER: u64 = 64 << 20;
-/// The most bytes read from the process's standard error.
+/// Maximum number of bytes read from the process's standard error.
 const WORDS: u64 = 4096;
 
 /// A template that is parsed and rendered only in another process.
@@ -53,7 +57,7 @@ struct Request<T: Ord, M> {
 }
 
 impl Apart {
-    /// A template as for [`Template::new`]; it is not parsed yet.
+    /// A template with the arguments of [`Template::new`]. It is not parsed yet.
     pub(super) fn new(text: String, place: &str, tokens: BTreeMap<String, String>) -> Self {
         Self { text, place: place.into(), tokens }
     }
@@ -63,11 +67,11 @@ impl Apart {
         &self.place
     }
 
-    /// As [`Template::new`] and [`Template::render`], until `stop` is asked.
+    /// Does the work of [`Template::new`] and [`Template::render`] in the other process, until `stop` is asked.
     ///
     /// # Errors
-    /// As theirs; [`Error::Model`] if the template exceeds a limit, [`Error::Prompt`] if no process can be started, and
-    /// [`Error::Interrupted`].
+    /// The errors of those two functions. [`Error::Model`] if the template exceeds a limit, [`Error::Prompt`] if no
+    /// process can be started, and [`Error::Interrupted`].
     pub(super) fn render(&self, messages: &[Message], stop: &Stop) -> Result<String> {
         let failed = |error: &dyn Display| no_process(&self.place, THREAD, error);
         let tokens = self.tokens.iter().map(|(name, token)| (name.as_str(), token.as_str())).collect();
@@ -79,7 +83,7 @@ impl Apart {
         });
         let child = child.as_mut().map_err(|error| failed(error))?;
         let said = converse(child, &request, stop);
-        // No effect if it has ended already.
+        // This has no effect if the process has already ended.
         let _ = child.kill();
         let status = child.wait().map_err(|error| failed(&error))?;
         stop.check()?;
@@ -97,7 +101,7 @@ impl Apart {
         if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
             use signal_hook::consts::{SIGINT, SIGTERM};
             if signal == SIGINT {
-                // The terminal sends the signal to this process too, which may notice it only now.
+                // The terminal sends the signal to both processes, and this one may notice it only now.
                 return Error::interrupted("the chat template was stopped");
             }
             if signal == SIGTERM {
@@ -107,10 +111,14 @@ impl Apart {
                 return self.beyond(&over_time());
             }
         }
+<<<<<<< HEAD
         if little_memory() && !words.contains("overflowed its stack") {
             missing(MEMORY as usize);
         }
         // Printed by a process that runs out of stack or memory.
+=======
+        // The words that a process prints when it runs out of stack or memory.
+>>>>>>> hk
         self.beyond(&match words {
             words if words.contains("overflowed its stack") => "steps inside one another without end".into(),
             words if words.contains("memory") => {
@@ -170,7 +178,7 @@ struct Said {
     words: String,
 }
 
-/// Sends the request to the process and reads its output to the end; none after a timeout or a stop request.
+/// Sends the request to the process and reads all its output. None after a timeout or a stop request.
 fn converse(child: &mut Child, request: &[u8], stop: &Stop) -> std::io::Result<Option<Said>> {
     let (Some(mut stdin), Some(stdout), Some(stderr)) =
         (child.stdin.take(), child.stdout.take(), child.stderr.take())
@@ -179,7 +187,7 @@ fn converse(child: &mut Child, request: &[u8], stop: &Stop) -> std::io::Result<O
     };
     let (sender, receiver) = channel();
     let talk = move || {
-        // It reads the whole request before it writes. If it has ended, its exit status tells why.
+        // The process reads the whole request before it writes. If it has ended already, its exit status says why.
         let _ = stdin.write_all(request);
         drop(stdin);
         let (mut answer, mut words) = (Vec::new(), Vec::new());
@@ -196,7 +204,7 @@ fn converse(child: &mut Child, request: &[u8], stop: &Stop) -> std::io::Result<O
                 said => return Ok(said.ok()),
             }
         }
-        // This closes its pipes, which ends the thread.
+        // This closes the process's pipes, which ends the thread.
         child.kill()?;
         Ok(None)
     })
@@ -229,7 +237,7 @@ pub(crate) fn serve() -> ExitCode {
     }
 }
 
-/// Sets the limits; the system ends a process that exceeds them. Some systems cannot limit the memory.
+/// Sets the limits. The system ends a process that exceeds them. Some systems cannot limit the memory.
 fn limit() {
     #[cfg(unix)]
     {

@@ -1,7 +1,7 @@
 //! The line editor of a chat in a terminal.
 //!
-//! It accepts every byte: one that is not UTF-8 becomes `�` in the line. It draws once for all pending keys, so a long text
-//! costs the same typed or pasted.
+//! It accepts every byte: a byte that is not UTF-8 becomes `�` in the line. It draws once for all waiting keys, so a
+//! long text costs the same whether it is typed or pasted.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write, stdin, stdout};
@@ -19,18 +19,18 @@ use llama_trace_ending as ending;
 use llama_trace_ending::Taken;
 
 const PROMPT: &str = "> ";
-/// Lines of history (Up).
+/// Maximum number of lines in the history (key Up).
 const HISTORY: usize = 100;
-/// Wait for a key. An escape sequence that is incomplete by then is dropped.
+/// How long to wait for a key. If an escape sequence is still incomplete then, it is dropped.
 const LOOK: Duration = Duration::from_millis(100);
-/// Wait for the next part of a long input before it is drawn.
+/// How long to wait for the next part of a long input before it is drawn.
 const PART: Duration = Duration::from_millis(5);
-/// Size of a read, in bytes, after which more input is expected immediately.
+/// After a read of at least this many bytes, more input is expected immediately.
 const MANY: usize = 64;
-/// Columns of a tab.
+/// A tab as it is drawn.
 const TAB: &str = "    ";
 
-/// The end of a line.
+/// How the editing of a line ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     Text(String),
@@ -53,28 +53,28 @@ enum Key {
     Up,
     Down,
     Backspace,
-    /// Delete or, in an empty line, the end of the input.
+    /// Delete; in an empty line, the end of the input.
     CtrlD,
     Delete,
-    /// Deletes to the start of the word, of the line, and to the line's end.
+    /// Three keys that cut text: to the start of the word, to the start of the line, to the end of the line.
     CutWord,
     CutBefore,
     CutAfter,
-    /// Inserts the text cut last.
+    /// Inserts the text that was cut last.
     Paste,
     Clear,
     Interrupt,
     Suspend,
 }
 
-/// Keys from the bytes of a terminal.
+/// Keys that are read from the bytes of a terminal.
 #[derive(Default)]
 struct Keys {
     ready: VecDeque<Key>,
-    /// Inside a bracketed paste; whether its last byte was a carriage return.
+    /// Whether the input is inside a bracketed paste, and whether the last byte of the paste was a carriage return.
     pasting: bool,
     returned: bool,
-    /// After `ESC O`.
+    /// Whether the last input was `ESC O`.
     shifted: bool,
 }
 
@@ -92,13 +92,13 @@ impl Perform for Keys {
     fn execute(&mut self, byte: u8) {
         let returned = std::mem::replace(&mut self.returned, byte == b'\r' && self.pasting);
         self.ready.extend(match byte {
-            // A paste whose end mark was lost must not lock the user in.
+            // If the end mark of a paste was lost, Ctrl-C must still work.
             3 => {
                 self.pasting = false;
                 Some(Key::Interrupt)
             }
             b'\t' => Some(Key::Char('\t')),
-            // Other control characters of a terminal (C1) arrive as bytes that are not UTF-8.
+            // Other control characters (C1) arrive as bytes that are not UTF-8.
             0x80.. => Some(Key::Char(char::REPLACEMENT_CHARACTER)),
             b'\n' if returned => None,
             b'\r' | b'\n' if self.pasting => Some(Key::Char('\n')),
@@ -167,7 +167,7 @@ struct Line {
     text: String,
     /// Byte of the cursor.
     at: usize,
-    /// Lines back in the history, and the text typed before going back.
+    /// How many lines back in the history the user is, and the text typed before going back.
     back: usize,
     draft: String,
 }
@@ -204,7 +204,7 @@ impl Line {
         self.text.drain(range).collect()
     }
 
-    /// Shows the line `back` lines back in `history`; for 0 the text typed before.
+    /// Shows the line that is `back` lines back in `history`. For 0, shows the text typed before going back.
     fn look_back(&mut self, history: &[String], back: usize) {
         let text = match history.len().checked_sub(back) {
             None => return,
@@ -235,7 +235,7 @@ impl Line {
                 (start, column) = (at + 1, 0);
             }
         }
-        // After a full row the cursor is in the next one.
+        // If the row before the cursor is full, the cursor is in the next row.
         if column >= columns {
             rows.push(start..self.text.len());
             (start, column) = (self.text.len(), 0);
@@ -246,7 +246,7 @@ impl Line {
     }
 }
 
-/// The terminal in raw mode, with marked pastes.
+/// The terminal in raw mode. It marks the start and the end of a paste.
 struct Raw;
 
 impl Raw {
@@ -257,7 +257,7 @@ impl Raw {
         Ok(raw)
     }
 
-    /// Sets raw mode, again after the shell had the terminal.
+    /// Sets raw mode. Also called after the shell had the terminal.
     fn enter(&self) -> io::Result<()> {
         disable_raw_mode().and_then(|()| enable_raw_mode())?;
         write("\x1b[?2004h")
@@ -294,18 +294,18 @@ pub(super) struct Editor {
     parser: Parser,
     keys: Keys,
     history: VecDeque<String>,
-    /// The text cut last.
+    /// The text that was cut last.
     cut: String,
-    /// The longest line, in bytes.
+    /// The maximum length of a line, in bytes.
     longest: usize,
     /// The row of the cursor, counted from the first drawn row.
     row: usize,
-    /// The stop request that Ctrl-C sets while a line is answered. It is cleared while a line is edited.
+    /// The stop request that Ctrl-C sets while a line is answered. It is cleared when editing begins.
     stop: Stop,
 }
 
 impl Editor {
-    /// None if input or output is not a terminal that it can draw on.
+    /// The editor. None if input or output is not a terminal that the editor can draw on.
     pub(super) fn open(stop: &Stop, longest: usize) -> Option<Self> {
         let able =
             std::env::var("TERM").is_ok_and(|term| !matches!(&*term, "dumb" | "cons25" | "emacs" | ""));
@@ -320,7 +320,7 @@ impl Editor {
         })
     }
 
-    /// The next line.
+    /// Reads the next line.
     ///
     /// # Errors
     /// If the terminal cannot be read or written.
@@ -355,7 +355,7 @@ impl Editor {
                 raw.enter()?;
                 (self.row, changed) = (0, true);
             }
-            // Input in many parts is drawn when it is complete, and now and then before.
+            // Input that comes in many parts is drawn once it is complete, and from time to time before.
             let part = if count < MANY { Duration::ZERO } else { PART };
             if changed && (drawn.elapsed() > LOOK || !comes(part)?) {
                 self.draw(&line)?;
@@ -368,11 +368,11 @@ impl Editor {
         }
     }
 
-    /// Reads the keys that arrive within `wait`. Returns their number of bytes; none at the end of the input.
+    /// Reads the keys that arrive within `wait`. Returns the number of bytes read; none at the end of the input.
     fn fill(&mut self, wait: Duration) -> io::Result<Option<usize>> {
         if !comes(wait)? {
             if wait == LOOK {
-                // The rest of a character or sequence is not coming.
+                // No more bytes of this character or sequence are coming.
                 self.parser.advance(&mut self.keys, b"\x1b");
                 self.parser = Parser::new();
                 self.keys.shifted = false;
@@ -429,15 +429,15 @@ impl Editor {
                 self.row = 0;
             }
             Key::Suspend => signal_hook::low_level::raise(signal_hook::consts::SIGTSTP)?,
-            // They end the line.
+            // These keys end the line.
             Key::Enter | Key::Interrupt => {}
         }
         Ok(())
     }
 
-    /// Draws the line, or the part around the cursor that fits.
+    /// Draws the line. If it does not fit, draws the part around the cursor.
     fn draw(&mut self, line: &Line) -> io::Result<()> {
-        // A terminal of unknown size is taken for 80×24.
+        // If the size of the terminal is unknown, it counts as 80×24.
         let (columns, height) = size().ok().filter(|size| size.0 > 0 && size.1 > 0).unwrap_or((80, 24));
         let (rows, (row, column)) = line.rows(columns.into());
         let first = (row + 1).saturating_sub(height.into());
@@ -467,7 +467,7 @@ mod tests {
     use super::*;
 
     fn keys(bytes: &[u8]) -> Vec<Key> {
-        // All at once, and byte by byte.
+        // Once all bytes together, and once byte by byte.
         let (mut whole, mut parts) = (Keys::default(), Keys::default());
         Parser::new().advance(&mut whole, bytes);
         let mut parser = Parser::new();
@@ -497,7 +497,7 @@ mod tests {
             [Key::Up, Key::WordLeft, Key::Delete, Key::Start, Key::WordLeft]
         );
         assert_eq!(keys(b"\x7f\x08\x04\x03"), [Key::Backspace, Key::Backspace, Key::CtrlD, Key::Interrupt]);
-        // In a paste they are dropped; Ctrl-C ends a paste whose end mark was lost.
+        // Keys in a paste are dropped. Ctrl-C ends a paste whose end mark was lost.
         assert_eq!(
             keys(b"\x1b[200~a\x07\x1b[Db\x7f\x03c\r"),
             [Key::Char('a'), Key::Char('b'), Key::Interrupt, Key::Char('c'), Key::Enter]

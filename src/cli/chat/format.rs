@@ -1,4 +1,4 @@
-//! The chat template of a checkpoint, and the tokens that end its turns.
+//! The chat template of a checkpoint, and the tokens that end a turn.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ pub(super) struct Format {
     pub(super) ends: Vec<u32>,
 }
 
-/// The checkpoint's own template. Without one: Llama 3's if the vocabulary has its header tokens, or Llama 2's if the
-/// vocabulary looks like Llama 2's and the model's name says that it is for chat.
+/// The checkpoint's own template. If it has none: Llama 3's template if the vocabulary has its header tokens, or Llama
+/// 2's if the vocabulary looks like Llama 2's and the model's name is that of a chat model.
 ///
 /// # Errors
 /// [`Error::Model`] if the template's files cannot be read, or no template fits.
@@ -40,7 +40,7 @@ pub(super) fn find(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Result
     } else {
         return Err(none(checkpoint, tokenizer));
     };
-    // Ends of a turn, besides the checkpoint's own end-of-text ids.
+    // Tokens that end a turn, in addition to the checkpoint's end-of-text ids.
     let written = ENDS.iter().copied().filter(|name| text.contains(name));
     let named = files.tokens.get("eos_token").map(String::as_str);
     let mut ends = checkpoint.eos.clone();
@@ -50,7 +50,7 @@ pub(super) fn find(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Result
     Ok(Format { template: Arc::new(template), ends })
 }
 
-/// Whether the name is a chat model's. Base and chat models of Llama 2 have the same vocabulary.
+/// Whether this is a Llama 2 chat model. Base and chat models of Llama 2 have the same vocabulary, so the name decides.
 fn is_llama2_chat(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> bool {
     let name = checkpoint.name.to_lowercase();
     let vocabulary =

@@ -7,15 +7,16 @@ use super::editor::{Editor, Ended};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop::Stop;
 
-/// The longest turn, in bytes. No context holds as much.
+/// The maximum length of a turn, in bytes. It is more than any context holds.
 const MAX_LINE: usize = 8 << 20;
-/// Bytes after a too long turn in which the line's end is searched. A longer line counts as endless.
+/// After a turn that is too long, the line's end is searched for in this many bytes. If it is not found, the line
+/// counts as endless.
 const MAX_REST: u64 = 256 << 20;
 
 /// The next line.
 pub(super) enum Line {
     Text(String),
-    /// The error of a line that cannot be a turn. The next line may be one.
+    /// The error for a line that cannot be a turn. The next line may be a valid one.
     Wrong(Error),
     /// Ctrl-C at the prompt.
     Interrupted,
@@ -24,15 +25,16 @@ pub(super) enum Line {
 
 /// The source of the lines.
 pub(super) enum Lines {
-    /// Input and output are a terminal. Arrow keys edit the line and walk through the history, which is kept in memory only.
+    /// Input and output are a terminal. Arrow keys edit the line and walk through the history. The history is only in
+    /// memory.
     #[cfg(unix)]
     Editor(Box<Editor>),
-    /// Anything else. There is no prompt and no editing.
+    /// All other input. There is no prompt and no editing.
     Plain,
 }
 
 impl Lines {
-    /// `stop` is set by Ctrl-C while a line is answered.
+    /// Opens the source of the lines. Ctrl-C sets `stop` while a line is answered.
     #[cfg_attr(not(unix), allow(unused_variables, reason = "a console edits its lines itself"))]
     pub(super) fn open(stop: &Stop) -> Self {
         #[cfg(unix)]
@@ -73,7 +75,7 @@ fn too_long() -> Error {
 fn plain(input: &mut impl BufRead) -> Result<Line> {
     let failed = |error| Error::prompt("a turn cannot be read").at("standard input").found(error);
     let mut line = Vec::new();
-    // One byte more than allowed, to notice an endless line.
+    // Reads one byte more than allowed, to notice a line that is too long.
     let read = input.take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line).map_err(failed)?;
     if read == 0 {
         return Ok(Line::End);
@@ -92,7 +94,7 @@ fn plain(input: &mut impl BufRead) -> Result<Line> {
     })
 }
 
-/// Skips the rest of a line. Returns whether its end, or the input's, was found.
+/// Skips the rest of a line. Returns whether the end of the line or of the input was found.
 fn skip_line(input: &mut impl BufRead) -> std::io::Result<bool> {
     let mut passed = 0;
     while passed < MAX_REST {

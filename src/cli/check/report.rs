@@ -12,14 +12,14 @@ use llama_trace_judge::check::{Check, Report};
 /// Width of a terminal, in columns.
 const WIDTH: usize = 80;
 
-/// A report and its subject.
+/// A report, and what it is about.
 pub(super) struct Printed<'a> {
     pub(super) report: &'a Report,
     pub(super) card: &'a ModelCard,
     pub(super) kernel: &'static str,
 }
 
-/// A number that fits into a column: in plain form if its size is common.
+/// A number that fits into a column. Numbers of common size are written without an exponent.
 fn short(x: f64) -> String {
     match x.abs() {
         0.0 => "0".into(),
@@ -29,7 +29,7 @@ fn short(x: f64) -> String {
     }
 }
 
-/// The largest difference, in words.
+/// The largest difference, as text.
 pub(super) fn worst(check: &Check) -> String {
     match check.bound {
         0.0 if check.worst == 0.0 => "the same".into(),
@@ -38,7 +38,7 @@ pub(super) fn worst(check: &Check) -> String {
     }
 }
 
-/// The bound, in words.
+/// The allowed difference, as text.
 pub(super) fn allowed(check: &Check) -> String {
     match check.bound {
         0.0 => "the same, to the bit".into(),
@@ -46,7 +46,7 @@ pub(super) fn allowed(check: &Check) -> String {
     }
 }
 
-/// The two things that agree, in few words.
+/// The two things that must agree, in few words.
 fn what(name: &str) -> String {
     match name {
         "recorded" => "recorded = plain".into(),
@@ -61,7 +61,8 @@ fn what(name: &str) -> String {
 }
 
 impl Printed<'_> {
-    /// One line for each check: whether it holds, what agrees, the largest difference, the bound, and the place.
+    /// Prints one line for each check: whether it passed, what must agree, the largest difference, the allowed one, and
+    /// the place.
     pub(super) fn table(&self) -> Result<()> {
         let mut out = output::Lines::text();
         let Report { checks, rows, tokens } = self.report;
@@ -94,7 +95,7 @@ impl Printed<'_> {
         }
     }
 
-    /// One object.
+    /// Prints the report as one JSON object.
     pub(super) fn json(&self) -> Result<()> {
         let number = |x: f64| if x.is_finite() { json!(x) } else { json!(short(x)) };
         let checks: Vec<Value> = (self.report.checks.iter())
@@ -120,7 +121,7 @@ impl Printed<'_> {
     }
 }
 
-/// The line of one check. The address has its own line if there is no room.
+/// Prints the line of one check. The address gets its own line if there is no room for it.
 fn line(out: &mut impl Write, check: &Check) -> Result<()> {
     /// `text`, padded with blanks.
     fn padded(text: &str, width: usize) -> String {

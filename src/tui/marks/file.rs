@@ -11,7 +11,7 @@ use llama_trace_core::trace::Address;
 
 /// Maximum size of a file of marks, in bytes.
 const MOST: u64 = 1 << 20;
-/// Maximum number of symbolic links in a row, as in Linux.
+/// Maximum number of symbolic links that lead to each other, as in Linux.
 const MOST_LINKS: usize = 40;
 
 /// The file that keeps the marks.
@@ -23,14 +23,14 @@ pub(super) struct File {
 }
 
 impl File {
-    /// Records that a letter was set.
+    /// Records that the mark of a letter was set.
     pub(super) fn changed(&mut self, letter: char) {
         self.changed.insert(letter);
     }
 }
 
 impl Mark {
-    /// Its line in the file.
+    /// The mark's line in the file.
     fn line(&self, letter: char) -> String {
         let Self { address, words } = self;
         let space = if words.is_empty() { "" } else { " " };
@@ -39,10 +39,10 @@ impl Mark {
 }
 
 impl Marks {
-    /// The marks in the file at `path`, which need not exist: the first mark creates it.
+    /// The marks in the file at `path`. The file need not exist; the first mark creates it.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the line that is no mark, or with the reason why the file cannot be read.
+    /// [`Error::Usage`] with the line that is not a mark, or with the reason why the file cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
         let file = File { path: Some(path.to_owned()), ..File::default() };
         let mut marks = Self { file, ..Self::default() };
@@ -61,8 +61,8 @@ impl Marks {
         Ok(marks)
     }
 
-    /// Writes the file, if there is one, atomically. Other programs may have written it meanwhile: only the marks that
-    /// were set here are changed, and those of the file are taken over.
+    /// Writes the file atomically, if there is one. Other programs may have written it meanwhile. Only the marks that
+    /// were set here replace those in the file; all other marks are read from the file.
     ///
     /// # Errors
     /// [`Error::Output`] if the file cannot be written, [`Error::Usage`] if it cannot be read.
@@ -97,8 +97,8 @@ impl Marks {
     }
 }
 
-/// The text of the file at `path`; none if it does not exist. Only a regular file is opened: a pipe would block, and a
-/// device may have no end.
+/// The text of the file at `path`; none if it does not exist. Only a regular file is opened, because a pipe would block
+/// and a device may have no end.
 fn text_of(path: &Path) -> Result<Option<String>> {
     let failed = |what: &str| Error::usage(what.to_owned()).in_file(path);
     let unreadable = |error| {
@@ -120,7 +120,7 @@ fn text_of(path: &Path) -> Result<Option<String>> {
     }
     let mut text = String::new();
     if about.len() <= MOST {
-        // One byte more than allowed, to notice a file that grows meanwhile.
+        // Reads one byte more than allowed, to notice a file that grows meanwhile.
         let file = fs::File::open(path).map_err(unreadable)?;
         file.take(MOST + 1).read_to_string(&mut text).map_err(unreadable)?;
     }
@@ -138,7 +138,7 @@ fn text_of(path: &Path) -> Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// The file that `path` leads to through links. It need not exist.
+/// The file that `path` leads to through symbolic links. It need not exist.
 fn target_of(path: &Path) -> PathBuf {
     let mut target = path.to_owned();
     for _ in 0..MOST_LINKS {
@@ -148,8 +148,8 @@ fn target_of(path: &Path) -> PathBuf {
     target
 }
 
-/// `text` with the marks of `changed`, each in place of the line with its letter, or at the end. Other lines are
-/// unchanged. A line with a note on another place stays as a comment.
+/// `text` with the marks of `changed`. Each mark replaces the line with its letter, or is added at the end. Other lines
+/// stay unchanged. If the replaced line has a note and marks another place, it stays as a comment.
 fn merged(text: &str, mut changed: BTreeMap<char, &Mark>) -> String {
     let mut out = String::new();
     // If a letter has several lines, the last is the mark.
@@ -185,7 +185,7 @@ fn is_for_people(line: &str) -> bool {
     line.trim().is_empty() || line.starts_with('#')
 }
 
-/// The mark in a line; none in another line.
+/// The mark in a line; none if the line is not a mark.
 fn mark_in(line: &str) -> Option<(char, Mark)> {
     if is_for_people(line) { None } else { read(line).ok() }
 }
@@ -233,7 +233,7 @@ mod tests {
         marks.set(letter, Mark { address: address.to_owned(), words: String::new() });
     }
 
-    /// Two tracers with one file, as in a lesson.
+    /// Two tracers that use one file, as in a lesson.
     #[test]
     fn what_others_marked_meanwhile_stays_and_is_known() {
         let folder = tempfile::tempdir().unwrap();
@@ -245,13 +245,13 @@ mod tests {
         other.save().unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "a p0/tokens\nb p0/L0/xq\n");
         assert_eq!(other.list(), "a p0/tokens · b p0/L0/xq");
-        // The last to mark a letter has it.
+        // The letter has the mark that was set last.
         set(&mut other, 'a', "p0/L1/xq");
         other.save().unwrap();
         set(&mut one, 'c', "p0/logits");
         one.save().unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "a p0/L1/xq\nb p0/L0/xq\nc p0/logits\n");
-        // A line spoilt by hand stays, and removing the file loses no mark.
+        // A line that was damaged by hand stays. If the file is removed, no mark is lost.
         fs::write(&path, "a p0/L1/xq\nno mark\nb p0/L0/xq").unwrap();
         set(&mut one, 'd', "p0/logits");
         one.save().unwrap();
@@ -291,7 +291,7 @@ mod tests {
         fs::create_dir(&there).unwrap();
         symlink("there/lesson", &far).unwrap();
         symlink(&far, &path).unwrap();
-        // First without the link's target, then with it.
+        // First while the link's target does not exist, then while it exists.
         for (letter, text) in [('a', "a p0/tokens\n"), ('b', "a p0/tokens\nb p0/tokens\n")] {
             let mut marks = Marks::open(&path).unwrap();
             set(&mut marks, letter, "p0/tokens");

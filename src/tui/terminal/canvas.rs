@@ -44,11 +44,11 @@ impl Canvas {
     /// A canvas on standard output.
     ///
     /// # Errors
-    /// The terminal's errors, here and below.
+    /// The terminal's errors. This holds for the other functions too.
     pub(crate) fn new() -> io::Result<Self> {
         let backend = CrosstermBackend::new(Screen(io::stdout()));
-        // Never dropped: its drop prints failures to stderr, and panics if stderr is gone with the terminal. The guard
-        // shows the cursor.
+        // The terminal is never dropped: its drop would print failures to stderr, and would panic if stderr is gone
+        // together with the terminal. The guard shows the cursor again.
         Terminal::new(backend).map(|terminal| Self(ManuallyDrop::new(terminal)))
     }
 
@@ -57,15 +57,15 @@ impl Canvas {
         self.0.size()
     }
 
-    /// Draws a frame, in one update if the terminal supports it.
+    /// Draws a frame. If the terminal supports it, the frame appears in one update.
     pub(crate) fn draw(&mut self, what: impl Widget) -> io::Result<()> {
         execute!(self.0.backend_mut(), BeginSynchronizedUpdate)?;
         self.0.draw(|frame| frame.render_widget(what, frame.area()))?;
         execute!(self.0.backend_mut(), EndSynchronizedUpdate)
     }
 
-    /// Clears the screen, so that the next drawing is complete. `Terminal::clear` would first query the cursor's position,
-    /// and fail on terminals that do not answer.
+    /// Clears the screen, so that the next drawing writes every cell. `Terminal::clear` would first query the cursor's
+    /// position, and would fail on terminals that do not answer.
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         let size = self.size()?;
         self.0.resize(Rect::new(0, 0, size.width, size.height))

@@ -1,5 +1,5 @@
-//! Keys, mouse and pastes, read on a separate thread. An incomplete escape sequence makes its reader wait for the rest,
-//! which may never come; the event loop must not wait with it.
+//! Keys, mouse and pastes, read on a separate thread. An incomplete escape sequence makes its reader wait for the
+//! missing bytes, which may never come. The event loop must not wait with the reader.
 
 use std::io;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use llama_trace_ending as ending;
 
 use crate::user_event::{Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 
-/// Interval in which the thread checks for its end.
+/// Interval at which the thread checks whether to end.
 const LOOK: Duration = Duration::from_millis(30);
 
-/// Longest wait for the thread.
+/// Longest time to wait for the thread.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// The events of the terminal, until it is dropped.
+/// The events of the terminal, read until this value is dropped.
 pub(crate) struct Keys {
     events: Receiver<io::Result<Event>>,
     over: Arc<AtomicBool>,
@@ -35,7 +35,7 @@ impl Keys {
         let ended = Arc::clone(&over);
         let (listens, listening) = mpsc::channel();
         let thread = thread::Builder::new().name("keys".into()).spawn(move || {
-            // After the first poll a change of the window's size is noticed.
+            // A change of the window's size is noticed from the first poll on.
             let _ = (from::poll(Duration::ZERO), listens.send(()));
             while !ended.load(Ordering::SeqCst) {
                 let event = match from::poll(LOOK) {
@@ -51,13 +51,13 @@ impl Keys {
             }
         });
         let thread = thread.map_err(|error| Error::no_thread("to read the keys", &error))?;
-        // Drawing starts after that: a size changed right after an earlier drawing would be missed. An incomplete sequence
-        // delays the thread.
+        // Drawing starts after the first poll, because a size that changes right after an earlier drawing would be
+        // missed. The wait has a limit, because an incomplete escape sequence delays the thread.
         let _ = listening.recv_timeout(PATIENCE);
         Ok(Self { events, over, thread })
     }
 
-    /// The next event, if one comes within `wait`. Ctrl-C, which arrives as a signal, comes first.
+    /// The next event, if one comes within `wait`. Ctrl-C, which arrives as a signal, comes before other events.
     pub(crate) fn next(&self, wait: Duration) -> io::Result<Option<Event>> {
         let key = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
         let ctrl_c = || ending::ctrl_c().then_some(Event::Key(key));
@@ -73,7 +73,8 @@ impl Keys {
 }
 
 impl Drop for Keys {
-    /// Releases the terminal for its next reader. A thread that waits for the rest of a sequence cannot release it.
+    /// Releases the terminal for its next reader. A thread that waits for the end of an escape sequence cannot release
+    /// it.
     fn drop(&mut self) {
         self.over.store(true, Ordering::SeqCst);
         let started = Instant::now();
@@ -83,7 +84,7 @@ impl Drop for Keys {
     }
 }
 
-/// The viewer's event for an event of the terminal; none for one without use, such as a released key.
+/// The viewer's event for an event of the terminal; none if the viewer does not use it, such as a released key.
 fn event_of(event: from::Event) -> Option<Event> {
     match event {
         from::Event::Key(key) if key.kind == from::KeyEventKind::Release => None,
@@ -100,7 +101,7 @@ fn event_of(event: from::Event) -> Option<Event> {
     }
 }
 
-/// The key's code; none for a modifier alone.
+/// The key's code; none for a modifier key alone.
 fn code_of(code: from::KeyCode) -> Option<KeyCode> {
     use from::KeyCode as Code;
     Some(match code {

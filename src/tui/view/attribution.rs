@@ -31,8 +31,8 @@ const BAR: usize = 24;
 pub struct Parts;
 
 impl Parts {
-    /// The question for the likeliest token against the one chosen in the list of the largest, or against the
-    /// runner-up.
+    /// The question for the difference between the likeliest token and a second token: the one chosen in the list of
+    /// the largest, or else the runner-up.
     fn question(app: &App) -> AttributionAt {
         let token = app.cursor.selected.get(Axis::Token, app.dims().tokens);
         let vocab = app.outline().card.sizes().vocab;
@@ -44,7 +44,8 @@ impl Parts {
         app.answers.get(&Self::question(app))?.ok()
     }
 
-    /// The contributor of a cell: the embedding on top, rounding at the bottom, a row for each layer between.
+    /// The contributor of a cell. The embedding is at the top, rounding at the bottom, and each layer has a row between
+    /// them.
     fn part(app: &App, (row, column): (usize, usize)) -> Option<Contributor> {
         let sizes = app.outline().card.sizes();
         match (row.checked_sub(1), column) {
@@ -232,7 +233,7 @@ impl View for Parts {
                 Some(_) => "bias".to_owned(),
             };
             let chosen = column == layout.cursor.1;
-            // A number wider than its column labels every second or third one.
+            // If the number is wider than the column, only every second or third column is labelled.
             let every = (name.len() / usize::from(layout.cell)).max(1);
             if chosen || column >= heads || column.is_multiple_of(every) {
                 let style = if chosen { theme.current() } else { theme.index() };
@@ -281,7 +282,7 @@ impl View for Parts {
     }
 }
 
-/// Draws the largest contributions, and the sum of all.
+/// Draws the largest contributions, and the sum of all contributions.
 fn largest(app: &App, layout: &Layout, attribution: &Attribution, buf: &mut Buffer) {
     if layout.footer < 3 {
         return;

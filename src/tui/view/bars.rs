@@ -19,11 +19,11 @@ use super::{legend, list};
 #[derive(Debug)]
 pub struct Bars;
 
-/// The other heads that fit below the current one: the next ones, and after the last the first.
+/// The other heads that fit below the current one, in order; the first head follows the last.
 fn others(app: &App, body: Rect) -> impl Iterator<Item = usize> {
     let (shape, own) = (app.shape(), app.index()[0]);
     let (heads, keys) = (shape[0].max(1), shape[2]);
-    // A head takes an empty line, one for its number, and one for each key.
+    // A head takes an empty line, a line for its number, and a line for each key.
     let room = usize::from(body.height).saturating_sub(1 + keys) / (keys + 2);
     (1..heads).take(room).map(move |after| (own + after) % heads)
 }
@@ -46,7 +46,7 @@ impl View for Bars {
     }
 
     fn layout(&self, app: &App, body: Rect) -> Layout {
-        // Queries are the columns, of which one fills the panel.
+        // Queries are the columns. One query fills the panel.
         let (shape, index) = (app.shape(), app.index());
         let (rows, columns, cursor) = (shape[2], shape[1], (index[2], index[1]));
         let cell = body.width.max(1);
@@ -72,7 +72,7 @@ impl View for Bars {
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let (site, index) = (app.place().site(), app.index());
         let seen = layout.visible_rows(app);
-        // The cursor can be out of sight until it has settled.
+        // The cursor can be out of sight for a moment, until the scroll position follows it.
         let keys = if seen.contains(&index[2]) { seen } else { index[2]..index[2] + 1 };
         let others: Vec<usize> = others(app, layout.area).collect();
         let heads = if others.is_empty() { index[0]..index[0] + 1 } else { 0..app.shape()[0] };

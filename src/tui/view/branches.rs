@@ -1,4 +1,4 @@
-//! The popup of the branches: their names, branching points, and texts from there on.
+//! The popup of the branches: their names, branching points, and the texts after those points.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -22,13 +22,13 @@ pub struct BranchesPopup<'a> {
     pub list: &'a BranchList,
 }
 
-/// Columns of a run's name and of its branching point.
+/// Columns of a run's name, and of its branching point.
 const NAME: u16 = 8;
 const PARTS: u16 = 24;
 /// Columns of the text before the branching point.
 const BEFORE: usize = 16;
 
-/// The end of `texts` that fits into `columns`.
+/// The end of `texts`, as much of it as fits into `columns`.
 fn end(texts: &[String], columns: usize) -> String {
     let mut shown = String::new();
     for token in texts.iter().rev() {

@@ -20,21 +20,21 @@ use super::layout::Layout;
 use super::legend;
 use super::paint::{put, put_fit};
 
-/// Lines above the rows: the account of the bytes, and the headings.
+/// Lines above the rows: the calculation of the bytes, and the headings.
 const ABOVE: u16 = 7;
-/// Columns of a pass's number with its mark, and of a count of bytes.
+/// Columns of a pass number with its mark (`PASS`), and of a number of bytes (`BYTES`).
 const PASS: usize = 6;
 const BYTES: usize = 11;
-/// Minimum columns of a kv head's values. In less room only one head is shown.
+/// Minimum columns of a kv head's values. If there is less room, only one head is shown.
 const VALUES: usize = 8;
 /// Maximum columns of a token's text.
 const TEXT: usize = 14;
-/// Number of future tokens in the growth.
+/// Number of future token counts in the line about the growth.
 const TO_COME: usize = 6;
-/// Lines around the growth, below the rows; and its minimum lines.
+/// Lines around the list of the growth (`GROWTH`), below the rows; and the list's minimum lines (`STEPS`).
 const GROWTH: u16 = 3;
 const STEPS: u16 = 3;
-/// Number of next tokens that the growth lists one by one.
+/// Number of next tokens that the list of the growth has one by one.
 const NEXT: usize = 8;
 
 /// The rows of the KV cache by pass, and its bytes.
@@ -43,9 +43,9 @@ pub struct Cache;
 
 /// Sizes of the cache in bytes. A token adds a key and a value for each kv head of each layer.
 struct Bytes {
-    /// Bytes of a number.
+    /// Bytes of one number.
     number: usize,
-    /// Bytes of a token in one layer, and in all layers.
+    /// Bytes of a token in one layer (`layer`), and in all layers (`token`).
     layer: usize,
     token: usize,
     /// Bytes of a token in all layers, if each query head had a kv head of its own (multi-head attention).
@@ -83,7 +83,7 @@ fn strips(app: &App, room: usize) -> (Range<usize>, usize) {
     (held..held + 1, sizes.head_dim.div_ceil(room.max(1)).max(1))
 }
 
-/// The first columns of the pass, the bytes so far, and the values.
+/// The first column of each: the pass, the bytes so far, and the values.
 fn columns(app: &App, layout: &Layout) -> (usize, usize, usize) {
     let digits = labels::digits(layout.rows).max(3);
     let text = labels::text_width(app, Axis::Key, layout.rows, TEXT);
@@ -91,7 +91,7 @@ fn columns(app: &App, layout: &Layout) -> (usize, usize, usize) {
     (pass, pass + PASS, pass + PASS + BYTES + 1)
 }
 
-/// Columns of the values.
+/// Number of columns for the values.
 fn values_room(app: &App, layout: &Layout) -> usize {
     usize::from(layout.area.width).saturating_sub(columns(app, layout).2)
 }
@@ -142,7 +142,7 @@ impl View for Cache {
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let (site, shape, index) = (app.place().site(), app.shape(), app.index());
         let seen = layout.visible_rows(app);
-        // The cursor can be out of sight until it has settled.
+        // The cursor can be out of sight for a moment, until the scroll position follows it.
         let keys = if seen.contains(&index[0]) { seen } else { index[0]..index[0] + 1 };
         let region = Region(vec![keys, strips(app, values_room(app, layout)).0, 0..shape[2]]);
         let spreads = [Part::whole(site), app.span_part()].map(Query::Spread);
@@ -220,7 +220,7 @@ impl View for Cache {
     }
 }
 
-/// Draws the growth: the size of the cache now and with more tokens, as bars.
+/// Draws the growth: bars for the size of the cache now and with more tokens.
 fn growth(app: &App, layout: &Layout, buf: &mut Buffer) {
     let Some(lines) = layout.footer.checked_sub(GROWTH).filter(|&lines| lines > 0) else { return };
     let (theme, area, now) = (app.theme, layout.area, app.dims().keys());
@@ -253,7 +253,7 @@ fn growth(app: &App, layout: &Layout, buf: &mut Buffer) {
     }
 }
 
-/// Counts of tokens from `now` on: the next ones, then round ones, up to `most`.
+/// Numbers of tokens up to `most`: `now`, then the next ones, then round numbers.
 fn steps(now: usize, most: usize) -> impl Iterator<Item = usize> {
     let next = now + 1..=now + NEXT;
     let round = (0..12).map(|power| 10_usize.pow(power)).flat_map(|ten| [ten, 2 * ten, 5 * ten]);
@@ -261,13 +261,13 @@ fn steps(now: usize, most: usize) -> impl Iterator<Item = usize> {
     [now].into_iter().chain(next).chain(round).filter(move |&count| count <= most.max(now))
 }
 
-/// The capacity in tokens, and whether it was set for the run.
+/// The capacity in tokens, and whether the user set it for the run.
 fn room(app: &App) -> (usize, bool) {
     let given = app.outline().cache.capacity;
     (given.unwrap_or(app.outline().card.config.context), given.is_some())
 }
 
-/// The account of the bytes, line by line, the most important first.
+/// The calculation of the bytes, line by line; the most important line comes first.
 fn account(app: &App) -> Vec<Vec<Piece>> {
     let (theme, sizes, dims) = (app.theme, app.outline().card.sizes(), app.dims());
     let (dim, strong) = (theme.dim(), theme.strong());

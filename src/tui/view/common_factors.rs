@@ -1,14 +1,15 @@
-//! Common factors of the terms of a sum. Most sums are dot products of two vectors, which are named once for all terms.
+//! Common factors of the terms of a sum. Most sums are dot products of two vectors. The panel names these vectors once
+//! for all terms.
 
 use llama_trace_core::trace::explanation::Term;
 use llama_trace_core::trace::{Address, Subject};
 
 use super::super::derivation_queries::address_of;
 
-/// The vector that has one factor of every term.
+/// A vector that has one factor of every term.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Factor {
-    /// Its address, with the indices that all terms share.
+    /// The vector's address, with the indices that all terms share.
     pub address: Address,
     /// Letters of the axes on which the terms differ.
     pub runs: Vec<char>,
@@ -45,7 +46,7 @@ pub fn fits(term: &Term, factors: &[Factor]) -> bool {
         })
 }
 
-/// The indices in which a term differs from the others, each once: number of its factor, letter, index.
+/// The indices in which a term differs from the others, each index once: number of the factor, letter, index.
 pub fn differing(term: &Term, factors: &[Factor]) -> Vec<(usize, char, usize)> {
     let mut indices: Vec<(usize, char, usize)> = Vec::new();
     for (n, (operand, factor)) in term.operands.iter().zip(factors).enumerate() {

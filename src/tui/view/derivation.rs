@@ -1,5 +1,5 @@
 //! The derivation panel: trail, formula, operands with their tokens, the largest terms as bars, and the recomputed
-//! result beside the recorded one.
+//! result beside the recorded result.
 
 use std::ops::Range;
 
@@ -27,9 +27,9 @@ use super::paint::{put, put_line};
 const NUMBER: usize = 12;
 /// Columns of the longest bar.
 const BAR: usize = 10;
-/// Columns from which on a picture is beside the terms.
+/// Minimum columns at which a picture is drawn beside the terms.
 const BESIDE: usize = 80;
-/// Columns from which on a split has bars beside its numbers.
+/// Minimum columns at which a split has bars beside its numbers.
 const WIDE: usize = 66;
 /// Columns of a share.
 const SHARE: usize = 8;
@@ -39,11 +39,11 @@ const TEXT: usize = 12;
 const WHICH: usize = 16;
 /// The mark of omitted entries at the start of the trail.
 const MORE: &str = "… › ";
-/// Columns before the operands of a term without a bar, and before those below their term.
+/// Columns before the operands: of a term without a bar, and of operands that are below their term.
 const OPERANDS: usize = NUMBER + 4;
-/// Columns before the factors of a term if they are below it.
+/// Columns before the factors of a term if the factors are below it.
 const UNDER: usize = 4;
-/// Maximum parts of a split that is above the terms in little room, and the lines of that room.
+/// A split with at most `SHORT` parts is shown above the terms, if the panel has at least `ROOMY` lines.
 const SHORT: usize = 3;
 const ROOMY: u16 = 14;
 
@@ -67,12 +67,12 @@ struct Writer<'a> {
     width: usize,
 }
 
-/// The area of the lines, below that of the trail.
+/// The area of the lines, below the trail.
 pub fn below(area: Rect) -> Rect {
     Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area }.intersection(area)
 }
 
-/// All lines except the trail, wrapped to `width` less a column at either side.
+/// All lines except the trail, wrapped to `width` minus one column at either side.
 pub fn rows(app: &App, width: u16) -> Vec<Row> {
     let mut out = Writer { app, rows: Vec::new(), width: usize::from(width).saturating_sub(2) };
     let Some(derivation) = app.derivation() else { return out.rows };
@@ -92,7 +92,8 @@ pub fn rows(app: &App, width: u16) -> Vec<Row> {
     out.rows
 }
 
-/// The trail: addresses that Enter went through, the current one last. The first ones are omitted in little room.
+/// The trail: the addresses that Enter went through; the current one is the last. In little room the first ones are
+/// omitted.
 fn trail(app: &App, derivation: &Derivation, width: usize) -> Line<'static> {
     let here = app.place().address(&app.index());
     let mut way: Vec<String> = derivation.trail.iter().map(|left| left.address.to_string()).collect();
@@ -104,7 +105,7 @@ fn trail(app: &App, derivation: &Derivation, width: usize) -> Line<'static> {
     // The mark of omitted entries needs room too.
     let more = if way.is_empty() { 0 } else { text::width(MORE) };
     let mut room = width.saturating_sub(text::width(&last));
-    // The lines that name the weight's row can be scrolled out of sight; the trail cannot.
+    // The lines that name the weight's row can be scrolled out of sight, so the trail, which cannot, names the row too.
     let what = derivation.weight.as_ref().map(|weight| {
         let about = Writer { app, rows: Vec::new(), width }.about(weight);
         let about = if about.is_empty() { about } else { format!(" · {about}") };
@@ -143,7 +144,7 @@ pub fn line_of_component(rows: &[Row], component: usize) -> Option<usize> {
     rows.iter().position(|row| row.component == Some(component))
 }
 
-/// The operand at a place of the panel: the one under the pointer, or the only one of the line.
+/// The operand at a position of the panel: the one under the pointer, or else the only operand of the line.
 pub fn operand_at(app: &App, panel: Rect, x: u16, y: u16) -> Option<(usize, usize)> {
     let area = below(panel);
     let line = app.derivation()?.line + usize::from(y.checked_sub(area.y)?);
@@ -185,7 +186,7 @@ impl Writer<'_> {
             line.push(number(explanation.difference()).into());
         }
         if line.iter().map(|span| text::width(&span.content)).sum::<usize>() > self.width {
-            // The difference, which shows that the sum is exact, has a line of its own if it does not fit.
+            // The difference, which shows that the sum is exact, gets its own line if it does not fit here.
             line.truncate(line.len() - 2);
             self.push(line);
             let difference = number(explanation.difference()).into();
@@ -197,14 +198,14 @@ impl Writer<'_> {
         for note in &explanation.notes {
             self.text(note, Style::new());
         }
-        // The picture is beside the terms if there is room, so that both are in sight.
+        // If there is room, the picture is beside the terms, so that both are in sight.
         let figure = explanation.figure.map(|figure| figure::draw(figure, self.width, theme));
         let (top, width) = (self.rows.len(), self.width);
         let beside = figure.is_some() && width >= BESIDE;
         if beside {
             self.width -= usize::from(figure::COLUMNS) + 1;
         }
-        // A split in two is more telling than the terms, but in little room the terms come first.
+        // A short split tells the reader more than the terms, but in little room the terms come first.
         let lines = super::Panels::new(self.app).derivation.map_or(0, |area| area.height);
         let (short, long): (Vec<_>, Vec<_>) =
             explanation.splits.iter().partition(|split| split.parts.len() <= SHORT && lines >= ROOMY);
@@ -232,7 +233,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Puts the lines of a picture from column `x` on beside the rows from `top` on.
+    /// Draws the lines of a picture beside the rows, from column `x` and row `top` on.
     fn beside(&mut self, top: usize, x: usize, picture: Vec<Line<'static>>) {
         self.rows.resize_with(self.rows.len().max(top + picture.len()), Row::default);
         for (row, line) in self.rows[top..].iter_mut().zip(picture) {
@@ -251,11 +252,11 @@ impl Writer<'_> {
             if common_factors::fits(term, factors) { text::width(&self.which(term, factors)) } else { 0 }
         });
         let widest = widths.max().unwrap_or(0).min(WHICH);
-        // Factors are more important than shares, and these than bars.
+        // Factors are more important than shares, and shares are more important than bars.
         let count = factors.as_ref().map_or(0, Vec::len);
         let factors_wide = (count * (NUMBER + 3)).saturating_sub(3);
         let beside = NUMBER + 1 + if count > 0 { widest + 1 + factors_wide } else { 2 * NUMBER };
-        // Factors that do not fit beside the term are below it.
+        // Factors that do not fit beside the term go below it.
         let stacked = count > 0 && beside > self.width;
         let numbers = if stacked { NUMBER + 1 + widest } else { beside };
         let shares = numbers + SHARE <= self.width;
@@ -320,7 +321,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes the head of a term and its operands: beside it as far as they fit, the others below.
+    /// Writes the head of a term and its operands. Operands that fit are beside the head, the others below.
     fn term(&mut self, t: usize, head: Vec<Span<'static>>, of: &Address, term: &Term) {
         let theme = self.app.theme;
         let indent = head.iter().map(|span| text::width(&span.content)).sum::<usize>();
@@ -331,7 +332,7 @@ impl Writer<'_> {
             let value = number(operand.value);
             let room = self.width.saturating_sub(indent.min(OPERANDS));
             let room = room.saturating_sub(text::width(times) + text::width(&value) + 2).max(1);
-            // A name that does not fit in any form has lines of its own; the last one has the value.
+            // If no form of the name fits, the name gets its own lines; the last of them has the value.
             let mut lines = text::wrap(&self.name(operand, of, room), room);
             let name = lines.pop().unwrap_or_default();
             let needed = text::width(times) + text::width(&name) + text::width(&value) + 2;
@@ -370,7 +371,7 @@ impl Writer<'_> {
         let mut row = Row { line: Line::from(head), ..Row::default() };
         row.line.push_span(text::left(&self.which(term, factors), which));
         if stacked {
-            // Numbers that are too wide lose no columns.
+            // If the numbers do not fit, the indent is reduced first.
             let wide = term.operands.len() * (NUMBER + 3) - 3;
             let indent = " ".repeat(self.width.saturating_sub(wide).min(UNDER));
             self.rows.push(std::mem::replace(&mut row, Row { line: indent.into(), ..Row::default() }));
@@ -472,9 +473,9 @@ impl Writer<'_> {
         }
     }
 
-    /// The name of an operand: its address, as far as it differs from that of the number, with the texts of its tokens.
-    /// In little room the texts are shortened first, then common indices are omitted. Indices that distinguish operands
-    /// stay.
+    /// The name of an operand: the part of its address that differs from the number's address, with the texts of its
+    /// tokens. In little room the texts are shortened first, then common indices are omitted. Indices that distinguish
+    /// operands stay.
     fn name(&self, operand: &Operand, of: &Address, room: usize) -> String {
         let Some(address) = address_of(operand) else {
             let From::Constant(name) = operand.from else { return String::new() };
@@ -497,8 +498,8 @@ impl Writer<'_> {
         fits.or(forms.last()).cloned().unwrap_or_default()
     }
 
-    /// An address as far as it differs from `of`, with the texts of its tokens in so many columns or without; `runs`
-    /// are further indices.
+    /// The part of an address that differs from `of`. Texts of tokens take up to `columns` columns; 0 omits the texts.
+    /// `runs` are further indices.
     fn address(
         &self,
         address: &Address,
@@ -529,7 +530,7 @@ impl Writer<'_> {
         self.app.text_in(address, axis, index).map(|raw| text::cut(&text::visible(&raw), TEXT))
     }
 
-    /// The indices of an address in order, each with the text of its token, if it has one.
+    /// The indices of an address in order. If an index stands for a token, it comes with the token's text.
     fn indices<'s>(
         &'s self,
         address: &'s Address,
@@ -557,7 +558,7 @@ impl Writer<'_> {
     }
 }
 
-/// A token's text in an address, in so many columns; quoted if it could be mistaken for a part of the address.
+/// A token's text in an address, cut to `columns`. It is quoted if it could be mistaken for a part of the address.
 fn quoted(text: &str, columns: usize) -> String {
     let text = text::cut(text, columns);
     if text.contains([',', '[', ']', '=', '"']) { format!("\"{text}\"") } else { text }
@@ -568,7 +569,7 @@ fn number(value: f64) -> String {
     text::full_in(Number::F32(value as f32), NUMBER)
 }
 
-/// The bar of `value`; that of `largest` is the longest.
+/// The bar of `value`; the bar of `largest` is the longest one.
 fn bar(value: f64, largest: f64) -> String {
     let share = if largest > 0.0 && largest.is_finite() { value.abs() / largest } else { 0.0 };
     let columns = if share.is_finite() { (share * BAR as f64).round() as usize } else { 0 };
@@ -589,7 +590,7 @@ impl Widget for DerivationPanel<'_> {
         for (y, row) in rows.iter().skip(derivation.line).take(height).enumerate() {
             put_line(buf, inner, y as u16, &row.line);
         }
-        // Marks at the edge for further lines.
+        // Marks at the edge show that there are further lines.
         let right = area.width.saturating_sub(1);
         if derivation.line > 0 {
             put(buf, area, right, 0, "▲", app.theme.key());

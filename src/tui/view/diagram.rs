@@ -1,5 +1,5 @@
-//! Layout of the flow diagram: the stages of a layer, or of a whole pass, as boxes with rows, lanes and edges. All of
-//! it follows from the inputs in the table of stages.
+//! Layout of the flow diagram: the stages of a layer, or of a whole pass, as boxes with rows, lanes and edges. The
+//! whole layout is computed from the inputs in the table of stages.
 
 use llama_trace_core::trace::stage::{Input, Op, Section};
 use llama_trace_core::trace::{PassDims, Sizes, Stage};
@@ -21,9 +21,9 @@ pub(super) struct Spot {
     pub(super) node: Node,
     /// Row and lane.
     pub(super) at: (usize, usize),
-    /// Numbers of the boxes that it reads.
+    /// Numbers of the boxes that are its inputs.
     pub(super) reads: Vec<usize>,
-    /// Whether it is a part of the residual stream.
+    /// Whether the box is a part of the residual stream.
     pub(super) stream: bool,
 }
 
@@ -64,7 +64,7 @@ impl Diagram {
             };
             let lane = match first {
                 _ if stream => 0,
-                // Readers of the stream, and outputs that are added to it, are beside it.
+                // Boxes that read the stream, and outputs that are added to the stream, are beside it.
                 Some(first) if first.stream => 1,
                 _ if readers(*stage).any(adds) => 1,
                 Some(first) if !shared => first.at.1,
@@ -111,10 +111,10 @@ impl Diagram {
         diagram
     }
 
-    /// The first possible row of a reader of a box.
+    /// The first possible row of a box that reads another box.
     fn below(&self, read: usize, joins: bool) -> usize {
         let spot = &self.spots[read];
-        // Readers of the layer's input, and additions of a sublayer's output, are in the same row.
+        // A reader of the layer's input is in the same row as its input. So is an addition of a sublayer's output.
         let beside = spot.node == Node::Input && !joins || joins && !spot.stream;
         spot.at.0 + usize::from(!beside)
     }
@@ -132,11 +132,11 @@ impl Diagram {
         self.spots.iter().position(|spot| spot.node == node)
     }
 
-    /// Numbers of the boxes of these inputs, as far as the diagram has them.
+    /// Numbers of the boxes of these inputs. Inputs without a box are left out.
     fn numbers(&self, inputs: &[Input]) -> Vec<usize> {
         let of = |input: &Input| match input {
             Input::Stage(stage) => self.number(Node::Stage(*stage)),
-            // Outside of the layers the input is the last layer.
+            // Outside of the layers, the input is the last layer.
             Input::LayerInput => {
                 self.number(Node::Input).or_else(|| self.spots.iter().rposition(|spot| spot.stream))
             }
@@ -145,13 +145,14 @@ impl Diagram {
         inputs.iter().filter_map(of).collect()
     }
 
-    /// The box at a row and a lane, or else the nearest one of that row.
+    /// The box at a row and a lane, or else the nearest box of that row.
     pub(super) fn nearest(&self, (row, lane): (usize, usize)) -> Option<usize> {
         let row = self.spots.iter().enumerate().filter(|(_, spot)| spot.at.0 == row);
         row.min_by_key(|(_, spot)| spot.at.1.abs_diff(lane)).map(|(number, _)| number)
     }
 
-    /// Number of lanes that a box can fill: its own, and those to its right without a box or an edge in its row.
+    /// Number of lanes that a box can fill: its own lane, and the lanes to its right that have no box and no edge in
+    /// its row.
     pub(super) fn span(&self, number: usize) -> usize {
         let (row, lane) = self.spots[number].at;
         let crossed = |lane: usize| {
@@ -164,7 +165,8 @@ impl Diagram {
         1 + (lane + 1..LANES).take_while(free).count()
     }
 
-    /// The lane in which an edge between two boxes runs down: a free one, if possible that of either box.
+    /// The lane in which an edge between two boxes runs down. It is a free lane, if possible the lane of one of the two
+    /// boxes.
     pub(super) fn way(&self, from: usize, to: usize) -> usize {
         let (from, to) = (self.spots[from].at, self.spots[to].at);
         let free = |lane: &usize| {
@@ -203,7 +205,7 @@ mod tests {
         }
     }
 
-    /// The edges are exactly those of the table between two boxes.
+    /// The edges are exactly those that the table has between two boxes of the diagram.
     #[test]
     fn the_edges_are_the_inputs_that_the_table_names() {
         every(|diagram, sizes, dims, _| {

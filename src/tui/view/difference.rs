@@ -54,7 +54,7 @@ impl Both<'_> {
 struct Found {
     cells: usize,
     equal: usize,
-    /// The cell and the value of the finite difference that is furthest from 0.
+    /// The cell and the value of the largest finite difference (by absolute value).
     furthest: Option<((usize, usize), f64)>,
 }
 
@@ -90,7 +90,7 @@ impl Widget for DifferencePanel<'_> {
         let regions = Regions::new(other, area);
         let mut layout = other.view().layout(other, regions.body);
         if let Some(beside) = app.layout() {
-            // Only rows that both tensors show are there.
+            // Only the rows that both tensors show are drawn.
             layout.area.height = layout.area.height.min(beside.area.height);
         }
         if other.comparison.out_of_range {
@@ -126,7 +126,7 @@ fn heading(app: &App, other: &App, layout: &Layout, head: Rect, buf: &mut Buffer
     put_fit(buf, head, 0, 0, &pieces);
 }
 
-/// Draws the foot: legend, number of equal cells, and the two values under the cursor.
+/// Draws the foot: the legend, the number of equal cells, and the two values under the cursor.
 fn below(both: &Both<'_>, found: &Found, layout: &Layout, foot: Rect, buf: &mut Buffer) {
     let (app, dim) = (both.here.0, both.here.0.theme.dim());
     let mut pieces = legend::scale(app, found.span(), found.furthest.is_none(), |value, span| {

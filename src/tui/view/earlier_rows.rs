@@ -1,5 +1,5 @@
-//! Rows of attention of earlier passes: in a decode pass they are above its own row, so that the triangle of the prompt
-//! grows with each token.
+//! Attention rows of earlier passes. In a decode pass they are drawn above the pass's own row, so that the triangle of
+//! the prompt grows with each token.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use llama_trace_core::trace::{Axis, Part, Query, Region, Site};
 use super::super::app::App;
 use super::super::place::{Place, Walk};
 
-/// Whether rows of earlier passes are above those of this one.
+/// Whether rows of earlier passes are drawn above the rows of this pass.
 pub(super) fn applies(app: &App) -> bool {
     let axes = app.place().step.axes();
     let queries = axes.get(app.cut().rows) == Some(&Axis::Token);
@@ -26,7 +26,7 @@ fn of_row(app: &App, row: usize) -> Option<(usize, Site, usize)> {
     site.stage.present(&sizes, dims).then_some((pass, site, row - dims.start))
 }
 
-/// The sites of these rows, and the range of queries of each.
+/// The sites of these rows, and for each site its range of queries.
 fn passes(app: &App, rows: Range<usize>) -> Vec<(Site, Range<usize>)> {
     let mut found: Vec<(Site, Range<usize>)> = Vec::new();
     for (_, site, query) in rows.filter_map(|row| of_row(app, row)) {
@@ -38,7 +38,7 @@ fn passes(app: &App, rows: Range<usize>) -> Vec<(Site, Range<usize>)> {
     found
 }
 
-/// The questions for these rows and columns of `heads`, those of this pass first. The colours span all parts that
+/// The questions for these rows and columns of `heads`; those of this pass come first. The colours span all parts that
 /// `part` returns.
 pub(super) fn questions(
     app: &App,
@@ -47,7 +47,7 @@ pub(super) fn questions(
     part: impl Fn(Site) -> Part,
 ) -> Vec<Query> {
     let own = app.place().site();
-    // The cursor can be out of sight until it has settled.
+    // The cursor can be out of sight for a moment, until the scroll position follows it.
     if !columns.contains(&app.index()[2]) {
         columns = app.index()[2]..app.index()[2] + 1;
     }
@@ -73,7 +73,7 @@ pub(super) fn questions(
     asked
 }
 
-/// The value of a row and a key in a head; none if the key came later, or until it is there.
+/// The value of a row and a key in a head. None if the key came later, or if the value is not known yet.
 pub(super) fn value(app: &App, head: usize, (row, key): (usize, usize)) -> Option<Number> {
     let (_, site, query) = of_row(app, row)?;
     let index = [head, query, key];
@@ -81,7 +81,7 @@ pub(super) fn value(app: &App, head: usize, (row, key): (usize, usize)) -> Optio
     app.answers.covering(site, &region)?.get(&index)
 }
 
-/// The largest absolute value in these rows, as far as it is known.
+/// The largest absolute value in these rows, among the values known so far.
 pub(super) fn largest(app: &App, rows: Range<usize>, part: impl Fn(Site) -> Part) -> f64 {
     let spreads = passes(app, rows).into_iter().filter_map(|(site, _)| {
         let stats = app.answers.spread(part(site))?.stats;
@@ -90,7 +90,7 @@ pub(super) fn largest(app: &App, rows: Range<usize>, part: impl Fn(Site) -> Part
     spreads.fold(0.0, f64::max)
 }
 
-/// Puts the cursor on a cell, in the pass of its row.
+/// Puts the cursor on a cell, in the pass of the cell's row.
 pub(super) fn select(app: &mut App, (row, key): (usize, usize)) {
     let Some((pass, _, query)) = of_row(app, row) else { return };
     if pass != app.place().pass {

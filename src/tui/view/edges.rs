@@ -1,4 +1,5 @@
-//! Edges of a diagram: lines between boxes, which join where they meet. Those of the current box are heavy.
+//! Edges of a diagram: lines between boxes, which join at the points where they meet. The lines of the current box are
+//! heavy.
 
 use std::ops::Range;
 
@@ -39,35 +40,35 @@ impl Lit {
     }
 }
 
-/// Neighbours of a character that a line leads to, as bits.
+/// The sides on which a character's line leads to its neighbours, as bits.
 const UP: u8 = 1;
 const DOWN: u8 = 2;
 const LEFT: u8 = 4;
 const RIGHT: u8 = 8;
 
-/// Line characters by the sum of [`UP`], [`DOWN`], [`LEFT`] and [`RIGHT`], light and heavy.
+/// Line characters by the sum of [`UP`], [`DOWN`], [`LEFT`] and [`RIGHT`]: light ones, then heavy ones.
 const LIGHT: [&str; 16] = [" ", "│", "│", "│", "─", "┘", "┐", "┤", "─", "└", "┌", "├", "─", "┴", "┬", "┼"];
 const HEAVY: [&str; 16] = [" ", "┃", "┃", "┃", "━", "┛", "┓", "┫", "━", "┗", "┏", "┣", "━", "┻", "┳", "╋"];
 
 /// The edges of a diagram that are on the screen.
 pub(super) struct Edges {
     area: Rect,
-    /// Columns before the first box, and columns and lines of a cell.
+    /// Columns before the first box; then the columns and the lines of a cell.
     label: u16,
     cell: u16,
     tall: u16,
     /// The first line of the diagram on the screen.
     top: usize,
-    /// The bits of each character, and their relation to the current box.
+    /// The side bits of each character, and the character's relation to the current box.
     lines: Vec<(u8, Option<Lit>)>,
     /// Pairs of rows that the residual stream joins.
     stream: Vec<(usize, usize, Option<Lit>)>,
-    /// Edges within a row: row, lane, whether they lead to the right.
+    /// Edges within a row: the row, the lane, and whether the edge leads to the right.
     beside: Vec<(usize, usize, bool, Option<Lit>)>,
 }
 
 impl Edges {
-    /// No edges yet, for the rows `seen`.
+    /// An empty set of edges, for the rows `seen`.
     pub(super) fn new(layout: &Layout, seen: &Range<usize>) -> Self {
         let first = seen.start;
         let height = u16::try_from(seen.len()).unwrap_or(u16::MAX).saturating_mul(layout.tall);
@@ -89,7 +90,7 @@ impl Edges {
         self.stream.push((from, to, lit));
     }
 
-    /// Adds an edge from a row and a lane to another, down the lane `way`.
+    /// Adds an edge from one row and lane to another; it runs down in the lane `way`.
     pub(super) fn add(&mut self, from: (usize, usize), to: (usize, usize), way: usize, lit: Option<Lit>) {
         if from.0 == to.0 {
             self.beside.push((from.0, from.1.min(to.1), from.1 < to.1, lit));
@@ -115,7 +116,7 @@ impl Edges {
         }
     }
 
-    /// The column of a lane's lines.
+    /// The column of the lines in a lane.
     fn middle(&self, lane: usize) -> u16 {
         self.label + lane as u16 * self.cell + self.cell / 2 - 1
     }

@@ -14,7 +14,7 @@ use llama_trace_core::trace::stream::Addition;
 use super::super::text;
 use super::super::theme::Theme;
 
-/// Lines of a drawing. Twice as many columns make it square.
+/// Lines of a drawing. It is square with twice as many columns.
 const HEIGHT: u16 = 13;
 
 /// Columns of a drawing, if there is room.
@@ -23,9 +23,9 @@ pub const COLUMNS: u16 = HEIGHT * 2;
 /// A drawing and its legend.
 #[derive(Debug)]
 pub struct Drawn {
-    /// The lines of the drawing; empty if there is nothing to draw.
+    /// The lines of the drawing; empty if nothing can be drawn.
     pub picture: Vec<Line<'static>>,
-    /// The meaning of its marks and axes.
+    /// The meaning of the drawing's marks and axes.
     pub words: Vec<Line<'static>>,
 }
 
@@ -99,8 +99,8 @@ fn silu(x: f64, y: f64, columns: u16, theme: Theme) -> Drawn {
     Drawn { picture: drawn(canvas, (columns, HEIGHT)), words: vec![mark, Line::styled(axes, theme.dim())] }
 }
 
-/// The addition of a sublayer as a triangle in the plane of both vectors: the residual stream to the right, the added
-/// vector at its tip.
+/// The addition of a sublayer as a triangle in the plane of both vectors. The residual stream points to the right, and
+/// the added vector begins at its tip.
 pub fn addition(added: &Addition, (columns, height): (u16, u16), theme: Theme) -> Vec<Line<'static>> {
     let Some(angle) = added.angle() else { return Vec::new() };
     let (sine, cosine) = angle.to_radians().sin_cos();

@@ -1,5 +1,5 @@
 //! The flow: a layer, or the whole pass with its layers folded, as a diagram. A box is a stage with its shape and a
-//! thumbnail of its values, an edge is an input in the table of stages, the line at the left is the residual stream.
+//! thumbnail of its values. An edge is an input from the table of stages. The line at the left is the residual stream.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -19,23 +19,23 @@ use super::layout::Layout;
 use super::paint::{put, put_fit};
 use super::{half_blocks, tensor_foot, thumbnail};
 
-/// Columns of the residual stream, at the left.
+/// Columns of the residual stream at the left.
 const RAIL: u16 = 2;
-/// Minimum and maximum lines of a box with the edges above it.
+/// Minimum and maximum lines of a box including the edges above it.
 const LOWEST: u16 = 3;
 const HIGHEST: u16 = 8;
-/// Width of a cell from which on the boxes are further apart.
+/// Minimum width of a cell at which the boxes are further apart.
 const ROOMY: u16 = 22;
 
 /// The layer as a diagram.
 #[derive(Debug)]
 pub struct Flow;
 
-/// The whole pass, its layers folded.
+/// The whole pass, with its layers folded.
 #[derive(Debug)]
 pub struct Pass;
 
-/// The boxes on the screen and the current one.
+/// The boxes on the screen, and the current box.
 struct Drawn {
     diagram: Diagram,
     current: usize,
@@ -137,7 +137,7 @@ impl Drawn {
         }
     }
 
-    /// Draws a box with name, values and shape. A box alone in its row is wide.
+    /// Draws a box with name, values and shape. If a box is alone in its row, it is wide.
     fn draw(&self, app: &App, layout: &Layout, (number, spot): (usize, &Spot), buf: &mut Buffer) {
         let (theme, lit) = (app.theme, self.lit(number));
         let down = (spot.at.0 - layout.visible_rows(app).start) as u16 * layout.tall + 1;
@@ -182,7 +182,7 @@ impl Drawn {
             _ => Rect { x: area.x + 1, y: area.y + 1, width: area.width - 2, height: last - 1 },
         };
         if last > 0 {
-            // Values without room leave the frame as it is.
+            // If the values have no room, the frame stays as it is.
             put(buf, inner, 0, 0, &" ".repeat(inner.width.into()), Style::new());
             thumbnail::draw(app, site, inner.intersection(layout.area), buf);
         }
@@ -210,7 +210,7 @@ fn place(app: &App, node: Node) -> Place {
     }
 }
 
-/// The name of a box, in `columns`.
+/// The name of a box in at most `columns`.
 fn name(app: &App, node: Node, columns: usize) -> String {
     let forms = match node {
         Node::Stage(stage) => vec![stage.name().to_owned()],
@@ -225,12 +225,12 @@ fn name(app: &App, node: Node, columns: usize) -> String {
     fitting.cloned().unwrap_or_else(|| text::cut(&forms[0], columns))
 }
 
-/// The name of the view for the values of a stage.
+/// The name of the view that shows the values of a stage.
 fn values_of(step: Step) -> &'static str {
     if step.over_vocabulary() { "largest" } else { "heatmap" }
 }
 
-/// The inputs and weights of the current step, in words.
+/// The inputs and weights of the current step, as text.
 fn reads(app: &App) -> String {
     let (place, card) = (app.place(), &app.outline().card);
     let stage = place.step.stage();
@@ -251,8 +251,8 @@ fn reads(app: &App) -> String {
     if all.is_empty() { "nothing: it is given".to_owned() } else { all.join(", ") }
 }
 
-/// The part of the stages in the thumbnails: tokens, and the head of stages with several. A held head is named
-/// elsewhere.
+/// The part of the stages that the thumbnails show: the tokens, and the head of stages with several heads. A held head
+/// is named elsewhere.
 fn glance(app: &App, drawn: &Drawn, heads: bool) -> Piece {
     let head = app.cursor.selected.get(Axis::Head, app.outline().card.sizes().heads);
     let head = if heads && app.cut().held.is_none() { format!(", head {head}") } else { String::new() };
@@ -267,7 +267,7 @@ fn glance(app: &App, drawn: &Drawn, heads: bool) -> Piece {
     Piece::forms(forms, app.theme.strong()).rank(2)
 }
 
-/// Draws the meaning of boxes and lines, and the inputs of `name`.
+/// Draws the meaning of boxes and lines, and the inputs of the stage `name`.
 fn legend(app: &App, (name, reads): (&str, String), foot: Rect, buf: &mut Buffer) {
     let theme = app.theme;
     let mut pieces = Vec::new();
@@ -432,7 +432,7 @@ impl View for Pass {
         let Some(layer) = app.place().layer else {
             return legend(app, (app.place().step.stage().name(), reads(app)), foot, buf);
         };
-        // The box of a layer stands for all of it.
+        // The box of a layer stands for the whole layer.
         let drawn = Drawn::pass(app);
         let spots = &drawn.diagram.spots;
         let read = spots[drawn.current].reads.iter().map(|&read| name(app, spots[read].node, usize::MAX));

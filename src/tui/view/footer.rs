@@ -1,4 +1,4 @@
-//! The footer: the most useful keys of the key table, as many as fit; and the message box above it.
+//! The footer: the most useful keys of the key table, as many as fit. The message box above it is here too.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -19,7 +19,7 @@ use super::paint::{clear, put};
 #[derive(Debug)]
 pub struct Footer<'a>(pub &'a App);
 
-/// Priority, keys and word of each entry, in the order of the key table. Neighbours with one word are one entry.
+/// Priority, keys and word of each entry, in the order of the key table. Neighbours with the same word are one entry.
 fn entries() -> Vec<(u8, String, &'static str)> {
     let mut entries: Vec<(u8, String, &'static str)> = Vec::new();
     for binding in BINDINGS.iter().filter(|binding| binding.rank > 0) {
@@ -40,30 +40,30 @@ fn slices(app: &App) -> Option<&'static str> {
     let axes = app.place().step.axes();
     match app.cut().held.map(|held| axes[held]) {
         Some(Axis::Head | Axis::KvHead) => Some("head"),
-        // `t` has the word "token" already.
+        // The entry of `t` already has the word "token".
         Some(Axis::Token) => Some("which token"),
         Some(axis) => Some(labels::name(axis)),
         None => axes.contains(&Axis::HeadsMerged).then_some("head"),
     }
 }
 
-/// Columns from which on the entry of the next view names it.
+/// Minimum columns at which the entry of the next view names that view.
 const WIDE: usize = 120;
 
-/// The view's own keys, and the entries that fit beside them, in the order of the table. Entries of high priority are
-/// kept first.
+/// The view's own keys and the entries that fit beside them, in the order of the key table. Entries of high priority
+/// are kept before others.
 fn fitting(app: &App, width: usize) -> Vec<(String, String)> {
     let mut entries = entries();
     match slices(app) {
         Some(word) => entries.iter_mut().filter(|entry| entry.2 == "head").for_each(|entry| entry.2 = word),
         None => entries.retain(|entry| entry.2 != "head"),
     }
-    // A comparison has keys to close it and to subtract.
+    // During a comparison there are keys to close it and to subtract.
     let compared = app.compared().map(|_| {
         let other = if app.comparison.subtracts { ("d", "both") } else { ("d", "difference") };
         [("c Esc", "close"), other]
     });
-    // A covered view takes no keys.
+    // A view that is covered by another panel takes no keys.
     let keys = if app.layout().is_some() { app.view().keys() } else { &[] };
     let own: Vec<_> = keys.iter().copied().chain(compared.into_iter().flatten()).collect();
     let letters = |keys: &str| -> Vec<String> { keys.split(' ').map(str::to_owned).collect() };
@@ -71,7 +71,7 @@ fn fitting(app: &App, width: usize) -> Vec<(String, String)> {
     entries.retain(|(_, keys, _)| !letters(keys).iter().any(|key| taken.contains(key)));
     let own: Vec<(u8, String, &'static str)> =
         own.into_iter().map(|(keys, word)| (0, keys.to_owned(), word)).collect();
-    // The view's keys come after the step keys; quit and help stay last.
+    // The view's keys come after the step keys. Quit and help stay last.
     let first = entries.len().min(1);
     entries.splice(first..first, own);
     let next = next_view(app).filter(|_| width >= WIDE);
@@ -100,7 +100,7 @@ fn fitting(app: &App, width: usize) -> Vec<(String, String)> {
     kept.into_iter().map(|i| (entries[i].1.clone(), entries[i].2.clone())).collect()
 }
 
-/// The next view of the key `v`; none if there is no other, or if another panel covers the tensor.
+/// The view that the key `v` opens next. None if there is no other view, or if another panel covers the tensor.
 fn next_view(app: &App) -> Option<&'static str> {
     let next = app.next_view().name();
     (app.layout().is_some() && next != app.view().name()).then_some(next)

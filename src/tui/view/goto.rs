@@ -26,8 +26,8 @@ pub struct GotoPopup<'a> {
 
 const LISTED: usize = 10;
 
-/// The hint without completions: the letters of the step's axes in brackets, or the effect of Enter if it goes to no
-/// place.
+/// The hint if there are no completions: the letters of the step's axes in brackets, or, if the line names no place,
+/// what Enter does.
 fn hint(app: &App, text: &str) -> String {
     if prompt_of(text).is_some() {
         return "Enter runs this text in a run of its own".to_owned();
@@ -47,7 +47,7 @@ fn hint(app: &App, text: &str) -> String {
     }
 }
 
-/// The end of a line that is too long, where the user types; it never begins within a number.
+/// The end of a line that is too long, because the user types there. It never begins within a number.
 fn tail(line: &str, room: usize) -> String {
     let count = line.chars().count();
     if count <= room {

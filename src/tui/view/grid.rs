@@ -1,4 +1,4 @@
-//! The grid of a matrix: width of the cells and labels around them. The heatmap and the numbers use it.
+//! The grid of a matrix: the width of the cells, and the labels around them. The heatmap and the numbers use it.
 
 use std::ops::Range;
 
@@ -19,17 +19,18 @@ use super::labels;
 use super::layout::Layout;
 use super::paint::put;
 
-/// Columns of a cell with a number and the space before it: minimum, and maximum, which shows all digits of any value.
+/// Columns of a cell with a number, including the space before it: the minimum, and the maximum, which shows all digits
+/// of any value.
 const NUMBER: u16 = 10;
 const EVERY_DIGIT: u16 = 16;
 /// Minimum and maximum width of a heatmap's cells.
 const NARROWEST: u16 = 2;
 const WIDEST: u16 = 8;
-/// Width from which on a coloured cell has a number in it.
+/// Minimum width at which a coloured cell has a number in it.
 pub const WRITTEN: u16 = 5;
 
-/// The axis of the row labels, the number of rows, and the cursor's row. Rows of earlier passes may be above those of
-/// this one.
+/// The axis of the row labels, the number of rows, and the cursor's row. The rows may include rows of earlier passes,
+/// above the rows of this pass.
 fn rows(app: &App) -> (Axis, usize, usize) {
     let at = app.cut().rows;
     let (axis, count, cursor) = (app.place().step.axes()[at], app.shape()[at], app.index()[at]);
@@ -49,7 +50,7 @@ fn name_of_rows(app: &App) -> &'static str {
     }
 }
 
-/// The layout of the step's matrix in `body`. `cell` returns the width of a cell for the room and the number of
+/// The layout of the step's matrix in `body`. `cell` returns the width of a cell, given the room and the number of
 /// columns.
 pub fn layout(app: &App, body: Rect, cell: impl Fn(u16, usize) -> u16) -> Layout {
     let Cut { rows: rows_at, columns: columns_at, .. } = app.cut();
@@ -107,7 +108,7 @@ pub fn index(app: &App, cell: (usize, usize)) -> Option<Vec<usize>> {
     Some(index)
 }
 
-/// The value in a cell of this or an earlier pass; none until it is there.
+/// The value in a cell of this pass or an earlier one. None if it is not known yet.
 pub fn value(app: &App, tensor: &Tensor, cell: (usize, usize)) -> Option<Number> {
     match earlier_rows::applies(app) {
         true => earlier_rows::value(app, app.index()[0], cell),
@@ -126,7 +127,7 @@ pub fn select(app: &mut App, cell: (usize, usize)) {
     }
 }
 
-/// The questions for the cells on the screen, those for the values first.
+/// The questions for the cells on the screen; those for the values come first.
 pub fn questions(app: &App, layout: &Layout) -> Vec<Query> {
     if earlier_rows::applies(app) {
         let (head, cells) = (app.index()[0], (layout.visible_rows(app), layout.visible_columns(app)));
@@ -137,7 +138,7 @@ pub fn questions(app: &App, layout: &Layout) -> Vec<Query> {
     [Query::Block(site, kind::visible_region(app, layout))].into_iter().chain(spreads).collect()
 }
 
-/// The largest absolute value on the screen, if rows of earlier passes are among it.
+/// The largest absolute value on the screen, if the screen has rows of earlier passes.
 pub fn largest(app: &App) -> Option<f64> {
     let layout = earlier_rows::applies(app).then(|| app.layout()).flatten()?;
     let head = app.index()[0];
@@ -148,7 +149,7 @@ fn of_head(site: Site, head: usize) -> Part {
     Part { site, held: Some((0, head)) }
 }
 
-/// The rows and columns on the screen in words.
+/// The rows and columns on the screen, as text.
 pub fn caption(app: &App, layout: &Layout) -> Vec<Piece> {
     let (axes, cut) = (app.place().step.axes(), app.cut());
     let columns = axes[cut.columns.unwrap_or(cut.rows)];
@@ -159,7 +160,7 @@ pub fn caption(app: &App, layout: &Layout) -> Vec<Piece> {
     ]
 }
 
-/// The indices of an axis on the screen in words.
+/// The indices of an axis on the screen, as text.
 pub fn range(app: &App, mark: &str, axis: Axis, seen: &Range<usize>, count: usize) -> Piece {
     range_of(app, (mark, labels::name(axis)), seen, count)
 }
@@ -201,8 +202,8 @@ pub fn draw_labels(app: &App, layout: &Layout, buf: &mut Buffer) {
 
 fn draw_header(app: &App, layout: &Layout, column_axis: Axis, buf: &mut Buffer) {
     let theme = app.theme;
-    // Indices wider than the cells label every second, third, … column, with a space between them. Those that would
-    // touch the selected index are left out.
+    // If indices are wider than the cells, only every second, third, … column is labelled, with a space between the
+    // labels. A label that would touch the selected index is left out.
     let wide = labels::digits(layout.columns) as u16 + 1;
     let every = usize::from(wide.div_ceil(layout.cell.max(1)).max(1));
     let place = |right: usize, column: usize| {
@@ -234,7 +235,7 @@ fn draw_header(app: &App, layout: &Layout, column_axis: Axis, buf: &mut Buffer) 
             put(buf, layout.area, x, 0, &text::right(&token, usize::from(layout.cell) - 1), style);
             continue;
         }
-        // Narrow columns have their token written downwards, directly above the cells.
+        // In narrow columns the token is written downwards, directly above the cells.
         let mut letters: Vec<char> = token.chars().collect();
         if letters.len() > lines.into() && letters.first() == Some(&'␣') {
             letters.remove(0); // its first letters tell more than the space before them

@@ -1,5 +1,5 @@
-//! Rasters of many values: with colours a character shows two values as half blocks. If the values outnumber the
-//! places, the one furthest from 0 stands for its neighbours, so that no extreme is lost.
+//! Rasters of many values. With colours, a character shows two values as half blocks. If there are more values than
+//! places, each place shows the value furthest from 0 among its values, so that no extreme is lost.
 
 use std::ops::Range;
 
@@ -15,26 +15,27 @@ use super::super::plane::Plane;
 use super::super::theme::{Depth, Span};
 use super::paint::put;
 
-/// Maximum number of values in a raster; of larger tensors only the rows around the cursor are drawn.
+/// Maximum number of values in a raster. If a tensor is larger, only the rows around the cursor are drawn.
 pub(super) const MOST: usize = 1 << 20;
 
-/// A matrix on a raster: the rows that are drawn, and the number of rows and columns in one place.
+/// A matrix on a raster: the rows that are drawn, and the number of rows and columns that share one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Raster {
     pub(super) rows: Range<usize>,
     pub(super) columns: Range<usize>,
-    /// Rows and columns of the matrix in a place.
+    /// Number of rows and of columns that share a place.
     pub(super) each: (usize, usize),
-    /// Places down and across.
+    /// Number of places down and across.
     pub(super) places: (usize, usize),
-    /// Lines of a place, and half its columns; 0 if it is one character.
+    /// Lines of a place, which are half as many as its columns; 0 if the place is a single character.
     zoom: usize,
 }
 
 /// Maximum lines of a magnified value.
 const ZOOM: usize = 4;
 
-/// The rows around `at`, of `rows` with `values` values each, that have at most `most` values; at least one row.
+/// The rows around `at`, of `rows` rows with `values` values each. They have at most `most` values, but there is at
+/// least one row.
 pub(super) fn window(at: usize, rows: usize, values: usize, most: usize) -> Range<usize> {
     let room = (most / values.max(1)).max(1);
     let start = at / room * room;
@@ -63,7 +64,8 @@ impl Raster {
         if self.zoom == 0 { (1, 1) } else { (self.zoom as u16, 2 * self.zoom as u16) }
     }
 
-    /// The number of rows in one place in words, or in half a place if that has several; none for one row.
+    /// The number of rows in one place, as text; if half a place has several rows, the number in one half. None for one
+    /// row.
     pub(super) fn down(&self, app: &App) -> Option<String> {
         match self.each.0 {
             0 | 1 => None,
@@ -72,19 +74,19 @@ impl Raster {
         }
     }
 
-    /// The number of columns in one place in words; none for one column.
+    /// The number of columns in one place, as text; none for one column.
     pub(super) fn right(&self) -> Option<String> {
         (self.each.1 > 1).then(|| format!("{} each", self.each.1))
     }
 
-    /// The place of a row and a column.
+    /// The place that shows a row and a column.
     pub(super) fn place_of(&self, row: usize, column: usize) -> (usize, usize) {
         let down = row.saturating_sub(self.rows.start) / self.each.0;
         let across = column.saturating_sub(self.columns.start) / self.each.1;
         (down.min(self.places.0.saturating_sub(1)), across.min(self.places.1.saturating_sub(1)))
     }
 
-    /// The rows and columns of a place.
+    /// The rows and columns that a place shows.
     pub(super) fn cell(&self, place: (usize, usize)) -> (Range<usize>, Range<usize>) {
         let part = |at: usize, each: usize, all: &Range<usize>| {
             let start = (all.start + at * each).min(all.end);
@@ -93,7 +95,7 @@ impl Raster {
         (part(place.0, self.each.0, &self.rows), part(place.1, self.each.1, &self.columns))
     }
 
-    /// The part of the raster at these places across.
+    /// The part of the raster with these places across.
     pub(super) fn across(&self, places: Range<usize>) -> Self {
         let end = places.end.min(self.places.1);
         let (first, last) = (self.cell((0, places.start)).1, self.cell((0, end.saturating_sub(1))).1);
@@ -148,8 +150,8 @@ fn coloured(app: &App) -> bool {
     app.theme.depth() > Depth::Ansi
 }
 
-/// Draws a small matrix at the upper left of `area`, as large as possible. In little room the value furthest from 0
-/// stands for its neighbours.
+/// Draws a small matrix at the upper left of `area`, as large as possible. In little room, a place shows the value
+/// furthest from 0 among its values.
 pub(super) fn small(
     app: &App,
     span: Span,
@@ -162,8 +164,8 @@ pub(super) fn small(
     Raster::new(app, 0..rows, 0..columns, room).draw_values(app, span, value, area, buf);
 }
 
-/// The value furthest from 0, with its row and column. NaN counts as furthest, masked values as nearest; of equal ones
-/// the first counts.
+/// The value furthest from 0, with its row and column. NaN counts as the furthest, masked values as the nearest. If
+/// several are equally far, the first one is returned.
 pub(super) fn furthest(
     rows: Range<usize>,
     columns: Range<usize>,
@@ -186,8 +188,8 @@ pub(super) fn furthest(
     best
 }
 
-/// Two values in a character, one above the other. A value below 0 has a darker colour in only a quarter of the
-/// character: two of them look chequered with any colours.
+/// Two values in a character, one above the other. A value below 0 fills only a quarter of the character, in a darker
+/// colour. Two such values make the character look chequered, with any colours.
 fn halves(app: &App, span: Span, upper: Option<f64>, lower: Option<f64>) -> (&'static str, Style) {
     let below = |value: Option<f64>| value.is_some_and(|value| value < 0.0 && value.is_finite());
     let colour = |value: Option<f64>, marked: bool| app.theme.half(value?, span, marked);
@@ -204,12 +206,12 @@ fn halves(app: &App, span: Span, upper: Option<f64>, lower: Option<f64>) -> (&'s
     }
 }
 
-/// The style with a colour for the ink and one for the background.
+/// The style with one colour for the ink and one for the background.
 fn two(ink: Option<Color>, ground: Option<Color>) -> Style {
     Style { fg: ink, bg: ground, ..Style::new() }
 }
 
-/// One value in a character. With colours a value below 0 has a sign.
+/// One value in a character. With colours, a value below 0 has a minus sign.
 pub(super) fn mark(app: &App, span: Span, value: Option<f64>) -> (&'static str, Style) {
     match value {
         Some(value) if coloured(app) && value.is_finite() => {
@@ -231,7 +233,7 @@ pub(super) fn block(app: &App, span: Span, value: Option<f64>) -> (&'static str,
     if coloured(app) { halves(app, span, value, value) } else { shade(app, span, value) }
 }
 
-/// The shade of a value, by quarters of the span; values below 0 have other characters.
+/// The shade of a value, in quarters of the span. Values below 0 have other characters.
 fn shade(app: &App, span: Span, value: Option<f64>) -> (&'static str, Style) {
     const BELOW: [&str; 5] = ["-", "-", "=", "≡", "≣"];
     let Some(value) = value else { return (" ", Style::new()) };
@@ -247,12 +249,12 @@ fn shade(app: &App, span: Span, value: Option<f64>) -> (&'static str, Style) {
     (symbol, cell.style)
 }
 
-/// The characters of small pictures without colours, for their caption.
+/// The characters of small pictures without colours, for the picture's caption.
 pub(super) fn characters(app: &App) -> &'static str {
     if coloured(app) { "" } else { " · ░▒▓█ above 0, -=≡≣ below" }
 }
 
-/// The meaning of the marks of [`Raster::draw`], long and short. Masked values are named if there are any.
+/// The meaning of the marks of [`Raster::draw`], in a long and a short form. Masked values are named if there are any.
 pub(super) fn marks(app: &App, positive: bool) -> Piece {
     let masked = app.answers.spread(app.span_part()).is_some_and(|spread| spread.stats.neg_inf > 0);
     let [long, middle, short, hidden] = match (coloured(app), positive) {

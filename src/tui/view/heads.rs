@@ -19,18 +19,19 @@ use super::layout::Layout;
 use super::paint::{put, put_fit};
 use super::{labels, legend};
 
-/// Minimum and maximum columns, and minimum lines of a head, including its name and the space between two.
+/// Minimum and maximum columns, and minimum lines of a head. They include its name and the space between two heads.
 const NARROWEST: u16 = 10;
 const WIDEST: u16 = 42;
 const LOWEST: u16 = 5;
-/// Lines of a head besides its values: its name and the empty one below; and columns between two heads.
+/// Lines of a head besides its values: its name and the empty line below. It is also the number of columns between two
+/// heads.
 const BESIDE: u16 = 2;
 
 /// Every head of the current step as a small heatmap.
 #[derive(Debug)]
 pub struct Heads;
 
-/// The axis of the panels, and the axes that go down and across in each.
+/// The axis of the panels, and the axes that go down and across in each panel.
 fn axes_of(step: Step) -> Option<(usize, usize, usize)> {
     let axes = step.axes();
     let head = axes.iter().position(|axis| matches!(axis, Axis::Head | Axis::KvHead))?;
@@ -38,8 +39,8 @@ fn axes_of(step: Step) -> Option<(usize, usize, usize)> {
     Some((head, others.next()?, others.next()?))
 }
 
-/// Possible numbers of heads side by side: each fills its lines, and heads that share a kv head are in one line or in
-/// lines of their own.
+/// Possible numbers of heads side by side. Every line is full. Heads that share a kv head are either all in one line,
+/// or fill lines without other heads.
 fn abreast(app: &App, heads: usize) -> impl Iterator<Item = usize> {
     let shares = app.place().step.axes().contains(&Axis::Head);
     let group = if shares { app.cursor.selected.group() } else { 1 };
@@ -49,7 +50,7 @@ fn abreast(app: &App, heads: usize) -> impl Iterator<Item = usize> {
 }
 
 impl Heads {
-    /// The number of heads side by side and their raster, if all fit with values larger than a character.
+    /// The number of heads side by side, and their raster, if all heads fit with more than one character per value.
     fn magnified(app: &App, body: Rect) -> Option<(usize, Raster)> {
         let (shape, axes) = (app.shape(), axes_of(app.place().step)?);
         let (heads, rows) = (shape[axes.0].max(1), Self::rows(app, axes));
@@ -59,7 +60,7 @@ impl Heads {
             let wide = room(body.width.into(), columns);
             Some((columns, Raster::magnified(rows.clone(), 0..shape[axes.2], (high, wide))?))
         });
-        // The largest rasters, and among them the most side by side.
+        // Chooses the largest raster, and among equal rasters the one with the most heads side by side.
         found.max_by_key(|(columns, raster)| (raster.size(), *columns))
     }
 
@@ -73,7 +74,7 @@ impl Heads {
         )
     }
 
-    /// The rows of every panel, including those of earlier passes.
+    /// The rows of every panel, including rows of earlier passes.
     fn rows(app: &App, (head, down, across): (usize, usize, usize)) -> Range<usize> {
         let (shape, (at, all)) = (app.shape(), Self::row(app, down));
         half_blocks::window(at, all, shape[across] * shape[head], half_blocks::MOST)
@@ -85,7 +86,7 @@ impl Heads {
         if earlier_rows::applies(app) { (dims.start + at, dims.keys()) } else { (at, app.shape()[down]) }
     }
 
-    /// The largest absolute value in the panels, if rows of earlier passes are among it.
+    /// The largest absolute value in the panels, if they have rows of earlier passes.
     pub(crate) fn largest(app: &App) -> Option<f64> {
         let axes = axes_of(app.place().step).filter(|_| earlier_rows::applies(app))?;
         Some(earlier_rows::largest(app, Self::rows(app, axes), Part::whole))
@@ -126,7 +127,7 @@ impl View for Heads {
             return Layout { area: body, rows, columns, cursor, cell, tall, header: 1, ..Layout::default() };
         }
         let lines = Self::rows(app, (head, down, across)).len().div_ceil(2);
-        // As large as there is room for, but not larger than the values need.
+        // The panels are as large as the room allows, but not larger than the values need.
         let mut best = (1, NARROWEST, LOWEST);
         for columns in
             abreast(app, heads).filter(|&columns| columns <= usize::from(body.width / NARROWEST).max(1))
@@ -164,7 +165,7 @@ impl View for Heads {
         let mut region = vec![0..0; 3];
         let seen = layout.visible_rows(app);
         region[head] = seen.start * layout.columns..(seen.end * layout.columns).min(shape[head]);
-        // The cursor can be out of sight until it has settled.
+        // The cursor can be out of sight for a moment, until the scroll position follows it.
         if !region[head].contains(&app.index()[head]) {
             region[head] = 0..shape[head];
         }
@@ -237,7 +238,7 @@ impl View for Heads {
             put(buf, place, 0, 0, &format!("{mark}{at}"), style);
             let beside = 2 + at.to_string().len() as u16;
             if shares {
-                // A line from the kv head's number to the last of its heads joins them.
+                // A line joins the kv head's number and all its heads.
                 let (first, last) = (
                     column == 0 || at.is_multiple_of(group),
                     column + 1 == layout.columns || (at + 1).is_multiple_of(group),

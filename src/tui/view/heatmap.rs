@@ -17,7 +17,7 @@ use super::layout::Layout;
 use super::legend;
 use super::paint::put;
 
-/// Columns of a number in a cell; none if it has no room. Shades in place of colours take a part of the cell.
+/// Columns for a number in a cell; none if it has no room. Without colours, shades take a part of the cell.
 fn digits(app: &App, cell: u16) -> Option<usize> {
     let (least, beside) = if app.theme.depth() > Depth::Ansi { (WRITTEN, 1) } else { (WRITTEN + 2, 3) };
     (cell >= least).then(|| usize::from(cell) - beside)
@@ -103,7 +103,7 @@ pub(super) fn cells(
         let Some(number) = value((row, column)) else { return };
         let real = number.real();
         let cell = app.theme.cell(real, span);
-        // With shades in place of colours, only a wide cell has room for the shade and the number.
+        // Without colours, only a wide cell has room for both the shade and the number.
         let width = usize::from(layout.cell);
         let beyond = span.beyond(real);
         let numbered = digits(app, layout.cell).is_some();
@@ -112,7 +112,7 @@ pub(super) fn cells(
             (false, false) => text::left(cell.fill, 2),
             (true, true) => text::right(&text::short(number, width - 1), width - 1) + beyond.unwrap_or(" "),
             (true, false) => {
-                // The number has its own sign.
+                // The number shows its sign itself.
                 let shade = cell.fill.chars().last().filter(|_| real.is_finite()).unwrap_or(' ');
                 format!("{shade}{} ", text::right(&text::short(number, width - 3), width - 2))
             }
@@ -130,7 +130,7 @@ pub(super) fn cells(
         if (row, column) != layout.cursor {
             return;
         }
-        // The cursor is a pair of brackets, because blocks of a colour or a shade are values.
+        // The cursor is a pair of brackets, because a block in a colour or a shade would look like a value.
         let style = cell.style.add_modifier(Modifier::BOLD);
         let bracket = if coloured { style } else { app.theme.strong() };
         let last = x + layout.cell - 1;

@@ -20,7 +20,7 @@ pub struct Help<'a> {
     pub theme: Theme,
     /// The first line on the screen.
     pub line: usize,
-    /// The text that lines must contain; empty for all lines.
+    /// The text that lines must contain to be shown; empty for all lines.
     pub wanted: &'a str,
 }
 

@@ -21,11 +21,11 @@ use super::layout::Layout;
 use super::list::bar;
 use super::paint::{put, put_fit};
 
-/// Columns of a bin's bounds, and of its count.
+/// Columns of a bin's bounds (`EDGE`), and of its count (`COUNT`).
 const EDGE: usize = 11;
 const COUNT: usize = 9;
 const MOST: u16 = 40;
-/// Maximum number of counted values; of larger slices the rows around the cursor are counted.
+/// Maximum number of counted values. If a slice is larger, only the rows around the cursor are counted.
 const VALUES: usize = 1 << 17;
 
 /// The values of the slice in bins of equal width.
@@ -39,7 +39,7 @@ struct Bins {
     high: f64,
     count: usize,
     filled: Rc<[Bin]>,
-    /// Number of the bin with the value under the cursor, among those that are not empty.
+    /// Number of the bin with the value under the cursor. Only bins that are not empty are counted.
     here: usize,
 }
 
@@ -48,7 +48,7 @@ impl Bins {
         let count = usize::from(body.height.saturating_sub(1).clamp(1, MOST));
         let stats = app.answers.spread(app.part()).map(|spread| spread.stats);
         let (low, high) = stats.map_or((0.0, 0.0), |stats| (stats.min, stats.max));
-        // All values may be equal.
+        // If all values are equal, there is only one bin.
         let count = if high > low { count } else { 1 };
         let mut bins = Self { low, high, count, filled: Rc::default(), here: 0 };
         bins.fill(app);
@@ -67,7 +67,7 @@ impl Bins {
     fn fill(&mut self, app: &App) {
         let (cut, index, place) = (app.cut(), app.index(), app.place());
         let (rows, columns) = part(app);
-        // Read from the answers directly: `App::tensor` depends on the questions, and these on the bins.
+        // Read from the answers directly: `App::tensor` depends on the questions, and the questions depend on the bins.
         let region = kind::in_stage(app, half_blocks::slice(app, rows.clone()));
         let block = app.answers.covering(place.site(), &region);
         let Some(tensor) = block.and_then(|block| Tensor::new(block.clone(), place.step)) else { return };
@@ -117,7 +117,7 @@ fn bins_left_out(app: &App) -> bool {
     bins.is_some_and(|bins| bins.windows(2).any(|two| two[0].number + 1 < two[1].number))
 }
 
-/// The counted rows and columns.
+/// The rows and columns whose values are counted.
 fn part(app: &App) -> (Range<usize>, Range<usize>) {
     let (cut, shape) = (app.cut(), app.shape());
     let columns = cut.columns.map_or(1, |columns| shape[columns]);

@@ -14,8 +14,8 @@ use super::super::tensor::region_in_stage;
 use super::layout::Layout;
 use super::tensor_foot;
 
-/// A way to show a step's values. Everything common to the views — moving, paging, the mouse, repeated questions to the
-/// source — is written once, on top of these methods.
+/// A way to show a step's values. Everything that the views have in common — moving, paging, the mouse, repeated
+/// questions to the source — is written once and uses these methods.
 pub trait View: fmt::Debug + Sync {
     /// The name of the view.
     fn name(&self) -> &'static str;
@@ -54,7 +54,7 @@ pub trait View: fmt::Debug + Sync {
     /// Updates the cursor after new answers.
     fn settle(&self, _: &mut App) {}
 
-    /// The questions for the cells on the screen, those for the values first.
+    /// The questions for the cells on the screen; those for the values come first.
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let site = app.place().site();
         vec![
@@ -64,12 +64,12 @@ pub trait View: fmt::Debug + Sync {
         ]
     }
 
-    /// Ids of the vocabulary whose texts are shown, other than those of the cells.
+    /// Ids of the vocabulary whose texts are shown, except those of the cells.
     fn ids(&self, _: &App, _: &Layout) -> Vec<u32> {
         Vec::new()
     }
 
-    /// The reason of a failed question other than that for the values.
+    /// The reason why a question failed, for all questions except the one for the values.
     fn failure(&self, _: &App) -> Option<String> {
         None
     }
@@ -94,12 +94,12 @@ pub trait View: fmt::Debug + Sync {
         false
     }
 
-    /// Changes the chosen setting; false if the view has none.
+    /// Changes the chosen setting; false if the view has no settings.
     fn change_setting(&self, _: &mut App, _: isize) -> bool {
         false
     }
 
-    /// The place and the view that Enter opens from the cell under the cursor, if it does.
+    /// The place and the view that Enter opens from the cell under the cursor; none if Enter opens none.
     fn enter_place(&self, _: &App) -> Option<(Place, &'static str)> {
         None
     }
@@ -109,7 +109,7 @@ pub trait View: fmt::Debug + Sync {
         false
     }
 
-    /// The cells on the screen in words, for the line above them.
+    /// The cells on the screen, as text for the line above them.
     fn caption(&self, app: &App, layout: &Layout) -> Vec<Piece>;
 
     /// Draws the lines below the cells: legend, statistics, and the value under the cursor.
@@ -124,7 +124,7 @@ pub trait View: fmt::Debug + Sync {
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer);
 }
 
-/// The note on a computation under way, for a view that is drawn meanwhile.
+/// The note on a computation under way, for a view that is drawn while it runs.
 pub(crate) fn progress_note(app: &App) -> Option<Piece> {
     let Status::Working(what) = &app.progress.status else { return None };
     let forms = [format!(" · {what}; Esc stops it"), format!(" · {what}"), " …".to_owned()];
@@ -139,7 +139,7 @@ pub(crate) fn visible_region(app: &App, layout: &Layout) -> Region {
     for (axis, seen) in
         [(Some(cut.rows), layout.visible_rows(app)), (cut.columns, layout.visible_columns(app))]
     {
-        // The cursor can be out of sight until it has settled.
+        // The cursor can be out of sight for a moment, until the scroll position follows it.
         if let Some(axis) = axis.filter(|&axis| seen.contains(&index[axis])) {
             needed[axis] = seen;
         }

@@ -1,11 +1,11 @@
-//! Labels of indices: their axis, their token and their position.
+//! Labels of indices: the axis, the token and the position of an index.
 
 use llama_trace_core::trace::{Axis, PassDims};
 
 use super::super::app::App;
 use super::super::text;
 
-/// Indices whose token texts are measured, at most. Texts that are wider than all of those are cut.
+/// Maximum number of indices whose token texts are measured. A text that is wider than all measured ones is cut.
 const MEASURED: usize = 256;
 
 /// The text of the token at `index` on `axis`, made visible; none if the axis has no tokens.
@@ -72,7 +72,7 @@ pub fn name(axis: Axis) -> &'static str {
     }
 }
 
-/// The next token, and how it came: it is next in the prompt, was drawn, or was picked for a branch.
+/// The next token and its origin: it follows in the prompt, was sampled, or was picked for a branch.
 pub fn next_token(app: &App) -> (Option<u32>, &'static str) {
     let Some(pass) = app.outline().passes.get(app.place().pass) else { return (None, "drawn") };
     let row = app.cursor.selected.get(Axis::Token, pass.tokens.len());

@@ -1,4 +1,4 @@
-//! The layers: a map of all heads of all layers with their attention patterns, from which Enter goes to a head.
+//! The layers: a map of all heads of all layers with their attention patterns. Enter goes to the head under the cursor.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -16,15 +16,15 @@ use super::layout::Layout;
 use super::paint::{put, put_fit};
 use super::tensor_foot;
 
-/// Minimum and maximum columns and maximum lines of a cell, including the space between two.
+/// Minimum columns, maximum columns and maximum lines of a cell. They include the space between two cells.
 const NARROWEST: u16 = 5;
 const WIDEST: u16 = 18;
 const HIGHEST: u16 = 10;
-/// Minimum lines of a picture. With less room only the numbers are shown.
+/// Minimum lines of a picture. If there is less room, only the numbers are shown.
 const PICTURE: u16 = 2;
 /// Columns before the cells.
 const LABEL: u16 = 9;
-/// Lines below the cells: the heads with the largest measures, and the formulas.
+/// Lines below the cells: the heads with the largest values of each measure, and the formulas.
 const BELOW: u16 = 6;
 /// Number of heads that are named for each measure.
 const NAMED: usize = 6;
@@ -124,7 +124,7 @@ impl View for Layers {
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let here = Region(app.index().iter().map(|&index| index..index + 1).collect());
         let block = Query::Block(app.place().site(), kind::in_stage(app, here));
-        // Heads on the screen are asked for first; the list below needs all of them.
+        // The heads on the screen are asked for first. The list below needs all heads.
         let seen = layout.visible_rows(app);
         let others = (0..layout.rows).filter(|layer| !seen.contains(layer));
         let layers = seen.clone().chain(others);
@@ -166,7 +166,7 @@ impl View for Layers {
             let x = layout.label + right as u16 * layout.cell;
             let style = if head == layout.cursor.1 { theme.current() } else { theme.index() };
             put(buf, area, x, 1, &format!("h{head}"), style);
-            // The first head of a kv head, or the first visible one, has its number.
+            // The number of a kv head is above its first head, or above its first visible head.
             if group > 1 && (right == 0 || head.is_multiple_of(group)) {
                 let rest = group - head % group;
                 let room = Rect { width: (layout.cell * rest as u16).saturating_sub(1) + x, ..area };
@@ -212,7 +212,7 @@ impl View for Layers {
 }
 
 impl Layers {
-    /// Draws the heads with the largest measures, and the formulas.
+    /// Draws the heads with the largest values of each measure, and the formulas.
     fn below(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         let theme = app.theme;
         let y = layout.header + layout.visible_rows(app).len() as u16 * layout.tall + 1;
@@ -254,7 +254,7 @@ impl Layers {
             format!("{back} {over} t at positions p > 0"),
             format!("{back} {over}"),
         ];
-        // An empty line, if there is one, separates the note on all three.
+        // If there is an empty line, it separates the note on all three measures from the lines above.
         let y = if area.height > y + 4 { y + 4 } else { y + 3 };
         put_fit(buf, area, 0, y, &[Piece::forms(said, theme.dim())]);
     }

@@ -1,5 +1,5 @@
-//! Layout of a view's cells on the screen: rows, columns, the visible ones and the cursor. Moving, paging and the mouse
-//! use it for all views.
+//! Layout of a view's cells on the screen: rows, columns, the visible ones among them, and the cursor. Moving, paging
+//! and the mouse use this layout in all views.
 
 use std::ops::Range;
 
@@ -28,9 +28,9 @@ pub struct Layout {
     pub header: u16,
     /// Lines below the last cell.
     pub footer: u16,
-    /// Number of rows between empty lines; 0 for no empty lines.
+    /// An empty line follows every group of this many rows; 0 for no empty lines.
     pub band: usize,
-    /// Rows before and after the cursor's that stay in sight, if there is room.
+    /// Number of rows before and after the cursor's row that stay in sight, if there is room.
     pub margin: usize,
 }
 
@@ -69,7 +69,7 @@ impl Layout {
         (down * usize::from(self.tall) + down.checked_div(self.band).unwrap_or(0)) as u16
     }
 
-    /// The row and column at a place of the screen.
+    /// The row and column of the cell at a position of the screen.
     pub fn cell_at(&self, app: &App, x: u16, y: u16) -> Option<(usize, usize)> {
         let right = x.checked_sub(self.area.x + self.label)? / self.cell.max(1);
         let line = y.checked_sub(self.area.y + self.header)?;
@@ -79,7 +79,7 @@ impl Layout {
         Some((rows.start + down, self.visible_columns(app).nth(right.into())?))
     }
 
-    /// Calls `draw` for every visible cell with its row, its column, and its place relative to the area.
+    /// Calls `draw` for every visible cell with the cell's row, its column, and its position relative to the area.
     pub fn each_cell(&self, app: &App, mut draw: impl FnMut(usize, usize, u16, u16)) {
         for (down, row) in self.visible_rows(app).enumerate() {
             for (right, column) in self.visible_columns(app).enumerate() {
@@ -88,14 +88,14 @@ impl Layout {
         }
     }
 
-    /// The cell `down` rows and `right` columns from the cursor, or the last one in that direction.
+    /// The cell that is `down` rows and `right` columns from the cursor, or the last cell in that direction.
     pub fn moved(&self, down: isize, right: isize) -> (usize, usize) {
         let within =
             |at: usize, by: isize, count: usize| at.saturating_add_signed(by).min(count.saturating_sub(1));
         (within(self.cursor.0, down, self.rows), within(self.cursor.1, right, self.columns))
     }
 
-    /// The first row and column to show, so that the cursor is in sight and no room is wasted.
+    /// The first row and column to show. With them the cursor is in sight, and no room stays empty.
     pub fn follow(&self, offset: (usize, usize)) -> (usize, usize) {
         let follow = |offset: usize, at: usize, seen: usize, count: usize, margin: usize| {
             let seen = seen.max(1);

@@ -1,4 +1,4 @@
-//! The legend of the colours with the values at its ends, and the statistics of the whole tensor.
+//! The legend of the colours with the values at the ends of the scale, and the statistics of the whole tensor.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -35,7 +35,7 @@ pub fn meaning(app: &App, foot: Rect, buf: &mut Buffer) {
     }
 }
 
-/// Draws the values at the ends of a list's bars, and the meaning of the arrow beside one.
+/// Draws the values at the ends of a list's bars, and the meaning of the arrow beside a bar.
 pub fn list(app: &App, foot: Rect, buf: &mut Buffer) {
     let Some((low, high)) = app.bars() else { return };
     let dim = app.theme.dim();
@@ -64,14 +64,14 @@ pub fn ramp(app: &App, foot: Rect, buf: &mut Buffer) {
     });
 }
 
-/// The meaning of a cell with neither a shade nor the mark of 0, if there can be one.
+/// The meaning of a cell that has neither a shade nor the mark of 0; none if there can be no such cell.
 fn blank(app: &App) -> Option<Piece> {
     let shades = app.theme.depth() <= Depth::Ansi && app.span().is_some_and(|span| span.positive);
     shades.then(|| Piece::whole("  blank: nearly 0", app.theme.dim()).rank(2))
 }
 
-/// Draws the colour scale of a heatmap. `cut` says whether a number in a cell has no room for its digits; none if the
-/// cells have no numbers.
+/// Draws the colour scale of a heatmap. `cut` says whether a cell is too narrow for the digits of its number; it is
+/// none if the cells have no numbers.
 pub fn heatmap(app: &App, cut: Option<bool>, foot: Rect, buf: &mut Buffer) {
     let forms = ["  … not 0, no room for its digits", "  … not 0, no room", "  … not 0"].map(str::to_owned);
     let more = match cut {
@@ -84,7 +84,7 @@ pub fn heatmap(app: &App, cut: Option<bool>, foot: Rect, buf: &mut Buffer) {
     });
 }
 
-/// Draws the colour scale of small pictures, which have one character for a value if there are no colours.
+/// Draws the colour scale of small pictures. Without colours, these pictures have one character for a value.
 pub fn small(app: &App, foot: Rect, buf: &mut Buffer) {
     if app.theme.depth() > Depth::Ansi { ramp(app, foot, buf) } else { marks(app, foot, buf) }
 }
@@ -131,7 +131,7 @@ fn scale_with(
     put_fit(buf, foot, 0, 0, &pieces);
 }
 
-/// The colours of a span with the values at its ends; only the mark of 0 for a `flat` tensor of zeros.
+/// The colours of a span, with the values at its ends. For a `flat` tensor, which has only zeros, only the mark of 0.
 pub(super) fn scale(
     app: &App,
     span: Span,
@@ -171,7 +171,7 @@ pub(super) fn scale(
     pieces
 }
 
-/// The name of the colour scale, long and short.
+/// The name of the colour scale, in a long and a short form.
 fn scale_name(app: &App, span: Span) -> [String; 2] {
     let within = app.answers.spread(app.span_part()).map(|spread| spread.beyond_deviations);
     let values = match (app.scale(), app.cut().held) {
@@ -223,7 +223,7 @@ fn statistics(app: &App, stats: Option<Stats>, foot: Rect, buf: &mut Buffer) {
             pieces.push(Piece::whole(format!(" {name}×{count}"), app.theme.special()));
         }
     }
-    // The statistics are of the whole tensor, also of a slice.
+    // The statistics are of the whole tensor, even if the screen shows a slice.
     let of = if app.part().held.is_some() {
         [" · whole tensor", " · all"]
     } else {

@@ -23,12 +23,12 @@ use super::tensor_foot;
 
 /// Number of likeliest tokens in the list.
 const TOP: usize = 5;
-/// Tokens that are asked for at once.
+/// Number of tokens that are asked for at once.
 const AT_ONCE: usize = 8;
 /// Columns of a cell, and of the token in it.
 const CELL: u16 = 12;
 const TEXT: usize = 6;
-/// Lines below the cells: a gap, the name of the cell, the likeliest tokens, and two for the model's answer.
+/// Lines below the cells: a gap, the name of the cell, the likeliest tokens, and two lines for the model's answer.
 const BELOW: u16 = TOP as u16 + 4;
 
 /// The likeliest token after each layer.
@@ -46,7 +46,8 @@ impl Lens {
         app.answers.get(&Self::question(app, layer, token))?.ok()?.get(token % AT_ONCE)
     }
 
-    /// The first layer from which on the model's answer to a token is the likeliest, once all layers are known.
+    /// The first layer from which on the model's final answer for a token stays the likeliest. None until all layers
+    /// are known.
     fn leads_from(app: &App, layers: usize, token: usize) -> Option<usize> {
         let mut ranks = Vec::new();
         for layer in 0..layers {
@@ -113,7 +114,7 @@ impl View for Lens {
         let here = Region(app.index().iter().map(|&index| index..index + 1).collect());
         let mut questions = vec![Query::Block(app.place().site(), kind::in_stage(app, here))];
         let (seen, cursor) = (layout.visible_columns(app), layout.cursor.1);
-        // All layers of the token under the cursor are needed for the first layer with the answer.
+        // The first layer with the answer is found from all layers of the token under the cursor.
         let of_cursor = (0..layout.rows).map(|layer| Self::question(app, layer, cursor));
         let on_screen = layout.visible_rows(app).flat_map(|layer| {
             seen.clone()
@@ -191,7 +192,7 @@ impl View for Lens {
 }
 
 impl Lens {
-    /// Draws the likeliest tokens at the cursor, and the rank of the model's answer.
+    /// Draws the likeliest tokens of the cell under the cursor, and the rank of the model's answer.
     fn below(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         let (theme, (layer, token)) = (app.theme, layout.cursor);
         let y = layout.header + layout.visible_rows(app).len() as u16 + 1;

@@ -1,5 +1,5 @@
-//! Lists: a single axis downwards, ids with their texts or values with bars; a vocabulary also sorted, the largest
-//! first.
+//! Lists: a single axis downwards. Each line has an id with its text, or a value with a bar. For a vocabulary there is
+//! also a list that is sorted, the largest value first.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -18,8 +18,8 @@ use super::{grid, labels, legend};
 
 /// The columns of a value.
 const VALUE: u16 = 9;
-/// Columns of the mark in words. It is the longest one, a branch's, so that the bars of a branch and its parent are
-/// equally long.
+/// Columns of the mark in words. They fit the longest mark, that of a branch, so that the bars of a branch and of its
+/// parent are equally long.
 const MARK: usize = " ← picked".len() - "←".len() + 1;
 /// Minimum columns of texts and bars beside a mark in words.
 const ROOMY: usize = 16;
@@ -91,7 +91,7 @@ impl View for Largest {
 
     fn layout(&self, app: &App, body: Rect) -> Layout {
         let length = app.shape()[app.cut().rows];
-        // The zeros of a nucleus, which are nearly all values, share one line.
+        // Nearly all values of a nucleus are 0. They share one line.
         let rows = app.kept().map_or(length, |kept| kept.positive.max(1));
         let cut = usize::from(app.picked_though_cut().is_some());
         lines(body, rows + cut, app.cursor.rank, u16::from(rows < length))
@@ -124,12 +124,12 @@ impl View for Largest {
         if seen.is_empty() {
             return List.caption(app, layout);
         }
-        // The row of a token that was picked although it was cut has no rank.
+        // The row of a token that was picked although the sampler cut it has no rank.
         let ranks = layout.rows - usize::from(app.picked_though_cut().is_some());
         let range = format!("{}-{} of {ranks}", (seen.start + 1).min(ranks), seen.end.min(ranks));
         let mut pieces = vec![Piece::forms([format!("largest first, {range}"), range], dim).rank(1)];
         if let Some(kept) = app.kept() {
-            // The kept tokens and their sum, 1.
+            // Shows the sum of the kept tokens' probabilities, which is 1.
             pieces.push(Piece::whole(" · sum ", dim).rank(2));
             pieces.push(Piece::figure(kept.sum, false, Style::new()).rank(2));
         }
@@ -145,7 +145,7 @@ impl View for Largest {
     }
 }
 
-/// The layout of a list: a line for each row, below a heading.
+/// The layout of a list: a heading, and below it a line for each row.
 fn lines(area: Rect, rows: usize, at: usize, footer: u16) -> Layout {
     let cursor = (at.min(rows.saturating_sub(1)), 0);
     Layout {
@@ -162,16 +162,16 @@ fn lines(area: Rect, rows: usize, at: usize, footer: u16) -> Layout {
     }
 }
 
-/// The order of the rows: by index, or by the size of the values.
+/// The order of the rows: by index, or by size of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
     /// The axis with this number, in the order of its indices.
     Held(usize),
-    /// The axis with this number, the largest value first. Ranks are before the indices.
+    /// The axis with this number, the largest value first. The rank is left of the index.
     Ranked(usize),
 }
 
-/// Places of the columns.
+/// Positions of the columns.
 pub(super) struct Columns {
     digits: usize,
     rank: usize,
@@ -189,7 +189,7 @@ impl Columns {
         let digits = labels::digits(length).max(if ranked { 4 } else { labels::name(axis).len() });
         let rank = if ranked { digits + 1 } else { 0 };
         let token_at = (rank + digits + 1) as u16;
-        // The mark of the next token has columns of its own. Bars and texts share the rest.
+        // The mark of the next token has its own columns. Bars and texts share the other columns.
         let vocabulary = axis == Axis::Vocab;
         let words = format!(" ← {}", labels::next_token(app).1);
         let rest = usize::from(width.saturating_sub(token_at + VALUE + 1));

@@ -1,4 +1,4 @@
-//! Markdown as lines of a given width, as far as the chapters use it.
+//! Markdown as lines of a given width. Only the forms that the chapters use are supported.
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 use ratatui::buffer::Buffer;
@@ -22,7 +22,7 @@ pub fn render(source: &str, width: usize, theme: Theme) -> Vec<Line<'static>> {
     writer.lines
 }
 
-/// The lines as a screen of that width, as high as they are many.
+/// The lines as a screen of that width. Its height is the number of lines.
 pub fn page(source: &str, width: u16, theme: Theme) -> Buffer {
     let lines = render(source, width.into(), theme);
     let mut page = Buffer::empty(Rect::new(0, 0, width, lines.len().try_into().unwrap_or(u16::MAX)));
@@ -41,7 +41,7 @@ struct Writer {
     styles: Vec<Style>,
     /// The next number of each list level; none for an unordered list.
     lists: Vec<Option<u64>>,
-    /// The list mark that the next line begins with.
+    /// The list mark at the beginning of the next line.
     mark: Option<String>,
     quotes: usize,
     code: bool,
@@ -201,7 +201,7 @@ impl Writer {
         }
     }
 
-    /// Writes a line of code, indented. The rest of a long line is indented further.
+    /// Writes a line of code, indented. If it is too long, its continuation lines are indented further.
     fn code_line(&mut self, line: &str) {
         let code = line.trim_start();
         let indent = 2 + (line.len() - code.len()).min(self.width / 2);
@@ -269,8 +269,9 @@ impl Writer {
         self.lines.push(Line::from(line));
     }
 
-    /// Writes a table with columns as wide as their widest cell. The widest columns shrink until all fit, and cells are
-    /// wrapped. If that would break a number, each row becomes a list of its cells with their headings.
+    /// Writes a table with columns as wide as their widest cell. If the table is too wide, the widest columns shrink
+    /// until all fit, and cells are wrapped. If that would break a number, each row becomes a list of its cells with
+    /// their headings.
     fn write_table(&mut self, rows: &[Vec<String>]) {
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let widest = |column: usize, width: &dyn Fn(&str) -> usize| {
@@ -349,7 +350,7 @@ fn glued(code: &str) -> String {
     code.chars().map(glue).collect()
 }
 
-/// The words of a paragraph. A word can have pieces of several styles, such as `code` with a comma.
+/// The words of a paragraph. One word can have pieces of several styles, such as `code` followed by a comma.
 fn words(spans: &[(String, Style)]) -> Vec<Vec<(&str, Style)>> {
     let mut words = vec![Vec::new()];
     for (content, style) in spans {

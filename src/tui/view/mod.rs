@@ -1,4 +1,4 @@
-//! The screen. Every panel is a file, and drawing changes nothing.
+//! The screen. Each panel has its own file, and drawing changes nothing.
 //!
 //! ```text
 //!  llama-trace  stories-260k · cpu f32     pass 0 (prefill) · layer 1 of 0-4 · step 17 of 150   title
@@ -71,23 +71,23 @@ use super::panel_state::Focus;
 /// Columns and rows of the smallest screen that is drawn on.
 pub const SMALLEST: (u16, u16) = (60, 16);
 
-/// Columns that the tensor keeps beside the notes.
+/// Columns that the tensor needs beside the notes.
 const TENSOR: u16 = 55;
 
 /// Minimum columns of a derivation beside the tensor.
 const DERIVATION: u16 = 48;
 
-/// Lines in which the tensor fits above the first terms of a derivation. In fewer lines the one with the focus has them
-/// all.
+/// Minimum lines in which the tensor fits above the first terms of a derivation. If there are fewer, the panel with the
+/// focus has all of them.
 const BOTH: u16 = 26;
 
-/// Lines in which two tensors fit above the verdict on them.
+/// Minimum lines in which two tensors fit above the verdict on them.
 const TALL: u16 = 44;
 
 /// Minimum lines of the tensor above a derivation.
 const TOP: u16 = 9;
 
-/// Minimum lines of the upper one of two tensors.
+/// Minimum lines of the upper of two tensors.
 const UPPER: u16 = 6;
 
 /// Places of the panels; none if a panel has no room.
@@ -103,9 +103,9 @@ pub struct Panels {
     pub outline: Option<Rect>,
     /// The tensor.
     pub middle: Option<Rect>,
-    /// The compared tensor, beside the first or under it.
+    /// The compared tensor, beside the first tensor or under it.
     pub compared: Option<Rect>,
-    /// The verdict on two runs, under them.
+    /// The verdict on two runs, under the tensors.
     pub verdict: Option<Rect>,
     /// The derivation, beside the tensor or under it.
     pub derivation: Option<Rect>,
@@ -143,7 +143,8 @@ impl Panels {
             if app.panels.zoomed { (0, 0) } else { (outline_width, notes_width) };
         let outline_width = if app.panels.outline_folded { 0 } else { outline_width };
         let notes_width = if app.panels.notes_folded { 0 } else { notes_width };
-        // An open derivation takes the room of the notes and more, or a part of the tensor's.
+        // An open derivation takes the place of the notes, with more columns. If there are too few columns, it takes
+        // lines of the tensor.
         let open = app.derivation().is_some() && app.panels.focus != Focus::Notes;
         let beside = (width - outline_width).saturating_sub(2 + TENSOR);
         let derivation_width = match beside {
@@ -151,14 +152,16 @@ impl Panels {
             0..DERIVATION => 0,
             _ => ((width - outline_width) * 9 / 20).clamp(DERIVATION, beside),
         };
-        // A derivation covers the compared tensor. Two judged runs have a derivation each.
+        // A derivation covers the compared tensor. Only in a verdict on two runs does each tensor have its own
+        // derivation.
         let compares = app.comparison.with.is_some() && (!open || app.comparison.verdict.is_some());
         let notes_width = match (open, compares) {
             (true, false) => derivation_width,
             (_, true) => 0,
             (false, false) => notes_width,
         };
-        // The notes are beside the tensor only if that keeps its columns; else they take turns.
+        // The notes are beside the tensor only if the tensor keeps its columns. Otherwise only one of the two is shown
+        // at a time.
         let notes_width = if width < outline_width + notes_width + 2 + TENSOR { 0 } else { notes_width };
         let mut panels = Self {
             title: line(0),
@@ -201,8 +204,8 @@ impl Panels {
     }
 }
 
-/// Places of two tensors, side by side or one under the other; none for the second if there is no room. `subtracts`
-/// says that the second is their difference.
+/// Places of two tensors, side by side or one under the other; none for the second tensor if there is no room.
+/// `subtracts` says that the second one is the difference.
 fn split_in_two(middle: Rect, subtracts: bool) -> (Option<Rect>, Option<Rect>) {
     if middle.width >= 2 * TENSOR {
         let width = middle.width / 2;
@@ -210,8 +213,8 @@ fn split_in_two(middle: Rect, subtracts: bool) -> (Option<Rect>, Option<Rect>) {
         let right = Rect { x, width: middle.right() - x, ..middle };
         return (Some(Rect { width, ..middle }), Some(right));
     }
-    // Both have equally many lines of values, so that they show the same rows. In little room one has another line: the
-    // lower one for the common legend, or the upper one for the common cursor.
+    // Both tensors have the same number of lines of values, so that they show the same rows. In little room one tensor
+    // has an additional line: the lower one for the common legend, or the upper one for the common cursor.
     let half = middle.height.saturating_sub(1) / 2;
     let more = u16::from(half + 1 < tensor::FOLDED);
     let height = middle.height.saturating_sub(1 + more) / 2;
@@ -223,7 +226,8 @@ fn split_in_two(middle: Rect, subtracts: bool) -> (Option<Rect>, Option<Rect>) {
     (Some(Rect { height: upper, ..middle }), Some(Rect { y, height: lower, ..middle }))
 }
 
-/// Places of the tensor and, below a rule, the derivation; only of the one with the focus if there is no room for both.
+/// Places of the tensor and, below a rule, the derivation. If there is no room for both, only the one with the focus
+/// has a place.
 fn under(middle: Rect, focus: Focus, zoomed: bool) -> (Option<Rect>, Option<Rect>) {
     let tensor = (middle.height * 2 / 5).max(TOP);
     match focus {

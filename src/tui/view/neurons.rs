@@ -1,5 +1,5 @@
-//! The neurons: units of a feed-forward network for one token, the strongest first, with their activations and the
-//! tokens whose logits each promotes.
+//! The neurons: units of a feed-forward network for one token, the strongest first. Each has its activations, and the
+//! tokens whose logits it raises most.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -22,10 +22,10 @@ use super::{labels, tensor_foot};
 /// The stages of a unit, in the order of the pass.
 const STAGES: [(Stage, &str); 4] =
     [(Stage::FfnGate, "gate"), (Stage::FfnSilu, "silu"), (Stage::FfnUp, "up"), (Stage::FfnHidden, "hidden")];
-/// Units whose output is asked for at once; and number of promoted and of suppressed tokens.
+/// Number of units whose output is asked for at once (`AT_ONCE`); number of promoted and of suppressed tokens (`TOP`).
 const AT_ONCE: usize = 8;
 const TOP: usize = 6;
-/// Columns of a unit's number, and of a value with the space before it.
+/// Columns of a unit's number (`UNIT`), and of a value with the space before it (`VALUE`).
 const UNIT: u16 = 7;
 const VALUE: u16 = 9;
 /// Columns of a promoted token's text.
@@ -50,7 +50,7 @@ fn order(app: &App) -> Option<&[u32]> {
     app.answers.get(&UnitsAt { site: site(app, Stage::FfnHidden), token: token(app) })?.ok()
 }
 
-/// The region of the token's row in a stage.
+/// The region of the current token's row in a stage.
 fn row(app: &App) -> Region {
     let (token, units) = (token(app), app.outline().card.sizes().hidden);
     Region(vec![token..token + 1, 0..units])
@@ -64,13 +64,13 @@ fn value(app: &App, stage: Stage, unit: u32) -> Option<f64> {
     }
 }
 
-/// The question for the output of the units around a rank.
+/// The question for the output of the units whose ranks are near this one.
 fn question(app: &App, order: &[u32], rank: usize) -> WritesAt {
     let units = order.chunks(AT_ONCE).nth(rank / AT_ONCE).unwrap_or_default().to_vec();
     WritesAt { site: site(app, Stage::FfnHidden), token: token(app), units, top: TOP }
 }
 
-/// The output of the unit at a rank, or the reason of a failure; none until it is known.
+/// The output of the unit at a rank, or the reason why the question failed. None until it is known.
 fn writing<'a>(app: &'a App, order: &[u32], rank: usize) -> Option<Result<&'a Writing, &'a str>> {
     let answer = app.answers.get(&question(app, order, rank))?;
     match answer {
@@ -145,7 +145,7 @@ impl View for Neurons {
         }
     }
 
-    /// Selects the strongest unit at first, and for another token the unit of the same rank.
+    /// At first, selects the strongest unit. For another token, selects the unit of the same rank.
     fn settle(&self, app: &mut App) {
         if app.cursor.keeps_rank
             && let Some(unit) = order(app).and_then(|order| order.get(app.cursor.rank).copied())
@@ -234,7 +234,7 @@ impl View for Neurons {
         }
         let most_at = UNIT + 4 * VALUE + 1;
         let room = usize::from(area.width.saturating_sub(most_at));
-        // Promoted and suppressed tokens fit, or only the promoted ones.
+        // If there is room, both promoted and suppressed tokens are shown; otherwise only the promoted ones.
         let each = if room >= 2 * TEXT { room / 2 } else { room };
         put(buf, area, most_at, 0, if room >= 2 * TEXT { "+ raises" } else { "+" }, theme.dim());
         if each < room {
@@ -294,7 +294,7 @@ fn tokens(app: &App, all: &[Promoted], (x, y, columns): (u16, u16, usize), area:
 }
 
 impl Neurons {
-    /// Draws the output of the unit under the cursor with numbers.
+    /// Draws the output of the unit under the cursor, with numbers.
     fn below(&self, app: &App, layout: &Layout, order: &[u32], buf: &mut Buffer) {
         let (theme, rank) = (app.theme, layout.cursor.0);
         let Some(&unit) = order.get(rank).filter(|_| layout.footer > 1) else { return };

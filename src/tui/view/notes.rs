@@ -1,5 +1,5 @@
 //! The notes panel: a step's formula with this model's sizes, its purpose, inputs and output, its names in other
-//! programs, and the chapter; and the panel of a verdict.
+//! programs, and the chapter. The panel of a verdict is here too.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -41,7 +41,7 @@ impl Writer {
         self.lines.push(Line::default());
     }
 
-    /// A short name before a text. Further lines of the text are indented.
+    /// Writes a short name before a text. All lines of the text after the first are indented.
     fn named(&mut self, name: &str, name_style: Style, content: &str) {
         let lines = text::wrap(&format!("{name} {content}"), self.width.saturating_sub(2));
         for (i, line) in lines.into_iter().enumerate() {
@@ -68,7 +68,7 @@ fn axes(app: &App, axes: &[Axis]) -> String {
     format!("({})", parts.join(", "))
 }
 
-/// All lines of the notes on the current step, wrapped to `width` less a column at either side.
+/// All lines of the notes on the current step, wrapped to `width` minus one column at either side.
 pub fn lines(app: &App, width: u16) -> Vec<Line<'static>> {
     let theme = app.theme;
     let (step, card) = (app.place().step, &app.outline().card);
@@ -145,7 +145,8 @@ pub fn line_of(app: &App, width: u16, chapter: &Chapter) -> usize {
     lines.iter().position(|line| line.to_string().trim() == first).unwrap_or(0)
 }
 
-/// The first line of the next answer from line `first` on, or else of the first answer.
+/// The first line of the next answer, searched from line `first` on. If there is none, the first line of the first
+/// answer.
 pub fn answer_after(app: &App, width: u16, first: usize) -> Option<usize> {
     let lines = lines(app, width);
     let begins = |(_, line): &(usize, &Line<'_>)| line.to_string() == ANSWER;
@@ -186,7 +187,7 @@ fn shapes(app: &App, out: &mut Writer) {
     }
 }
 
-/// The layer's input x: the output of the layer before, or the embedding.
+/// The layer's input x: the output of the previous layer, or the embedding.
 fn layer_input(app: &App) -> String {
     let shape = axes(app, &[Axis::Token, Axis::Dim]);
     let layers = app.outline().card.sizes().layers;
@@ -196,7 +197,7 @@ fn layer_input(app: &App) -> String {
     }
 }
 
-/// Writes the model's properties that matter at this stage.
+/// Writes the properties of the model that matter at this stage.
 fn facts(app: &App, stage: Stage, out: &mut Writer) {
     let card = &app.outline().card;
     let dim = app.theme.dim();
@@ -276,7 +277,7 @@ impl Widget for Notes<'_> {
         for (y, line) in lines.iter().skip(app.notes.line).take(height).enumerate() {
             put_line(buf, inner, y as u16, line);
         }
-        // Marks at the edge for further lines.
+        // Marks at the edge show that there are further lines.
         let right = area.width.saturating_sub(1);
         if app.notes.line > 0 {
             put(buf, area, right, 0, "▲", app.theme.key());

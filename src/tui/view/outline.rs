@@ -1,4 +1,5 @@
-//! The outline panel: passes, layers and steps. The current pass and layer are open, the others are one line each.
+//! The outline panel: passes, layers and steps. The current pass and layer are unfolded; each other pass or layer is
+//! one line.
 
 use std::cmp::Ordering;
 
@@ -24,7 +25,7 @@ enum Entry {
     Step(Place),
 }
 
-/// All lines, without their texts, which are made for the visible ones only.
+/// All lines, without texts. The texts are made for the visible lines only.
 fn entries(app: &App) -> Vec<Entry> {
     let here = app.place();
     let mut entries = Vec::new();
@@ -48,7 +49,7 @@ fn entries(app: &App) -> Vec<Entry> {
     entries
 }
 
-/// The first line on a panel of this height, so that the current one is a third from the top.
+/// The first line to show on a panel of this height. With it, the current line is a third from the top.
 fn first(entries: &[Entry], here: Place, height: usize) -> usize {
     let current = entries.iter().position(|entry| *entry == Entry::Step(here)).unwrap_or(0);
     current.saturating_sub(height / 3).min(entries.len().saturating_sub(height))
@@ -106,7 +107,8 @@ impl Widget for OutlinePanel<'_> {
                 }
             };
             let current = *entry == Entry::Step(here);
-            // A shape is shown whole or not at all, with a space before it, and one behind it if there is room.
+            // A shape is shown as a whole or not at all. It has a space before it, and a space after it if there is
+            // room.
             let room = width.saturating_sub(text::width(&name) + 1);
             let detail = match text::width(&detail).cmp(&room) {
                 Ordering::Less => text::right(&detail, room) + " ",

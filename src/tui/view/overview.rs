@@ -1,4 +1,4 @@
-//! The overview: the whole slice at once, of any size.
+//! The overview: a whole slice of any size at once.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -15,11 +15,11 @@ use super::layout::Layout;
 use super::paint::{put, put_fit};
 use super::{labels, legend};
 
-/// Maximum columns of a token's text, and minimum columns of the longest one.
+/// Maximum columns of a token's text (`TEXT`), and minimum columns for the longest one (`SHORT`).
 const TEXT: usize = 12;
 const SHORT: u16 = 5;
 
-/// The slice of the tensor, two values or more in a character.
+/// The slice of the tensor, with two or more values in a character.
 #[derive(Debug)]
 pub struct Overview;
 
@@ -28,9 +28,9 @@ struct Sheet {
     raster: Raster,
     /// Columns before the values.
     label: u16,
-    /// Columns of the rows' tokens among these; 0 if they have no room.
+    /// Columns for the rows' tokens, which are a part of `label`; 0 if the tokens have no room.
     texts: u16,
-    /// Places across in a band.
+    /// Number of places in one line of a band.
     wide: usize,
 }
 
@@ -41,7 +41,7 @@ impl Sheet {
         let (axis, rows) = (app.place().step.axes()[at], app.shape()[at]);
         let longest = labels::text_width(app, axis, rows, TEXT) as u16;
         let looks = |sheet: &Self| (sheet.raster.each, sheet.raster.size(), sheet.bands());
-        // Tokens get the room that the values leave.
+        // Tokens get the columns that the values do not need.
         let mut wider = (SHORT.min(longest)..=longest).rev().map(|texts| Self::with_texts(app, body, texts));
         let wider = wider.find(|wider| longest > 0 && looks(wider) == looks(&sheet));
         wider.unwrap_or(sheet)
@@ -63,7 +63,7 @@ impl Sheet {
         let mut best = (1, of(1));
         for bands in 2..=high.div_ceil(2) {
             let raster = of(bands);
-            // Fewer columns share a place, and no more rows do.
+            // A larger number of bands is better only if fewer columns share a place, and not more rows than before.
             if raster.each.0 <= best.1.each.0 && raster.each.1 < best.1.each.1 {
                 best = (bands, raster);
             }
@@ -76,13 +76,13 @@ impl Sheet {
         self.raster.places.1.div_ceil(self.wide).max(1)
     }
 
-    /// The place in the raster of a cell on the screen.
+    /// The place in the raster that a cell on the screen belongs to.
     fn place(&self, (row, column): (usize, usize)) -> (usize, usize) {
         let lines = self.raster.places.0.max(1);
         (row % lines, row / lines * self.wide + column)
     }
 
-    /// The cell on the screen of a place in the raster.
+    /// The cell on the screen that shows a place of the raster.
     fn cell(&self, (row, column): (usize, usize)) -> (usize, usize) {
         (column / self.wide * self.raster.places.0 + row, column % self.wide)
     }
@@ -198,7 +198,7 @@ impl View for Overview {
             let inner = Rect { x: area.x + label, y: area.y + top(band), ..area }.intersection(area);
             part.draw(app, span, plane, inner, buf);
         }
-        // The cursor's marks are beside the values, so that they cover none.
+        // The cursor's marks are beside the values, so that they cover no value.
         let band = row / lines.max(1);
         put(buf, area, label + across, top(band) - 1, "▾", theme.strong());
         put(buf, area, label - 1, layout.header + layout.line_of(row), "▸", theme.strong());

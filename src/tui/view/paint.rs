@@ -10,8 +10,8 @@ use super::super::fit::{Piece, fit};
 use super::super::text;
 use super::super::theme::Theme;
 
-/// Clears `area` for a popup. A wide character that reaches into it from the left is removed too, because the terminal
-/// would draw it over the popup's edge.
+/// Clears `area` for a popup. If a wide character reaches into the area from the left, it is removed too, because the
+/// terminal would draw it over the popup's edge.
 pub fn clear(buf: &mut Buffer, area: Rect) {
     let area = area.intersection(buf.area);
     Clear.render(area, buf);
@@ -24,14 +24,14 @@ pub fn clear(buf: &mut Buffer, area: Rect) {
     }
 }
 
-/// Draws the frame of an empty popup in `place`, and returns the area inside of it.
+/// Draws the frame of an empty popup in `place`, and returns the area inside the frame.
 pub fn popup(buf: &mut Buffer, place: Rect, title: &str, theme: Theme) -> Rect {
     clear(buf, place);
     Block::bordered().title(title).border_style(theme.dim()).render(place, buf);
     inside(place)
 }
 
-/// The area inside of a popup: within its frame and a column at either side.
+/// The area inside a popup: inside its frame, and without one column at either side.
 pub fn inside(place: Rect) -> Rect {
     Rect {
         x: place.x + place.width.min(2),
@@ -41,8 +41,8 @@ pub fn inside(place: Rect) -> Rect {
     }
 }
 
-/// Writes `content` at column `x` and row `y` of `area`, and returns the number of columns. Text that does not fit ends
-/// in `…`, never within a number ([`text::cut`]). Nothing is written outside of the area.
+/// Writes `content` at column `x` and row `y` of `area`, and returns the number of written columns. Text that does not
+/// fit ends in `…`, but never within a number ([`text::cut`]). Nothing is written outside the area.
 pub fn put(buf: &mut Buffer, area: Rect, x: u16, y: u16, content: &str, style: Style) -> u16 {
     let area = area.intersection(buf.area);
     if x >= area.width || y >= area.height {
@@ -54,7 +54,7 @@ pub fn put(buf: &mut Buffer, area: Rect, x: u16, y: u16, content: &str, style: S
     text::width(&shown) as u16
 }
 
-/// Writes the pieces of a line from column `x` on, fitted to the area, and returns the number of columns.
+/// Writes the pieces of a line from column `x` on, fitted to the area, and returns the number of written columns.
 pub fn put_fit(buf: &mut Buffer, area: Rect, x: u16, y: u16, pieces: &[Piece]) -> u16 {
     let room = usize::from(area.width.saturating_sub(x));
     let line = fit(pieces, room);

@@ -1,5 +1,5 @@
-//! The pieces: the tokens of a pass with ids, texts, bytes, log-probabilities before they were read, and the
-//! tokenizer's merges.
+//! The pieces: the tokens of a pass with ids, texts and bytes, the log-probability that the model gave each token
+//! before reading it, and the tokenizer's merges.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -24,13 +24,13 @@ use super::tensor_foot;
 #[derive(Debug)]
 pub struct Pieces;
 
-/// Columns of bytes, of a log-probability, of a rank.
+/// Columns of the bytes, of a log-probability and of a rank.
 const BYTES: usize = 12;
 const LOG: usize = 9;
 const RANK: usize = 7;
-/// The surprise −log p of a bar of full length.
+/// The surprise −log p at which a bar has its full length.
 const LONGEST: f64 = 12.0;
-/// Lines about the token under the cursor.
+/// Number of lines about the token under the cursor.
 const BELOW: u16 = 8;
 
 fn site(app: &App) -> Site {
@@ -61,7 +61,7 @@ impl View for Pieces {
     fn layout(&self, app: &App, body: Rect) -> Layout {
         let rows = app.dims().tokens;
         let cursor = (app.cursor.selected.get(Axis::Token, rows), 0);
-        // All merges of the token under the cursor, if the rows leave room for them.
+        // All merges of the token under the cursor are shown, if the rows leave room for them.
         let least = BELOW.min(body.height / 3);
         let merges = made(app).and_then(|made| made.get(cursor.0)).map_or(0, |made| made.merges.len());
         let left = body.height.saturating_sub(1).saturating_sub(u16::try_from(rows).unwrap_or(u16::MAX));
@@ -156,7 +156,7 @@ impl View for Pieces {
             }
             match app.token_logprob(app.place().pass, row) {
                 Some(Some(told)) => columns.likely(app, area, (y, told.log_prob, told.rank), buf),
-                // The first token has no probability.
+                // The first token of the text has no probability.
                 Some(None) => {
                     let _ = put(buf, area, columns.log_at, y, &text::right("first", LOG), theme.dim());
                 }
@@ -169,12 +169,12 @@ impl View for Pieces {
     }
 }
 
-/// The log-probability and the likeliest tokens in place of the token in a row, once they are known.
+/// The log-probability of the token in a row, and the tokens that were likeliest there. None until they are known.
 fn likeliest(app: &App, row: usize) -> Option<TokenLogprob> {
     app.token_logprob(app.place().pass, row)?
 }
 
-/// Places of the columns.
+/// Positions of the columns.
 struct Columns {
     digits: usize,
     texts: usize,
@@ -241,7 +241,7 @@ fn bytes(bytes: &[u8], columns: usize) -> String {
     if all.len() <= fits { all.join(" ") } else { all[..fits.saturating_sub(1)].join(" ") + " …" }
 }
 
-/// Draws the tokenizer's steps to the token under the cursor.
+/// Draws the tokenizer's steps that lead to the token under the cursor.
 fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     let theme = app.theme;
     let y = layout.header + layout.visible_rows(app).len() as u16 + 1;
@@ -282,7 +282,7 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     expected(app, Rect { height: area.height.min(bottom), ..area }, from, layout, buf);
 }
 
-/// Draws the likeliest tokens in place of the one under the cursor, from line `y` on.
+/// Draws the tokens that were likeliest at the position of the one under the cursor, from line `y` on.
 fn expected(app: &App, area: Rect, y: u16, layout: &Layout, buf: &mut Buffer) {
     let Some(told) = likeliest(app, layout.cursor.0) else { return };
     let room = usize::from(area.height.saturating_sub(y + 1));

@@ -1,5 +1,5 @@
-//! The residual stream of a token through the layers: its norm after each sublayer, and the norm and angle of each
-//! addition.
+//! The residual stream of a token through the layers: the stream's norm after each sublayer, and the norm and angle of
+//! each addition.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -19,23 +19,23 @@ use super::list::bar;
 use super::paint::{put, put_fit, put_line};
 use super::{figure, grid, labels, tensor_foot};
 
-/// Tokens that are asked for at once.
+/// Number of tokens that are asked for at once.
 const AT_ONCE: usize = 16;
 /// Columns of a row's name, of a norm with the space before it, of an angle, and of a share.
 const NAME: u16 = 9;
 const FIGURE: usize = 9;
 const ANGLE: usize = 7;
 const CELL: u16 = 7;
-/// Columns before the shares without the bars, including the spaces and the arrow.
+/// Columns before the shares, including the spaces and the arrow but not the bars.
 const FIXED: u16 = NAME + 2 * FIGURE as u16 + ANGLE as u16 + 5;
 /// Minimum and maximum columns of the bars.
 const NARROWEST: u16 = 6;
 const WIDEST: u16 = 30;
-/// Lines from which on the shares have a heading of their own.
+/// Minimum lines at which the shares have their own heading.
 const HEADED: u16 = 8;
-/// The share of the last colour.
+/// The share at the end of the colour scale.
 const MOST: f64 = 2.0;
-/// Maximum and minimum lines of the drawing below the rows, including the one above it.
+/// Maximum and minimum lines of the drawing below the rows, including the empty line above it.
 const DRAWING: u16 = 40;
 const LEAST: u16 = 6;
 
@@ -43,7 +43,7 @@ const LEAST: u16 = 6;
 #[derive(Debug)]
 pub struct Residual;
 
-/// The place of a row: the embedding, or the stream after a sublayer.
+/// The place that a row shows: the embedding, or the stream after a sublayer.
 fn place(app: &App, row: usize) -> Place {
     let (layer, stage) = match row.checked_sub(1) {
         None => (None, Stage::Embedding),
@@ -66,7 +66,7 @@ fn question(app: &App, layer: usize, token: usize) -> StreamAt {
     StreamAt { site, tokens: first..app.dims().tokens.min(first + AT_ONCE) }
 }
 
-/// The addition of a row's sublayer to a token's stream, once it is known.
+/// What a row's sublayer adds to a token's stream, once it is known.
 fn addition(app: &App, row: usize, token: usize) -> Option<&Addition> {
     let at = row.checked_sub(1)?;
     let all = app.answers.get(&question(app, at / 2, token))?.ok()?;
@@ -81,7 +81,7 @@ fn after(app: &App, row: usize, token: usize) -> Option<f64> {
     }
 }
 
-/// The arrow for the direction of an addition; the stream points to the right.
+/// The arrow for the direction of an addition. The stream itself points to the right.
 fn arrow(angle: f64) -> &'static str {
     ["→", "↗", "↑", "↖", "←"][((angle / 45.0).round() as usize).min(4)]
 }
@@ -112,7 +112,7 @@ impl View for Residual {
             (None, _) => 0,
         };
         let cursor = (row, app.cursor.selected.get(Axis::Token, columns));
-        // The shares of other tokens get room before the bars do.
+        // The shares of other tokens get room first, and then the bars.
         let cells = u16::try_from(columns).unwrap_or(u16::MAX).saturating_mul(CELL);
         let least = NARROWEST.min(body.width.saturating_sub(FIXED + CELL));
         let label = FIXED + body.width.saturating_sub(FIXED.saturating_add(cells)).clamp(least, WIDEST);
@@ -260,13 +260,14 @@ fn reason<'a>(app: &'a App, layout: &Layout) -> Option<&'a str> {
 }
 
 impl Residual {
-    /// Draws the addition of each sublayer to each token, as a share of the stream's norm.
+    /// Draws what each sublayer adds to each token, as a share of the stream's norm.
     fn shares(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         let share = |row, token| addition(app, row, token).and_then(Addition::share);
         let seen = layout.visible_columns(app);
         let all = (1..layout.rows).flat_map(|row| seen.clone().map(move |token| (row, token)));
         let largest = all.filter_map(|(row, token)| share(row, token)).fold(0.0, f64::max);
-        // The large shares of the first layer, as the embedding is small, do not take the colours of the others.
+        // Shares are large in the first layer, because the embedding is small. The limit keeps the colours of other
+        // shares distinct.
         let high = if largest > 0.0 { largest.min(MOST) } else { 1.0 };
         let span = Span { positive: true, high, clipped: 0, at_most: false };
         layout.each_cell(app, |row, token, x, y| {
@@ -280,7 +281,7 @@ impl Residual {
         });
     }
 
-    /// Draws the triangle of the stream and the addition of the sublayer under the cursor.
+    /// Draws the triangle of the stream and the addition, for the sublayer under the cursor.
     fn triangle(&self, app: &App, layout: &Layout, buf: &mut Buffer) {
         if layout.footer < LEAST {
             return;

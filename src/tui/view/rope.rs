@@ -1,4 +1,4 @@
-//! RoPE as a picture: pairs of components are vectors that rotate, earlier pairs faster.
+//! RoPE as a picture: pairs of components are vectors that rotate, and earlier pairs rotate faster.
 
 use std::f64::consts::{PI, TAU};
 
@@ -24,19 +24,20 @@ use super::labels;
 use super::layout::Layout;
 use super::paint::{put, put_fit};
 
-/// Columns and lines of a circle; and columns of a cell with the gap and the angle beside it.
+/// Columns and lines of a circle (`CIRCLE`), and of a cell with the gap and the angle (`CELL`).
 const CIRCLE: (u16, u16) = (10, 5);
 const CELL: (u16, u16) = (CIRCLE.0 + 1, CIRCLE.1 + 1);
 /// Columns of a direction in the tables.
 const DIRECTION: u16 = 3;
-/// Directions anticlockwise, beginning with that of the first component.
+/// Directions, anticlockwise. The first one is the direction of the first component.
 const DIRECTIONS: [&str; 8] = ["→", "↗", "↑", "↖", "←", "↙", "↓", "↘"];
-/// Lines on the pair under the cursor, including the empty one above, and lines of its curves.
+/// Lines about the pair under the cursor, including the empty line above (`TOLD`); lines of the pair's curves
+/// (`CURVES`).
 const TOLD: u16 = 5;
 const CURVES: u16 = 10;
 /// Columns of the angles beside the curves.
 const ANGLES: u16 = 6;
-/// Maximum positions of a curve.
+/// Maximum number of positions in a curve.
 const POSITIONS: usize = 4096;
 
 /// Pairs before and after the rotation, and the tables of cosines and sines.
@@ -48,7 +49,7 @@ fn is_table(step: Step) -> bool {
     [Stage::RopeCos, Stage::RopeSin].map(Step::Stage).contains(&step)
 }
 
-/// Input and output stage of the rotation, of queries or of keys.
+/// Input and output stage of the rotation, for queries or for keys.
 fn turned(app: &App) -> Option<(Stage, Stage)> {
     let after = match app.place().step {
         Step::Stage(Stage::Xq | Stage::XqNorm | Stage::XqRope) => Stage::XqRope,
@@ -81,7 +82,7 @@ fn cursor(app: &App) -> (usize, usize) {
     (index[0], if is_table(app.place().step) { last } else { pair_of(app, last) })
 }
 
-/// The site of a stage in this pass, and in this layer if it is in a layer.
+/// The site of a stage in this pass; also in this layer if the stage is in a layer.
 fn site(app: &App, stage: Stage) -> Site {
     let layer = app.place().layer.filter(|_| stage.in_layer());
     Place { layer, step: Step::Stage(stage), ..app.place() }.site()
@@ -106,14 +107,14 @@ fn pair(app: &App, stage: Stage, token: usize, pair: usize) -> Option<[f64; 2]> 
     Some([of(first)?, of(second)?])
 }
 
-/// The pass and the row of the tables of position 1.
+/// The pass, and the row of its tables, that hold position 1.
 fn position_one(app: &App) -> Option<(usize, usize)> {
     let passes = &app.outline().passes;
     let pass = passes.iter().position(|pass| pass.dims.keys() > 1)?;
     Some((pass, 1 - passes[pass].dims.start))
 }
 
-/// θ of a pair: the angle at position 1, which is less than half a turn.
+/// θ of a pair: its angle at position 1, which is less than half a turn.
 fn theta(app: &App, pair: usize) -> Option<f64> {
     let (pass, row) = position_one(app)?;
     let of = |stage| number(app, Site { pass, ..site(app, stage) }, &[row, pair]);
@@ -151,7 +152,7 @@ impl View for Rope {
         let tall = tall.min(body.height.saturating_sub(header)).max(1);
         let texts = labels::text_width(app, Axis::Token, rows, 10);
         let label = (labels::digits(rows) + texts + 2).max(7) as u16;
-        // The cells are most important, then the lines on the pair under the cursor, then its curves.
+        // The cells are most important, then the lines about the pair under the cursor, then the pair's curves.
         let most = if tall == 1 { rows.min(usize::from(body.height)) as u16 } else { 2 * tall };
         let left = body.height.saturating_sub(header + tall);
         let footer = match body.height.saturating_sub(header + most.min(body.height / 2)) {
@@ -183,9 +184,9 @@ impl View for Rope {
     fn questions(&self, app: &App, layout: &Layout) -> Vec<Query> {
         let own = app.place().site();
         let (sizes, seen, here) = (app.outline().card.sizes(), layout.visible_rows(app), layout.cursor.0);
-        // The cursor can be out of sight until it has settled.
+        // The cursor can be out of sight for a moment, until the scroll position follows it.
         let mut rows = if seen.contains(&here) { seen } else { here..here + 1 };
-        // On the tables themselves their rows include that of position 1.
+        // If the step is one of the tables, its rows must include the row of position 1.
         if let Some((_, row)) =
             position_one(app).filter(|(pass, _)| is_table(app.place().step) && *pass == own.pass)
         {
@@ -326,7 +327,8 @@ fn circle(app: &App, token: usize, at: usize, area: Rect, buf: &mut Buffer) {
         .render(area, buf);
 }
 
-/// Draws the lines on the pair under the cursor, and its curve between those of the fastest and the slowest pair.
+/// Draws the lines about the pair under the cursor, and the pair's curve between those of the fastest and the slowest
+/// pair.
 fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     let (theme, (token, at)) = (app.theme, layout.cursor);
     let top = layout.header + layout.visible_rows(app).len() as u16 * layout.tall + 1;
@@ -348,7 +350,7 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     }
     if let Some(theta) = theta(app, at) {
         let (one, here) = (text::real(theta), position as f64 * theta);
-        // The angle above is without whole turns.
+        // The angle above has no whole turns.
         let turns = (here / TAU).round();
         let left = match turns != 0.0 {
             true => format!(" = {} + {turns}·2π", text::real(wrapped(here))),
@@ -397,15 +399,15 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     curves(app, (at, position), Rect { y: top, height: CURVES, ..area }.intersection(area), buf);
 }
 
-/// Draws the angles of the fastest pair, of that under the cursor and of the slowest, against the positions up to the
-/// end of the pass.
+/// Draws the angles against the positions up to the end of the pass, for three pairs: the fastest pair, the one under
+/// the cursor, and the slowest.
 fn curves(app: &App, (at, position): (usize, usize), area: Rect, buf: &mut Buffer) {
     let dim = app.theme.dim();
     let slowest = (app.outline().card.sizes().head_dim / 2).saturating_sub(1);
     if theta(app, at).is_none() || area.height < CURVES {
         return;
     }
-    // Besides the plots: a heading, the positions, and the meaning of the marks, for all three.
+    // Besides the plots there are three lines: a heading, the positions, and the meaning of the marks.
     let plot = CURVES - 3;
     put(buf, area, 0, 0, "angle", dim);
     for (down, angle) in [(0, "180°"), (plot / 2, "0°"), (plot - 1, "-180°")] {
@@ -446,7 +448,7 @@ fn curve(app: &App, name: &str, pair: usize, position: usize, area: Rect, buf: &
             draw.draw(&Points { coords: &points, color: ink(theme.bar()) });
         })
         .render(plot, buf);
-    // A braille character has two dots across and four down.
+    // A braille character has two columns and four rows of dots.
     let dot = |share: f64, dots: u16| (share * f64::from(dots.saturating_sub(1))).round() as u16;
     let x = dot(position as f64 / last.max(1) as f64, 2 * plot.width) / 2;
     let y = dot((PI - wrapped(position as f64 * theta)) / TAU, 4 * plot.height) / 4;

@@ -1,5 +1,5 @@
-//! The sampler: logits, temperature, top-k, top-p and the draw of the next token; and the draw in a tried setting
-//! beside the run's own.
+//! The sampler: logits, temperature, top-k, top-p and the sampling of the next token. A tried setting is shown beside
+//! the run's own setting.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -20,7 +20,7 @@ use super::list::bar;
 use super::paint::{put, put_fit};
 use super::tensor_foot;
 
-/// The draw of the next token, and of a tried setting.
+/// How the next token is sampled, by the run and in a tried setting.
 #[derive(Debug)]
 pub struct Sampler;
 
@@ -29,17 +29,18 @@ pub struct Sampler;
 enum Line<'a> {
     /// A token.
     Token(&'a Weighed),
-    /// The cut of top-p.
+    /// Tokens below this line are cut by top-p.
     CutByP,
-    /// The cut of top-k.
+    /// Tokens below this line are cut by top-k.
     CutByK,
-    /// The end of the tokens with a probability above 0 in float32: no setting cut the rest.
+    /// Tokens below this line have probability 0 in float32, so that no setting had to cut them.
     Vanishes,
     /// Number of tokens that are not listed.
     Others(usize),
 }
 
-/// Lines above the list: names of the settings, the run's own, the tried ones, the steps of the draw, and headings.
+/// Lines above the list: names of the settings, the run's values, the tried values, the steps of sampling, and
+/// headings.
 const HEADER: u16 = 5;
 /// Lines above the list in little room: the setting in one line, and headings.
 const SMALL_HEADER: u16 = 2;
@@ -47,33 +48,33 @@ const SMALL_HEADER: u16 = 2;
 const LEAST: u16 = 2;
 /// Columns of a number.
 const NUMBER: u16 = 8;
-/// Minimum columns of bars beside a mark in words; and columns of a mark without words.
+/// Minimum columns of bars beside a mark in words (`BARS`); columns of a mark without words (`SHORT`).
 const BARS: u16 = 8;
 const SHORT: u16 = 4;
 
-/// The draw of the run, and of the tried setting if there is one.
+/// The sampling result of the run, and that of the tried setting if there is one.
 fn draws(app: &App) -> Option<(&Draw, Option<&Draw>)> {
     let draw = |setting| app.answers.get(&app.draw_at(setting))?.ok();
     Some((draw(None)?, app.sampler.setting().and_then(|setting| draw(Some(setting)))))
 }
 
-/// The picked token of a branch, which its sampler did not draw; none in other passes.
+/// The token that the user picked for a branch, and that its sampler did not sample; none in other passes.
 fn picked(app: &App) -> Option<u32> {
     let sampled = app.outline().passes.get(app.place().pass)?.sampled.as_ref()?.id;
     (draws(app)?.0.drawn != sampled).then_some(sampled)
 }
 
-/// Whether a token cannot be drawn because its probability is 0 in float32, with any top-k and top-p.
+/// Whether a token cannot be sampled with any top-k and top-p, because its probability is 0 in float32.
 fn vanishes(draw: &Draw, token: &Weighed) -> bool {
     draw.setting.temperature > 0.0 && token.prob == 0.0
 }
 
-/// The text in place of the share of a token that cannot be drawn.
+/// The text in place of the share of a token that cannot be sampled.
 fn no_share(draw: &Draw, token: &Weighed) -> String {
     if vanishes(draw, token) { "0" } else { "cut" }.to_owned()
 }
 
-/// The lines of the list for a draw.
+/// The lines of the list for a sampling result.
 fn lines(draw: &Draw) -> Vec<Line<'_>> {
     let mut lines = Vec::new();
     let mut before: Option<&Weighed> = None;
@@ -159,7 +160,7 @@ impl View for Sampler {
         match app.place().step.axes() {
             [Axis::Token, Axis::Vocab] => Some(vec![app.dims().tokens.checked_sub(1)?, id]),
             [Axis::Vocab] => Some(vec![id]),
-            // The single id of `sampled` is no row of the list.
+            // The stage `sampled` has a single id, which is no row of the list.
             _ => None,
         }
     }
@@ -182,7 +183,7 @@ impl View for Sampler {
     }
 
     fn change_setting(&self, app: &mut App, right: isize) -> bool {
-        // Steps count from the run's own setting, so that it must be known.
+        // The knobs start from the run's own setting, so this setting must be known.
         let Some(Ok(draw)) = app.answers.get(&app.draw_at(None)) else { return true };
         let own = draw.setting;
         if let Some(message) = app.sampler.turn(own, right > 0) {
@@ -192,7 +193,7 @@ impl View for Sampler {
     }
 
     fn questions(&self, app: &App, _: &Layout) -> Vec<Query> {
-        // The draw is from the last token's logits.
+        // The next token is sampled from the last token's logits.
         let mut row: Vec<_> = app.shape().iter().map(|&length| 0..length).collect();
         if let [tokens, _] = &mut row[..] {
             tokens.start = tokens.end.saturating_sub(1);
@@ -286,8 +287,8 @@ impl View for Sampler {
     }
 }
 
-/// Draws the names of the settings, the run's own and the tried ones, each with the kept tokens, their sum and the
-/// drawn token; and a line with the steps of the draw.
+/// Draws the names of the settings, and below them the run's values and the tried values, each with the number of kept
+/// tokens, their sum and the sampled token. Draws a line with the steps of sampling.
 fn settings(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut Buffer) {
     const LABEL: u16 = 7;
     let theme = app.theme;
@@ -300,7 +301,7 @@ fn settings(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut B
         put(buf, area, x, 0, name, if chosen { theme.strong() } else { theme.dim() });
         x += width;
     }
-    // A token's text has the columns that the counts leave.
+    // A token's text gets the columns that the counts do not need.
     let (sum_at, drawn_at) = if narrow { (6, 13) } else { (7, 14) };
     put(buf, area, x, 0, "stay", theme.dim());
     put(buf, area, x + sum_at, 0, "sum", theme.dim());
@@ -334,7 +335,8 @@ fn settings(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut B
     way(app, tried.unwrap_or(own), area, buf);
 }
 
-/// Draws one line: the tried setting or else the run's, with the chosen knob, the kept tokens and the drawn one.
+/// Draws one line: the tried setting, or else the run's, with the chosen knob, the number of kept tokens and the
+/// sampled token.
 fn setting(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut Buffer) {
     let (theme, draw) = (app.theme, tried.unwrap_or(own));
     let tries = app.sampler.setting().is_some();
@@ -357,7 +359,7 @@ fn setting(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut Bu
     put_fit(buf, area, 0, 0, &pieces);
 }
 
-/// Draws the steps of the draw with the number of tokens that each keeps.
+/// Draws the steps of sampling, with the number of tokens that each step keeps.
 fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
     let (dim, plain) = (app.theme.dim(), Style::new());
     let logits = [format!("{} logits", draw.vocab), draw.vocab.to_string()];
@@ -377,7 +379,7 @@ fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
             let forms = [format!(" → {count} above 0 in float32"), format!(" → {count} above 0")];
             pieces.push(Piece::forms(forms, plain).rank(3));
         }
-        // A step that cuts tokens is never left out.
+        // A step that cuts tokens is always shown.
         let after = |name: &str, count: usize| {
             let short = name.trim_start_matches("top-");
             let forms = [
@@ -410,7 +412,7 @@ fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
     put_fit(buf, area, 0, 3, &pieces);
 }
 
-/// Draws the tokens with their logits, probabilities and shares, and the lines of the cuts.
+/// Draws the tokens with their logits, probabilities and shares, and the lines at which tokens are cut.
 fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut Buffer) {
     let (theme, area, draw) = (app.theme, layout.area, tried.unwrap_or(own));
     let lines = lines(draw);
@@ -418,7 +420,7 @@ fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut 
     let texts = usize::from(area.width / 5).clamp(6, 20);
     let text_at = digits as u16 + 1;
     let logit_at = text_at + texts as u16 + 1;
-    // In little room the bars of two settings are more important than the logits, which both share.
+    // In little room, the bars of two settings are more important than the logits, which are the same for both.
     let has_logits = tried.is_none() || area.width >= logit_at + 4 * NUMBER + 1 + BARS + SHORT;
     let prob_at = if has_logits { logit_at + NUMBER } else { logit_at };
     let share_at = prob_at + NUMBER;
@@ -501,7 +503,7 @@ fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut 
 fn cut_line(draw: &Draw, line: Line<'_>, room: usize) -> String {
     let sum = |sum: f64| text::figure_in(sum, false, 6);
     match line {
-        // Top-p counts among the tokens that top-k kept.
+        // Top-p counts only the tokens that top-k kept.
         Line::CutByP if draw.after_k.count < draw.vocab => {
             let (p, count) = (draw.setting.top_p, draw.after_p.count);
             let share = sum(draw.after_p.sum / draw.after_k.sum);

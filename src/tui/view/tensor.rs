@@ -1,5 +1,5 @@
-//! The tensor panel: heading with axes and slice, the values in a view, legend, statistics and the value under the
-//! cursor.
+//! The tensor panel: a heading with axes and slice, the values in a view, the legend, the statistics and the value
+//! under the cursor.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -16,7 +16,7 @@ use super::layout::Layout;
 use super::paint::{put, put_fit};
 use super::{Panels, tensor_foot};
 
-/// Lines of one of two compared tensors; with fewer, its head and foot are folded.
+/// One of two compared tensors with fewer lines than this has a folded head and foot.
 pub const FOLDED: u16 = 14;
 
 /// The heading of a view's hint.
@@ -47,15 +47,17 @@ impl Regions {
         }
     }
 
-    /// The place of legend and statistics: one line below the values, which take `lines`, or at the bottom.
+    /// The place of the legend and the statistics: one line below the values, which take `lines` lines, or at the
+    /// bottom.
     pub(super) fn foot_below(self, lines: usize) -> Rect {
         let used = u16::try_from(lines).unwrap_or(u16::MAX);
         Rect { y: self.foot.y.min(self.body.y.saturating_add(used).saturating_add(1)), ..self.foot }
     }
 }
 
-/// The lines below the values of a folded tensor, which has one line above them; none if it is not folded. Only the
-/// lower one of two tensors has the common legend. Their difference has a legend of its own, and no cursor.
+/// The number of lines below the values of a folded tensor; none if it is not folded. A folded tensor has one line
+/// above the values. Of two tensors, only the lower one has the common legend. Their difference has its own legend, and
+/// no cursor.
 fn folded(app: &App, area: Rect) -> Option<u16> {
     if area.height >= FOLDED {
         return None;
@@ -78,7 +80,7 @@ impl Widget for TensorPanel<'_> {
         let Regions { head, body, .. } = regions;
         let mut layout = app.view().layout(app, body);
         if app.comparison.out_of_range && app.view().is_grid() {
-            // The compared index is out of range here, so that no cell has the cursor.
+            // The compared index is out of range here, so no cell has the cursor.
             layout.cursor = (usize::MAX, usize::MAX);
         }
         let foot = regions.foot_below(layout.lines(app));
@@ -150,7 +152,8 @@ fn hint(app: &App, room: Rect, buf: &mut Buffer) {
     }
 }
 
-/// Draws two lines, the step with its axes and unit, and the part on the screen; or a folded one of name and part.
+/// Draws two lines: the step with its axes and unit, and the part on the screen. In a folded panel, draws one line with
+/// name and part.
 fn heading(app: &App, head: Rect, layout: &Layout, buf: &mut Buffer) {
     let theme = app.theme;
     let (step, shape) = (app.place().step, app.shape());
@@ -207,7 +210,7 @@ fn held(app: &App) -> Vec<Piece> {
     vec![
         Piece::whole(labels::one_of(labels::name(axis), at, length), style),
         Piece::whole(position, style).rank(2),
-        // A token's text can be cut, the numbers of heads cannot.
+        // A token's text can be cut; the numbers of heads cannot be cut.
         if labels::has_text(axis) { Piece::words(more, style) } else { Piece::whole(more, style) }.rank(3),
     ]
 }

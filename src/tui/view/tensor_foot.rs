@@ -26,7 +26,7 @@ pub fn folded(app: &App, foot: Rect, buf: &mut Buffer) {
         Some(Err(words)) => (Piece::words(words, app.theme.dim()), Vec::new()),
         None => return,
     };
-    // Cut texts of tokens could be mistaken for others.
+    // A token's text that is cut could be mistaken for another token.
     let about = match about(app, true) {
         long if long.is_empty() => vec![long],
         long => vec![format!(" · {long}"), format!(" · {}", about(app, false)), String::new()],
@@ -41,7 +41,8 @@ pub fn folded(app: &App, foot: Rect, buf: &mut Buffer) {
     }
 }
 
-/// Draws two lines: address and value under the cursor, and its tokens with the root mean square of its row.
+/// Draws two lines: the address and the value under the cursor; and the value's tokens with the root mean square of its
+/// row.
 pub fn cursor(app: &App, foot: Rect, buf: &mut Buffer) {
     let (address, value) = match under_cursor(app) {
         Some(Ok(both)) => both,
@@ -66,7 +67,7 @@ pub fn cursor(app: &App, foot: Rect, buf: &mut Buffer) {
     put_fit(buf, foot, x, 3, &pieces);
 }
 
-/// The address under the cursor and the value there, or the reason why there is none; none until it is known.
+/// The address under the cursor and the value there, or the reason why there is none. None until it is known.
 fn under_cursor(app: &App) -> Option<Result<(Piece, Vec<Piece>), String>> {
     let tensor = app.tensor()?;
     if app.comparison.out_of_range {
@@ -107,7 +108,7 @@ fn about(app: &App, with_roles: bool) -> String {
     tokens.collect::<Vec<_>>().join(" → ")
 }
 
-/// The root mean square of the row under the cursor, if that is a vector of finite numbers.
+/// The root mean square of the row under the cursor, if the row is a vector of finite numbers.
 fn row(app: &App) -> Vec<Piece> {
     let Some(stats) = app.row().and_then(|row| app.answers.spread(row)).map(|spread| spread.stats) else {
         return Vec::new();

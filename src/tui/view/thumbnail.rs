@@ -1,4 +1,5 @@
-//! Thumbnails: the values of a stage around the selected index in a few characters, with a colour scale of their own.
+//! Thumbnails: the values of a stage around the selected index in a few characters. Each thumbnail has its own colour
+//! scale.
 
 use std::ops::Range;
 
@@ -16,10 +17,10 @@ use super::half_blocks::{self, Raster};
 use super::labels;
 use super::paint::put;
 
-/// Maximum number of values in a thumbnail; at least one row.
+/// Maximum number of values in a thumbnail. It has at least one row, even if that row has more values.
 const MOST: usize = 1 << 13;
 
-/// The values of a site that are drawn.
+/// The part of a site's values that is drawn.
 struct Part {
     cut: Cut,
     index: Vec<usize>,
@@ -40,7 +41,7 @@ fn part(app: &App, site: Site) -> Part {
     Part { cut, index, rows, columns: 0..columns }
 }
 
-/// The rows of a site that are drawn: "token 16-17"; none if all are.
+/// The rows of a site that are drawn: "token 16-17"; none if all rows are drawn.
 pub(super) fn some_rows(app: &App, site: Site) -> Option<String> {
     let axes = site.stage.axes();
     let all = app.outline().card.sizes().shape(axes, app.dims());
@@ -64,7 +65,7 @@ pub(super) fn question(app: &App, site: Site) -> Query {
     Query::Block(site, Region(region))
 }
 
-/// Draws the values into `area`; ids are drawn as the texts of their tokens.
+/// Draws the values into `area`. Ids are drawn as the texts of their tokens.
 pub(super) fn draw(app: &App, site: Site, area: Rect, buf: &mut Buffer) {
     if site.stage.is_ids() {
         let axis = site.stage.axes()[0];
@@ -99,8 +100,8 @@ pub(super) fn draw(app: &App, site: Site, area: Rect, buf: &mut Buffer) {
     }
 }
 
-/// The span of the usual values among those that are drawn, so that a few large ones do not take the colours of the
-/// others.
+/// The span of the usual values in the drawn part. With it, a few large values do not make the colours of the others
+/// alike.
 fn span(tensor: &Tensor, plane: &Plane<'_>, rows: &Range<usize>, columns: &Range<usize>) -> Span {
     let all = rows.clone().flat_map(|row| columns.clone().map(move |column| (row, column)));
     let values = all.filter_map(|(row, column)| plane.get(row, column)).map(f64::abs);

@@ -17,7 +17,7 @@ use super::super::verdict_keys;
 use super::Panels;
 use super::paint::{put, put_fit};
 
-/// Number of the form of the sampler's setting that room is kept for.
+/// Index in `drawing` of the form of the sampler's setting that always has room.
 const LEAST: usize = 2;
 
 /// The title line.
@@ -66,7 +66,7 @@ impl Widget for Title<'_> {
             layer,
             Piece::forms(step, strong).rank(2),
         ];
-        // The sampler's setting has room beside the place, whose less important words shrink first.
+        // The place leaves room for the sampler's setting. The less important words of the place shrink first.
         let card = &app.outline().card;
         let drawn = drawing(app).into_iter().nth(LEAST).unwrap_or_default();
         let beside = text::width(&format!(
@@ -82,7 +82,7 @@ impl Widget for Title<'_> {
         // A computation under way replaces the model's name.
         let name = match &card.lacks()[..] {
             [] => printable(&card.name).to_string(),
-            // Switched-off parts come first, so that there is always room for their beginning.
+            // Switched-off parts come first, so that there is always room for the first of them.
             lacks => format!("without {} · {}", text::visible(&lacks.join(", ")), printable(&card.name)),
         };
         let model = match &app.progress.status {
@@ -108,10 +108,10 @@ fn file(app: &App) -> String {
     app.origin.file.as_ref().map_or_else(String::new, |name| format!(" {} ·", text::visible(name)))
 }
 
-/// Forms of the sampler's setting, the longest first: " · temperature 0.8 top-k 40 top-p 0.9 seed 7 stream 1". The
-/// first stream is not named. At temperature 0 nothing else counts.
+/// Forms of the sampler's setting, the longest first: " · temperature 0.8 top-k 40 top-p 0.9 seed 7 stream 1". Stream 0
+/// is not named. At temperature 0 only the temperature is named, because nothing else has an effect.
 fn drawing(app: &App) -> Vec<String> {
-    // A branch may have a setting of its own.
+    // A branch may have its own setting.
     let own = app.outline().setting;
     let run = app.origin.drawing.map(|drawing| drawing.sampling);
     let Some(Sampling { temperature, top_k, top_p, seed }) = own.or(run) else { return vec![String::new()] };
@@ -121,7 +121,7 @@ fn drawing(app: &App) -> Vec<String> {
     }
     let k = |name: &str| if top_k > 0 { format!(" {name} {top_k}") } else { String::new() };
     let p = |name: &str| if top_p < 1.0 { format!(" {name} {top_p}") } else { String::new() };
-    // Each sequence draws from a random stream of its own, numbered in their order.
+    // Each sequence has its own stream of random numbers. The streams are numbered in the order of the sequences.
     let stream = app.origin.drawing.map_or(0, |drawing| drawing.stream) + app.outline().sequence as u64;
     let stream = if stream > 0 { format!(" stream {stream}") } else { String::new() };
     vec![
@@ -133,7 +133,7 @@ fn drawing(app: &App) -> Vec<String> {
     ]
 }
 
-/// The rules: one below the token strip, with the panels' names, and one between neighbouring panels.
+/// The rules: one below the token strip with the panels' names, and one between neighbouring panels.
 #[derive(Debug)]
 pub struct Rules<'a> {
     /// The viewer.
@@ -182,7 +182,7 @@ impl Widget for Rules<'_> {
         let whole = app.panels.size;
         for (panel, focus, name) in named {
             let Some(panel) = panel else { continue };
-            // A panel under another has a rule of its own.
+            // A panel that is under another panel has its own rule.
             if panel.y > area.bottom() {
                 put(buf, whole, panel.x, panel.y - 1, &"─".repeat(panel.width.into()), theme.dim());
                 if let Some(x) = panel.x.checked_sub(1) {
@@ -198,7 +198,8 @@ impl Widget for Rules<'_> {
             put(buf, area, panel.x + 1, 0, &format!(" {name} "), theme.heading(Some(app.focus()) == focus));
             if panel.x > 0 {
                 put(buf, area, panel.x - 1, 0, "┬", theme.dim());
-                // Two panels under each other may leave a line free at the bottom, which the rule passes too.
+                // Two panels, one under the other, may leave a line free at the bottom. The rule is drawn in that line
+                // too.
                 for y in panel.y..whole.height.saturating_sub(1) {
                     put(buf, whole, panel.x - 1, y, "│", theme.dim());
                 }

@@ -32,9 +32,9 @@ pub fn fitting(step: Step) -> impl Iterator<Item = &'static dyn View> {
     VIEWS.iter().copied().filter(move |view| view.fits(step))
 }
 
-/// The view with this name, if it fits `step`; else the first one that fits.
+/// The view with this name, if it fits `step`; otherwise the first view that fits.
 pub fn chosen(step: Step, name: &str) -> &'static dyn View {
-    // Outside the layers the flow of the pass replaces that of a layer.
+    // Outside the layers, the flow of the pass replaces the flow of a layer.
     let wish = fitting(step).find(|view| {
         view.name() == name || (name, view.name()) == (Flow.name(), Pass.name()) && !Flow.fits(step)
     });
