@@ -30,13 +30,9 @@ const MEMORY: u64 = 1 << 30;
 const TIME: Duration = Duration::from_secs(10);
 /// Stack size of the rendering thread, in bytes.
 const STACK: usize = 32 << 20;
-<<<<<<< HEAD
 /// More than another thread takes in this process, in bytes.
 const THREAD: usize = 4 << 20;
 /// The longest answer in bytes: the longest text, with every character escaped.
-=======
-/// Maximum length of the answer in bytes: the longest text with every character escaped.
->>>>>>> hk
 const ANSWER: u64 = 64 << 20;
 /// Maximum number of bytes read from the process's standard error.
 const WORDS: u64 = 4096;
@@ -111,14 +107,7 @@ impl Apart {
                 return self.beyond(&over_time());
             }
         }
-<<<<<<< HEAD
-        if little_memory() && !words.contains("overflowed its stack") {
-            missing(MEMORY as usize);
-        }
-        // Printed by a process that runs out of stack or memory.
-=======
         // The words that a process prints when it runs out of stack or memory.
->>>>>>> hk
         self.beyond(&match words {
             words if words.contains("overflowed its stack") => "steps inside one another without end".into(),
             words if words.contains("memory") => {
