@@ -107,6 +107,9 @@ impl Apart {
                 return self.beyond(&over_time());
             }
         }
+        if little_memory() && !words.contains("overflowed its stack") {
+            missing(MEMORY as usize);
+        }
         // The words that a process prints when it runs out of stack or memory.
         self.beyond(&match words {
             words if words.contains("overflowed its stack") => "steps inside one another without end".into(),
