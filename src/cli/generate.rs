@@ -201,7 +201,7 @@ impl<'a> Texts<'a> {
         self.format == LogFormat::Text && self.texts.len() == 1
     }
 
-    /// Appends a token to a text. `ended` says that the token ends the text.
+    /// Appends a token to a text. If `ended` is given, the text ends with this token.
     fn add(&mut self, sequence: usize, id: u32, ended: Option<Ended>) -> std::io::Result<()> {
         let streams = self.streams();
         let text = &mut self.texts[sequence];

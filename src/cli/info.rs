@@ -147,7 +147,7 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
 /// The source of the RoPE scaling parameters.
 fn scaling_note(checkpoint: &Checkpoint) -> &'static str {
     match (checkpoint.format, &checkpoint.config.rope_scaling) {
-        // params.json may say only that scaling is used; a factor comes from --rope-factor or params.json.
+        // params.json may say only that scaling is used. The factor comes from --rope-factor or from params.json.
         (Format::Meta { .. }, RopeScaling::Llama3 { factor, .. }) if *factor == 8.0 => {
             "of RoPE frequencies, as in Meta's code; Hugging Face's converter uses 32 for Llama 3.2 (--rope-factor 32)"
         }

@@ -423,7 +423,7 @@ pub(super) fn open_for<D: Device>(
     Ok(Opened { checkpoint, tokenizer, unread, tokenizer_time, model, model_time })
 }
 
-/// A tokenizer if there is one, or the error of the model's own.
+/// A tokenizer if there is one, or the error of the model's own tokenizer.
 type Readable = (Option<Arc<dyn Tokenizer>>, Option<Error>);
 
 /// The tokenizer, or the error of the model's own tokenizer. An error of a named tokenizer (`--tokenizer`) ends the

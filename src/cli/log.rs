@@ -1,4 +1,4 @@
-//! `llama-trace log`: the forward pass in order, one line a step.
+//! `llama-trace log`: the forward pass in order, one line for each step.
 
 mod traced;
 

@@ -120,7 +120,7 @@ impl Write for Lines {
     }
 }
 
-/// Prints a JSON array, a line for each of its elements.
+/// Prints a JSON array with one line for each element.
 pub(super) fn array(elements: impl Iterator<Item = serde_json::Value>) -> std::io::Result<()> {
     let mut out = Lines::json();
     let mut before = "[";

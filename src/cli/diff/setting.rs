@@ -31,7 +31,7 @@ impl Setting {
         Asks { cpu: &self.cpu, model: &self.model, shape: None, context: None, runs: true }
     }
 
-    /// The options of `args`, replaced by the settings in `given`, which are those of `--a` or `--b`.
+    /// The options of `args`, overridden by the settings in `given`. These are the settings of `--a` or `--b`.
     ///
     /// # Errors
     /// [`Error::Usage`] if a key or a value is unknown.
