@@ -83,7 +83,7 @@ impl Asked {
         self.source.token_text(id)
     }
 
-    /// The token at a position of the text, the number of its pass and its row there.
+    /// The pass and the row of the token at a position of the text, and the token itself.
     pub(super) fn position(&self, position: usize) -> Option<(usize, usize, &TokenLabel)> {
         self.outline().passes.iter().find_map(|pass| {
             let row = position.checked_sub(pass.dims.start)?;

@@ -1,4 +1,4 @@
-//! `llama-trace check`: proves on this machine, with this model, that the printed numbers are right.
+//! `llama-trace check`: checks on this machine, with this model, that the printed numbers are right.
 
 mod report;
 

@@ -1,4 +1,4 @@
-//! Turns options into a backend: the one place that names the devices. The commands are generic over them.
+//! Turns options into a backend. Only this module names the devices; the commands are generic over them.
 
 #[cfg_attr(not(feature = "cuda"), path = "device/no_cuda.rs")]
 mod cuda;
@@ -20,7 +20,7 @@ pub(super) use cuda::{KernelList, Uses};
 
 /// A backend that the command line can start.
 pub(super) trait Device: Backend + Sized + 'static {
-    /// Whether it is the processor, which reads weights in their mapped file.
+    /// Whether this is the processor, which reads weights in their mapped file.
     const IS_PROCESSOR: bool;
 
     /// The backend in `precision`, set up by the options.
@@ -32,13 +32,13 @@ pub(super) trait Device: Backend + Sized + 'static {
     /// The model in `checkpoint` on this device, ready to run.
     ///
     /// # Errors
-    /// As [`Model::load`], and if the device computes wrong values.
+    /// The errors of [`Model::load`], and an error if the device computes wrong values.
     fn load(self, checkpoint: &Checkpoint) -> Result<Model<Self>> {
         Model::load(checkpoint, self)
     }
 
-    /// Checks before loading that the weights and a context of `context` tokens fit, if `beside` bytes of the free memory are
-    /// taken by another model.
+    /// Checks before loading that the weights and a context of `context` tokens fit. Another model takes `beside` bytes
+    /// of the free memory.
     ///
     /// # Errors
     /// [`Error::Prompt`], which says what would fit.
@@ -46,12 +46,12 @@ pub(super) trait Device: Backend + Sized + 'static {
 }
 
 impl CpuArgs {
-    /// Whether an option of the processor alone is given.
+    /// Whether an option is given that only the processor has.
     pub(super) fn wants_processor(&self) -> bool {
         self.cpu_kernel.is_some() || self.huge_pages
     }
 
-    /// The number type of the KV cache, if given.
+    /// The number type of the KV cache, if the option is given.
     fn cache(&self) -> Option<CacheDtype> {
         self.cache_dtype.map(|name| match name {
             CacheDtypeName::F32 => CacheDtype::F32,
@@ -77,17 +77,17 @@ impl Device for Cpu {
     }
 }
 
-/// The same model on the processor in float32: the reference for another device. Its weights stay in their files.
+/// The same model on the processor in float32, as the reference for another device. Its weights stay in their files.
 pub(super) fn beside<D: Device>(checkpoint: &Checkpoint) -> Result<Option<Model<Cpu>>> {
     if D::IS_PROCESSOR { Ok(None) } else { Model::load(checkpoint, Cpu::default()).map(Some) }
 }
 
-/// The GPU memory that a run of `checkpoint` with a context of `context` tokens takes.
+/// The GPU memory that a run of `checkpoint` needs with a context of `context` tokens.
 pub(super) fn needs(checkpoint: &Checkpoint, precision: Precision, context: Option<usize>) -> Needs {
     Needs::of(checkpoint, precision, precision.cache_dtype(), context, OWN_BYTES)
 }
 
-/// Starts the compute threads and returns the kernel asked for.
+/// Starts the compute threads, and returns the kernel that the options name.
 fn kernel(args: &CpuArgs) -> Result<Kernel> {
     threads::start(args.threads)?;
     let Some(name) = &args.cpu_kernel else { return Ok(Kernel::default()) };

@@ -30,7 +30,7 @@ use llama_trace_judge::recorded::RecordedRun;
 use llama_trace_judge::suggest;
 use llama_trace_tui as tui;
 
-/// The rows of large matrices that are computed again.
+/// Which rows of large matrices are computed again.
 fn sample(args: &DiffArgs) -> Sample {
     if args.full { Sample::All } else { Sample::Seeded(1) }
 }
@@ -87,7 +87,7 @@ impl Command for Recorded<'_> {
         }
         let (mut a, mut b) = (RecordedRun::open::<D>(self.a)?, RecordedRun::open::<D>(self.b)?);
         for one in [&a, &b] {
-            // It has tokens and masks, which alone prove nothing.
+            // Such a trace has values only of tokens and masks, which prove nothing.
             if one.has_statistics_alone() {
                 return Err(Error::usage("there is nothing to compare: the trace has only statistics")
                     .at(&one.about().name)
@@ -100,7 +100,7 @@ impl Command for Recorded<'_> {
         let model = match args.model.model {
             None => None,
             Some(_) => {
-                // The rules read the weights as stored, in any precision of A.
+                // The rules read the weights as they are stored, whatever the precision of A.
                 let asked = check_precision(args, a.about())?;
                 let precision = asked.or(Some(PrecisionName::F32));
                 let args_of = ModelArgs { precision, ..args.model.clone() };
@@ -108,7 +108,7 @@ impl Command for Recorded<'_> {
             }
         };
         let mut report = Report::default();
-        // The viewer shows the first sequence of each.
+        // The viewer shows only the first sequence of each run.
         let all = if args.tui { vec![(Run::ITSELF, 0)] } else { a.all() };
         let theirs = b.all();
         for (run, sequence) in all {
@@ -169,10 +169,10 @@ impl Recorded<'_> {
     }
 }
 
-/// The precision of `--precision`, if A does not state its own.
+/// The precision that `--precision` gives, if A does not state its own; otherwise none.
 ///
 /// # Errors
-/// [`Error::Usage`] if A states another.
+/// [`Error::Usage`] if A states another precision than `--precision`.
 fn check_precision(args: &DiffArgs, a: &About) -> Result<Option<PrecisionName>> {
     let Some(of_a) = a.precision else { return Ok(args.model.precision) };
     let asked = args.model.precision.and_then(|asked| Some(asked.to_possible_value()?.get_name().to_owned()));
@@ -188,9 +188,9 @@ fn check_precision(args: &DiffArgs, a: &About) -> Result<Option<PrecisionName>> 
     }
 }
 
-/// A note that names the files of no stage, if there are any.
+/// A note that lists the files that belong to no stage, if there are any.
 fn unknown(names: &[String]) -> Option<String> {
-    /// The most names that are listed.
+    /// Maximum number of listed names.
     const TOLD: usize = 4;
     let told = |name: &String| {
         let stem = Path::new(name).file_stem().and_then(|stem| stem.to_str()).and_then(Step::from_name);
@@ -211,7 +211,7 @@ fn unknown(names: &[String]) -> Option<String> {
     Some(format!("{files}: {}{more}", told.join(", ")))
 }
 
-/// A bar over the stages. Their number is known after the first.
+/// A progress bar over the stages. The number of stages is known after the first one.
 #[derive(Default)]
 struct Bar(OnceCell<Progress>);
 
@@ -260,7 +260,7 @@ fn print(format: DiffFormat, report: &Report, [a, b]: [&About; 2]) -> Result<()>
     })
 }
 
-/// Advice for a stage of another shape: the key of a map that may read it.
+/// Advice for a stage of another shape: the key in capture.toml that may make the stage readable.
 fn mapped(report: &Report, b: &About) -> Option<String> {
     let (one, key) = report.misshapen.iter().find_map(|one| Some((one, one.key?)))?;
     b.is_foreign().then(|| {
@@ -295,7 +295,7 @@ fn unread(report: &Report, [a, b]: [&About; 2]) -> Result<()> {
         .next("write the damaged files again; to leave a stage out of B, write no file for it"))
 }
 
-/// Fails without a terminal, for `--tui`.
+/// Fails if `--tui` has no terminal.
 fn require_terminal() -> Result<()> {
     tui::require_terminal()
         .map_err(|error| error.next("leave --tui out: the printed report says what differs"))

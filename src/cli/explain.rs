@@ -13,7 +13,7 @@ use llama_trace_core::trace::explanation::{Explanation, ExplanationAt, From, Ope
 use llama_trace_core::trace::select::{absent, ask_for_pass, past_the_last};
 use llama_trace_core::trace::{Address, Axis, Outline, Run, Site, Step, Subject};
 
-/// The columns of the longest bar.
+/// Width of the longest bar, in columns.
 const BAR: f64 = 20.0;
 
 impl Command for &ExplainArgs {
@@ -23,7 +23,7 @@ impl Command for &ExplainArgs {
 
     fn run<D: Device>(self) -> Result<()> {
         let step = step_of(&self.address)?;
-        // Draws enough tokens for the pass in the address.
+        // Samples enough tokens for the pass in the address.
         let pass = self.address.pass.unwrap_or(0);
         let tokens = self.run.tokens.unwrap_or(pass.saturating_add(1));
         let number = self.address.run_number(Run::ITSELF).ok_or_else(|| {
@@ -40,7 +40,7 @@ impl Command for &ExplainArgs {
         };
         let (site, at) = find(&self.address, step, asked.outline(), more)?;
         let explanation = asked.ask(&ExplanationAt { site, at, terms: self.terms })?;
-        // A view shows its stage's numbers: the explanation is the stage's.
+        // A view shows the numbers of its stage, so the explanation is that of the stage.
         let view = match step {
             Step::View(_) => {
                 let card = &asked.outline().card;
@@ -81,7 +81,7 @@ fn step_of(address: &Address) -> Result<Step> {
     }
 }
 
-/// The error for missing coordinates, with the size of each axis.
+/// The error for missing coordinates. It gives the size of each axis.
 fn lacks(address: &Address, missing: &[(Axis, usize)]) -> Error {
     let of = |(axis, length): &(Axis, usize)| format!("`{}` ({} of {length})", axis.index(), axis.name());
     let add = |(axis, length): &(Axis, usize)| match (axis.index(), length.saturating_sub(1)) {
@@ -159,7 +159,7 @@ fn find(
     Ok((Site { run, sequence, layer, ..Site::once(number, stage) }, at))
 }
 
-/// The view's address as it was given, and the view's formula.
+/// The address of the view as it was given, and the formula of the view.
 type OfView = Option<(String, String)>;
 
 fn print_text(asked: &Asked, explanation: &Explanation, view: OfView) -> std::io::Result<()> {
@@ -264,7 +264,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// A JSON number; JSON has none for NaN and infinities.
+/// A number in JSON. JSON has no number for NaN and infinities.
 fn json_number(value: f64) -> Value {
     match value {
         value if value.is_nan() => json!("nan"),

@@ -77,7 +77,7 @@ fn export<D: Device>(args: &ExportArgs) -> Result<()> {
     files.finish()
 }
 
-/// Prints which of the chosen stages are not drawn: those of token ids, which are not quantities.
+/// Prints which of the chosen stages are not drawn. These are the stages of token ids, because ids are not quantities.
 fn drawable(args: &ExportArgs, select: &Select) -> Result<()> {
     let Some(steps) = select.named().filter(|_| args.format.picture().is_some()) else { return Ok(()) };
     let ids: Vec<_> = steps.iter().filter(|step| step.stage().is_ids()).map(|step| step.name()).collect();
@@ -95,16 +95,17 @@ fn drawable(args: &ExportArgs, select: &Select) -> Result<()> {
     Ok(())
 }
 
-/// How the tokens of a run are drawn.
+/// How the tokens of a run are sampled.
 pub(super) fn drawing(args: &RunArgs) -> Drawing {
     args.sampling.drawing(args.stream.unwrap_or(0))
 }
 
-/// The files of an export to `target`, before the first is written: what `select` chooses of `passes`. `sites` gives the
-/// sites that a pass of a sequence can have, both by number.
+/// The files of an export to `target`, before the first one is written. The files are those of the sites in `passes`
+/// that `select` chooses. `sites` returns the sites that a pass can have, given the number of its sequence and its own
+/// number.
 ///
 /// # Errors
-/// [`Error::Output`] where something is in the way of a file, and [`Error::Usage`] where nothing chosen can be drawn.
+/// [`Error::Output`] if something is in the way of a file, and [`Error::Usage`] if no chosen stage can be drawn.
 fn begin<'a>(
     args: &ExportArgs,
     target: Target,
@@ -120,7 +121,7 @@ fn begin<'a>(
         let mut names = Vec::new();
         for (sequence, pass) in passes_in(folder)? {
             let number = sequence.unwrap_or(0);
-            // The only sequence has no folder of its own.
+            // If there is only one sequence, it has no folder.
             if sequence.is_some() != manifest.prompts.is_empty() && number < manifest.prompts.len().max(1) {
                 let chosen = sites(number, pass).into_iter().filter(|&site| select.contains(site));
                 names.extend(chosen.map(|site| manifest.file_name(site)));
@@ -134,14 +135,14 @@ fn begin<'a>(
     Files::new(target, manifest, sizes, select, bar, args.format.picture())
 }
 
-/// The sequences, if there are several, and the passes that have a folder in `folder`.
+/// The passes that have a folder in `folder`, each with its sequence if there are several.
 fn passes_in(folder: &Folder) -> io::Result<Vec<(Option<usize>, usize)>> {
     let mut passes = Vec::new();
     for name in folder.names()? {
         let sequence = sequence_of(&name);
         passes.extend(pass_of(&name).map(|pass| (None, pass)));
         if sequence.is_some() {
-            // A file of a sequence's name is in the way of the first pass.
+            // A file with the name of a sequence's folder is in the way of the sequence's first pass.
             passes.push((sequence, 0));
             let inner = folder.enter(&name).ok().flatten().map_or(Ok(Vec::new()), |inner| inner.names())?;
             passes.extend(inner.iter().filter_map(|name| Some((sequence, pass_of(name)?))));

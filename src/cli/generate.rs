@@ -1,5 +1,5 @@
-//! `llama-trace --prompt "…"`: prints the prompt and the generated text. A single text is printed token by token; several
-//! grow together, and each is printed whole.
+//! `llama-trace --prompt "…"`: prints the prompt and the generated text. A single text is printed token by token.
+//! Several texts are generated together, and each is printed when it is complete.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use llama_trace_core::trace::NoProbe;
 use llama_trace_engine::generate::Ended;
 use llama_trace_formats::tokenizer::{Piece, TextStream, Tokenizer};
 
-/// Tokens drawn without `-n`.
+/// Number of tokens sampled without `-n`.
 const DEFAULT_TOKENS: usize = 128;
 
 /// The command.
@@ -82,7 +82,7 @@ fn print_texts<D: Device>(
     if let Err(Failure::Write(error)) = worked {
         return Err(error.into());
     }
-    // Finished texts are printed even if others failed; after a device error the unfinished ones are printed too.
+    // Finished texts are printed even if other texts failed. After a device error, unfinished texts are printed too.
     let failed = matches!(&worked, Err(Failure::Run(error)) if !matches!(error, Error::Interrupted(_)));
     texts.finish(failed)?;
     worked?;
@@ -100,7 +100,8 @@ fn print_texts<D: Device>(
     Ok(())
 }
 
-/// Reports the time of `prompts` prompts with `read` tokens and of the drawn tokens: in all, and until the first.
+/// Reports the time for `prompts` prompts with `read` tokens, and for the sampled tokens: in all, and until the first
+/// one.
 fn say_speed(prompts: usize, read: usize, (drawn, time, first): (usize, Duration, Duration)) {
     let seconds = |time: Duration| time.as_secs_f64();
     if prompts > 1 {
@@ -120,9 +121,9 @@ fn say_speed(prompts: usize, read: usize, (drawn, time, first): (usize, Duration
 /// A text being generated.
 struct Growing<'a> {
     prompt: &'a Prompt,
-    /// The text of the prompt's tokens, if the prompt was ids.
+    /// The text of the prompt's tokens, if the prompt was given as ids.
     begins: Piece,
-    /// None without a tokenizer.
+    /// The stream that decodes the tokens; none without a tokenizer.
     stream: Option<TextStream<'a>>,
     ids: Vec<u32>,
     /// The text after the prompt.
@@ -136,7 +137,7 @@ impl<'a> Growing<'a> {
         let (ids, ended) = (Vec::new(), None);
         let mut growing =
             Self { prompt, begins: Piece::default(), stream, ids, text: Piece::default(), ended };
-        // The stream needs the prompt's tokens too: the text of a token depends on those before it.
+        // The stream needs the prompt's tokens too, because the text of a token depends on the tokens before it.
         for &id in &prompt.ids {
             let piece = growing.piece(id);
             growing.begins.push(&piece);
@@ -175,7 +176,7 @@ impl Growing<'_> {
 /// All texts, printed in the order of their prompts.
 struct Texts<'a> {
     texts: Vec<Growing<'a>>,
-    /// The number of printed texts.
+    /// Number of texts that were printed.
     printed: usize,
     out: output::Text,
     format: LogFormat,
@@ -183,7 +184,7 @@ struct Texts<'a> {
 }
 
 impl<'a> Texts<'a> {
-    /// The texts of `run`, before the first drawn token.
+    /// The texts of `run`, before the first token is sampled.
     fn begin<D: Device>(run: &'a Run<D>, format: LogFormat) -> std::result::Result<Self, Failure> {
         let growing = |prompt| Growing::new(prompt, run.tokenizer.as_deref());
         let texts: Vec<_> = run.prompts.iter().map(growing).collect();
@@ -195,12 +196,12 @@ impl<'a> Texts<'a> {
         Ok(all)
     }
 
-    /// Whether tokens are printed at once: if there is one text only.
+    /// Whether tokens are printed at once. They are if there is only one text.
     fn streams(&self) -> bool {
         self.format == LogFormat::Text && self.texts.len() == 1
     }
 
-    /// Appends a token to a text, which may end it.
+    /// Appends a token to a text. If `ended` is given, the text ends with this token.
     fn add(&mut self, sequence: usize, id: u32, ended: Option<Ended>) -> std::io::Result<()> {
         let streams = self.streams();
         let text = &mut self.texts[sequence];
@@ -224,12 +225,12 @@ impl<'a> Texts<'a> {
         (0..self.texts.len()).try_for_each(|sequence| self.end(sequence, Ended::Limit))
     }
 
-    /// Ends a text, and prints all ended texts up to the first unfinished one.
+    /// Ends a text. Prints the ended texts, in order, up to the first unfinished one.
     fn end(&mut self, sequence: usize, ended: Ended) -> std::io::Result<()> {
         let text = &mut self.texts[sequence];
         text.ended = Some(ended);
         let rest = text.stream.as_mut().map(TextStream::finish).unwrap_or_default();
-        // A pipe has its bytes already.
+        // A pipe already got these bytes with the tokens.
         text.text.text += &rest;
         if self.streams() {
             if self.out.is_terminal() {
@@ -245,7 +246,8 @@ impl<'a> Texts<'a> {
         (0..ready).try_for_each(|_| self.print_next())
     }
 
-    /// Prints the ended texts after an unfinished one too, and with `begun` the unfinished texts that have started.
+    /// Prints the ended texts that come after an unfinished one. With `begun`, also prints the unfinished texts that
+    /// have started.
     fn finish(&mut self, begun: bool) -> std::io::Result<()> {
         while self.printed < self.texts.len() {
             let text = &self.texts[self.printed];
@@ -258,7 +260,7 @@ impl<'a> Texts<'a> {
         Ok(())
     }
 
-    /// Prints the first unprinted text whole.
+    /// Prints the whole first text that is not printed yet.
     fn print_next(&mut self) -> std::io::Result<()> {
         let sequence = self.printed;
         self.printed += 1;

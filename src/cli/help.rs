@@ -14,7 +14,7 @@ use llama_trace_picture::{self as picture, Format, Paper};
 use llama_trace_tui::theme::{Depth, Theme};
 use llama_trace_tui::view::markdown;
 
-/// Commands and their pages, but for pages that have the command's name.
+/// Commands and their pages. A page with the name of its command is not listed.
 const PAGES: [(&str, &str); 12] = [
     ("record", "traces"),
     ("snapshot", "pictures"),
@@ -30,7 +30,7 @@ const PAGES: [(&str, &str); 12] = [
     ("help", "commands"),
 ];
 
-/// Columns of a page: of a pipe, and of a wide terminal.
+/// Columns of a page in a pipe, and in a wide terminal.
 const COLUMNS: (u16, u16) = (80, 100);
 
 /// Reads the name of a page or a command. The parser's message proposes near names.
@@ -39,7 +39,8 @@ pub(super) fn subjects() -> impl TypedValueParser<Value = String> {
     PossibleValuesParser::new(pages.chain(PAGES.map(|(command, _)| command)))
 }
 
-/// Prints the page of `subject`; before it, the options of a command of that name. Without a subject, lists both.
+/// Prints the page of `subject`. If `subject` is also a command, prints its options first. Without a subject, lists
+/// both.
 pub(super) fn run(subject: Option<&str>) -> Result<()> {
     let mut cli = Cli::command();
     cli.build();
@@ -86,7 +87,7 @@ fn print(source: &str) -> Result<()> {
     shell::print(&picture::encode(&page, Paper::default(), format)?)
 }
 
-/// Markdown whose inline code keeps its backquotes when it is drawn, for a text without styles.
+/// Markdown whose inline code keeps its backquotes when it is rendered, for text without styles.
 fn quoted(source: &str) -> String {
     let spans = |text: &str| {
         let parts = text.split('`').enumerate();

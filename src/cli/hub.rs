@@ -13,18 +13,18 @@ use llama_trace_hub as hub;
 use llama_trace_hub::{Found, Name, Settings, Watch};
 pub(super) use llama_trace_hub::{Need, SparseCopy};
 
-/// The place of the model asked for.
+/// The place of the model that the options name.
 pub(super) struct Place {
     /// None for the built-in model.
     pub(super) path: Option<PathBuf>,
     /// The files at `path`, if its weights are still on the hub.
     pub(super) sparse: Option<SparseCopy>,
-    /// Its name on the hub, if it comes from there.
+    /// The model's name on the hub, if it comes from there.
     pub(super) name: Option<String>,
 }
 
-/// Finds the model. A path is used as it is; a name of the hub is downloaded into the cache. An existing path is never
-/// taken for a name.
+/// Finds the model. A path is used as it is. A model with a hub name is downloaded into the cache. An existing path is
+/// never taken for a hub name.
 pub(super) fn locate(args: &ModelArgs, need: Need) -> Result<Place> {
     match (&args.model, name(args)) {
         (_, Some(name)) => {
@@ -37,7 +37,7 @@ pub(super) fn locate(args: &ModelArgs, need: Need) -> Result<Place> {
     }
 }
 
-/// The model's name on the hub, if it is one.
+/// The model's name on the hub, if the option is such a name.
 pub(super) fn name(args: &ModelArgs) -> Option<Name> {
     let model = args.model.as_ref().filter(|path| std::fs::symlink_metadata(path).is_err())?;
     Name::parse(model.to_str()?)
@@ -47,16 +47,16 @@ fn fetch(name: Name, need: Need, settings: Settings) -> Result<Found> {
     let (sender, receiver) = mpsc::channel();
     let bar = Bar::default();
     let mut watch = bar.clone();
-    // A separate thread: one that waits for a server cannot check for Ctrl-C. It ends with the program, and what it had
-    // written stays.
+    // Downloads on a separate thread, because a thread that waits for a server cannot check for Ctrl-C. This thread
+    // ends with the program, and the data it has written stays.
     let fetch = move || {
-        // After Ctrl-C its result is dropped.
+        // After Ctrl-C the result is not read.
         let _ = sender.send(hub::fetch(&name, need, &settings, &mut watch));
     };
     std::thread::Builder::new().name("download".into()).spawn(fetch).map_err(|error| stopped(&error))?;
     let found = loop {
         let found = receiver.recv_timeout(stop::LOOK);
-        // The thread checks for Ctrl-C too, and may have ended first.
+        // The download thread checks for Ctrl-C too, and may have ended first.
         if stop::process().asked() {
             bar.clear();
             return Err(Error::interrupted("interrupted; the fetched parts are kept")
@@ -125,7 +125,7 @@ impl Watch for Bar {
             let first = bar.position() == 0;
             bar.set_position(bytes);
             if first {
-                // Bytes of an earlier run say nothing about this one's speed.
+                // Bytes of an earlier run must not count for the speed of this one.
                 bar.tick();
                 bar.reset_eta();
             }

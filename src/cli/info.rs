@@ -108,7 +108,7 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
     let mut counted = HashSet::new();
     for (name, tensor) in named() {
         writeln!(out, "  {name:<width$}  {:<4}  {:?}", tensor.dtype(), tensor.shape())?;
-        // Two names may share one tensor: the tied embedding and head.
+        // Two names may belong to one tensor: the tied embedding and head.
         if counted.insert(tensor.bytes().place()) {
             parameters += tensor.count();
             bytes += tensor.size();
@@ -147,7 +147,7 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
 /// The source of the RoPE scaling parameters.
 fn scaling_note(checkpoint: &Checkpoint) -> &'static str {
     match (checkpoint.format, &checkpoint.config.rope_scaling) {
-        // params.json may say only that scaling is used; a factor comes from --rope-factor or params.json.
+        // params.json may say only that scaling is used. The factor comes from --rope-factor or from params.json.
         (Format::Meta { .. }, RopeScaling::Llama3 { factor, .. }) if *factor == 8.0 => {
             "of RoPE frequencies, as in Meta's code; Hugging Face's converter uses 32 for Llama 3.2 (--rope-factor 32)"
         }
@@ -179,9 +179,9 @@ fn biases(config: &ModelConfig) -> String {
     if some.is_empty() { "none".into() } else { some.join(", ") }
 }
 
-/// Every stage of a prefill of `tokens` tokens.
+/// Bytes of all stages of a prefill of `tokens` tokens.
 fn trace_bytes(config: &ModelConfig, precision: Precision, tokens: usize) -> usize {
-    // All layers are alike; their number is only claimed by the file.
+    // All layers have the same stages, so one layer is multiplied. The number of layers is only what the file claims.
     let sizes = Sizes { layers: 1, ..Sizes::new(config, precision) };
     let dims = PassDims { pass: 0, start: 0, tokens };
     let bytes = |site: Site| {

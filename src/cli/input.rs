@@ -27,11 +27,11 @@ pub(super) struct Run<D: Device> {
     pub(super) eos: Vec<u32>,
     /// The sampler of the first prompt. Each later prompt has the next stream of random numbers.
     pub(super) sampler: Sampler,
-    /// The prompts, at least one. The index of each is its sequence's number.
+    /// The prompts, at least one. The index of a prompt is the number of its sequence.
     pub(super) prompts: Vec<Prompt>,
-    /// Capacity of the KV cache in tokens, if given (`--context`).
+    /// Capacity of the KV cache in tokens, if `--context` is given.
     pub(super) context: Option<usize>,
-    /// Most prompt tokens in one pass, if given.
+    /// Maximum number of prompt tokens in one pass, if given.
     pub(super) chunk: Option<usize>,
 }
 
@@ -50,7 +50,7 @@ impl<D: Device> Run<D> {
         Ok(Self { model, tokenizer: opened.tokenizer, eos, sampler, prompts, context, chunk: None })
     }
 
-    /// The same, with passes over at most `chunk` tokens of a prompt.
+    /// The same run, with passes over at most `chunk` tokens of a prompt.
     pub(super) fn in_chunks(self, chunk: Option<usize>) -> Result<Self> {
         match chunk {
             Some(0) => Err(Error::usage("a pass reads at least one token")
@@ -67,7 +67,7 @@ impl<D: Device> Run<D> {
         self.prompts.len() > 1
     }
 
-    /// A batch of all prompts, each with room for it and `draws` tokens after it.
+    /// A batch of all prompts. Each has room for the prompt and for `draws` tokens after it.
     pub(super) fn batch(&self, draws: usize) -> Result<Batch<'_, D>> {
         let prompts = Prompts {
             ids: self.prompts.iter().map(|prompt| prompt.ids.clone()).collect(),
@@ -82,12 +82,14 @@ impl<D: Device> Run<D> {
         Batch::new(&self.model, self.sampler.clone(), prompts, place)
     }
 
-    /// The largest number of passes, if up to `draws` tokens are drawn after each prompt and all start together.
+    /// The largest number of passes of a sequence, if up to `draws` tokens are sampled after each prompt and all
+    /// sequences start together.
     pub(super) fn most_passes(&self, draws: usize) -> usize {
         self.prompts.iter().map(|prompt| self.count(prompt, draws)).max().unwrap_or(0)
     }
 
-    /// The number of passes over one prompt and the tokens drawn after it: at most `draws`, and as many as the context holds.
+    /// The number of passes over one prompt and over the tokens sampled after it. At most `draws` tokens are sampled,
+    /// and only as many as the context holds.
     fn count(&self, prompt: &Prompt, draws: usize) -> usize {
         let room = 1 + self.context.unwrap_or(self.model.config.context).saturating_sub(prompt.ids.len());
         self.chunks(prompt) - 1 + draws.min(room)
@@ -98,12 +100,12 @@ impl<D: Device> Run<D> {
         prompt.ids.len().div_ceil(self.chunk(prompt)).max(1)
     }
 
-    /// The most prompt tokens in one pass.
+    /// Maximum number of prompt tokens in one pass.
     fn chunk(&self, prompt: &Prompt) -> usize {
         self.chunk.unwrap_or(prompt.ids.len()).max(1)
     }
 
-    /// Pass `pass` of a prompt whose first pass is pass 0.
+    /// The sizes of pass `pass` of a prompt whose first pass is pass 0.
     fn pass(&self, prompt: &Prompt, pass: usize) -> PassDims {
         let (tokens, chunk, chunks) = (prompt.ids.len(), self.chunk(prompt), self.chunks(prompt));
         match pass < chunks {
@@ -112,14 +114,14 @@ impl<D: Device> Run<D> {
         }
     }
 
-    /// The passes of each prompt, if up to `draws` tokens are drawn and all start together.
+    /// The passes of all prompts, if up to `draws` tokens are sampled after each and all sequences start together.
     pub(super) fn passes(&self, draws: usize) -> impl Iterator<Item = PassDims> {
         let passes = move |prompt| (0..self.count(prompt, draws)).map(move |pass| self.pass(prompt, pass));
         self.prompts.iter().flat_map(passes)
     }
 
-    /// The sites that pass `pass` of a sequence can have. A sequence of several may start late: its pass may be a prompt's or
-    /// a token's.
+    /// The sites that pass `pass` of a sequence can have. If sequences wait for others, a sequence may start late. Its
+    /// pass may then be over a prompt or over a single token.
     pub(super) fn sites(&self, sequence: usize, pass: usize, batch: &Batch<'_, D>) -> Vec<Site> {
         let (sizes, prompt) = (self.model.sizes(), &self.prompts[sequence]);
         let own = Site::all(&sizes, self.pass(prompt, pass));
@@ -141,7 +143,7 @@ impl<D: Device> Run<D> {
 }
 
 impl SamplingArgs {
-    /// The sampling options, with defaults for those left out.
+    /// The sampling options, with defaults for options that are not given.
     pub(super) fn sampling(&self) -> Sampling {
         let Self { temperature, top_k, top_p, seed } = *self;
         let default = Sampling::default();
@@ -153,12 +155,12 @@ impl SamplingArgs {
         }
     }
 
-    /// The same in the form of a manifest and of the tracer's title, with the stream of random numbers.
+    /// The sampling options as a manifest and the tracer's title have them, with the stream of random numbers.
     pub(super) fn drawing(&self, stream: u64) -> Drawing {
         Drawing { sampling: self.sampling(), stream }
     }
 
-    /// A sampler at the start of a stream of random numbers. Warns of options that temperature 0 overrules.
+    /// A sampler at the start of a stream of random numbers. Warns about options that have no effect at temperature 0.
     pub(super) fn sampler(&self, stream: Option<u64>) -> Result<Sampler> {
         let sampler = Sampler::new(self.sampling())?.with_stream(stream.unwrap_or(0));
         let given = [
@@ -180,7 +182,7 @@ impl SamplingArgs {
 }
 
 impl SelectArgs {
-    /// The selected sites of a run of `batch`, in which up to `draws` tokens follow each prompt.
+    /// The selected sites of a run of `batch`. Up to `draws` tokens follow each prompt.
     pub(super) fn select<D: Device>(
         &self,
         run: &Run<D>,
@@ -191,7 +193,7 @@ impl SelectArgs {
         let at_once = batch.at_once();
         let most = |draws: usize| match at_once {
             true => run.most_passes(draws),
-            // The latest start: each begins when the one before it has ended.
+            // The latest possible start: each sequence begins when the one before it has ended.
             false => run.prompts.iter().map(|prompt| run.count(prompt, draws)).sum(),
         };
         let layers = run.model.sizes().layers;
@@ -199,20 +201,20 @@ impl SelectArgs {
         let select =
             Select::parse(self.pass.as_deref(), self.layer.as_deref(), self.stage.as_deref(), &extent)?;
         if at_once {
-            // The stages of a pass of a later sequence are not known yet.
+            // If sequences wait for others, it is not known yet which stages their passes have.
             select.check(&run.model.card(), &run.passes(draws).collect::<Vec<_>>())?;
         }
         Ok(select)
     }
 }
 
-/// Runs `command` on a compute thread. From there work is split without waking a thread for this one to wait on. The
-/// command must not wait for another compute thread: it may occupy the last one.
+/// Runs `command` on a compute thread. From a compute thread, work is split without waking another thread that this one
+/// would wait for. The command must not wait for another compute thread, because it may run on the only free one.
 pub(super) fn on_a_computing_thread<R: Send>(command: impl FnOnce() -> R + Send) -> R {
     rayon::scope(|_| command())
 }
 
-/// Copies the weights into huge pages if asked to (`--huge-pages`), and reports the result.
+/// Copies the weights into huge pages if `--huge-pages` is given, and reports the result.
 pub(super) fn copy_to_huge_pages(checkpoint: &mut Checkpoint, cpu: &CpuArgs) -> Result<()> {
     if cpu.huge_pages {
         tell(format_args!("--huge-pages: {}", checkpoint.copy_to_huge_pages()?));
@@ -232,7 +234,8 @@ fn load<D: Device>(
     device.load(checkpoint)
 }
 
-/// The same model with other options, beside one that runs already. Warnings were printed for that one.
+/// The same model with other options, beside a model that already runs. Prints no warnings, because they were printed
+/// for that model.
 pub(super) fn load_quietly<D: Device>(args: &ModelArgs, cpu: &CpuArgs) -> Result<Model<D>> {
     let (checkpoint, _) = open_silently(args, Need::Model)?;
     load(&checkpoint, args, cpu, None)
@@ -252,7 +255,7 @@ pub(super) fn context(asked: Option<usize>, config: &ModelConfig) -> Result<Opti
     }
 }
 
-/// Reports a context that was cut to the free memory although no limit was given.
+/// Reports a context that was reduced to fit the free memory, if no limit was given.
 pub(super) fn say_cut(capacity: usize, asked: Option<usize>, config: &ModelConfig) {
     if asked.is_none() && capacity < config.context {
         tell(format_args!(
@@ -262,7 +265,7 @@ pub(super) fn say_cut(capacity: usize, asked: Option<usize>, config: &ModelConfi
     }
 }
 
-/// Reports that the context of `sequences` is full.
+/// Reports that the contexts of `sequences` are full.
 pub(super) fn say_full<D: Device>(run: &Run<D>, sequences: &[usize]) {
     if sequences.is_empty() {
         return;
@@ -290,7 +293,7 @@ fn listed(sequences: &[usize]) -> String {
     names.join(", ")
 }
 
-/// Reports in one line how the named model was understood.
+/// Reports in one line what the program recognised in the named model.
 pub(super) fn recognise(checkpoint: &Checkpoint, args: &ModelArgs, model: &Model<impl Backend>) {
     if args.model.is_some() {
         let ModelConfig { layers, dim, heads, vocab, .. } = checkpoint.config;
@@ -309,7 +312,7 @@ fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// The precision asked for, or the one that the weights were made for.
+/// The precision of `--precision`, or else the one that the weights were made for.
 pub(super) fn precision(args: &ModelArgs, checkpoint: &Checkpoint) -> Precision {
     match (args.precision, checkpoint.group()) {
         (Some(PrecisionName::F32), _) | (None, None) => Precision::F32,
@@ -332,7 +335,8 @@ fn open_checkpoint(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<S
     Ok((checkpoint, sparse))
 }
 
-/// The checkpoint and the precision of a run, to choose a device by. Prints no warnings: opening it for the run does.
+/// The checkpoint and the precision of a run, for choosing a device. Prints no warnings, because opening the checkpoint
+/// for the run prints them.
 pub(super) fn open_quietly(args: &ModelArgs) -> Result<(Checkpoint, Precision)> {
     let (checkpoint, _) = open_silently(args, Need::Headers)?;
     let precision = precision(args, &checkpoint);
@@ -346,7 +350,7 @@ fn open_silently(args: &ModelArgs, need: Need) -> Result<(Checkpoint, Option<Spa
         None => BUILT_IN.open(&args.ignore_config)?,
     };
     if let Some(name) = place.name {
-        // In the hub's cache the folder is named after a commit.
+        // In the hub's cache, the folder is named after a commit.
         checkpoint.name = name;
     }
     if let Some(factor) = args.rope_factor {
@@ -364,9 +368,9 @@ pub(super) struct Opened<D: Device> {
     pub(super) unread: Option<Error>,
     /// Time to load the tokenizer.
     pub(super) tokenizer_time: Duration,
-    /// The model or its error. Errors of the prompt are reported first.
+    /// The model or its error. Errors of the prompt are reported before this error.
     pub(super) model: Result<Model<D>>,
-    /// Time to open the file and load the model, on another thread than the tokenizer.
+    /// Time to open the file and load the model. This runs on another thread than loading the tokenizer.
     pub(super) model_time: Duration,
 }
 
@@ -388,12 +392,12 @@ impl<D: Device> Opened<D> {
     }
 }
 
-/// Opens the checkpoint, and loads the model and, on another thread, its tokenizer.
+/// Opens the checkpoint. Loads the model and, on another thread, its tokenizer.
 pub(super) fn open<D: Device>(args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened<D>> {
     open_for(args, cpu, None)
 }
 
-/// The same, for a context of `context` tokens.
+/// As [`open`], for a context of `context` tokens.
 pub(super) fn open_for<D: Device>(
     args: &ModelArgs,
     cpu: &CpuArgs,
@@ -410,7 +414,7 @@ pub(super) fn open_for<D: Device>(
         let tokenizer = std::thread::Builder::new().spawn_scoped(scope, find);
         let model = load(&checkpoint, args, cpu, context);
         let model = (model, started.elapsed());
-        // Without a second thread one follows the other.
+        // If no second thread can be started, the two are loaded one after the other.
         (tokenizer.map_or_else(|_| Ok(find()), std::thread::ScopedJoinHandle::join), model)
     });
     let (tokenizer, tokenizer_time) = tokenizer.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -419,10 +423,11 @@ pub(super) fn open_for<D: Device>(
     Ok(Opened { checkpoint, tokenizer, unread, tokenizer_time, model, model_time })
 }
 
-/// A tokenizer if there is one, or the error of the model's own.
+/// A tokenizer if there is one, or the error of the model's own tokenizer.
 type Readable = (Option<Arc<dyn Tokenizer>>, Option<Error>);
 
-/// The tokenizer, or the error of the model's own. The error of a named one (`--tokenizer`) ends the run.
+/// The tokenizer, or the error of the model's own tokenizer. An error of a named tokenizer (`--tokenizer`) ends the
+/// run.
 fn or_unread(found: Result<Option<Box<dyn Tokenizer>>>, args: &ModelArgs) -> Result<Readable> {
     match found {
         Ok(tokenizer) => Ok((tokenizer.map(Arc::from), None)),
@@ -436,7 +441,7 @@ fn tokenizer_of(checkpoint: &Checkpoint, args: &ModelArgs) -> Result<Option<Box<
     tokenizer::find(&checkpoint.vocabulary(), &checkpoint.config, args.tokenizer.as_deref())
 }
 
-/// The tokenizer's end-of-text tokens, if the checkpoint names none.
+/// Takes the tokenizer's end-of-text tokens if the checkpoint names none.
 fn take_ends(checkpoint: &mut Checkpoint, tokenizer: Option<&dyn Tokenizer>) {
     if let Some(tokenizer) = tokenizer.filter(|_| checkpoint.eos.is_empty()) {
         checkpoint.eos = tokenizer.ends();
@@ -450,11 +455,11 @@ pub(super) struct Look {
     pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
     /// The tokenizer's error.
     pub(super) unread: Option<Error>,
-    /// The files it was opened from, if its values are still on the hub.
+    /// The files that the checkpoint was opened from, if its values are still on the hub.
     pub(super) sparse: Option<SparseCopy>,
 }
 
-/// Opens the checkpoint, without fetching its values, and its tokenizer.
+/// Opens the checkpoint without downloading its values, and opens its tokenizer.
 pub(super) fn open_to_look(args: &ModelArgs) -> Result<Look> {
     let (mut checkpoint, sparse) = open_checkpoint(args, Need::Headers)?;
     // A checkpoint that a run refuses is refused here too.
@@ -473,13 +478,13 @@ fn find_tokenizer(
     Ok((checkpoint, tokenizer))
 }
 
-/// The tokenizer of the named model, if it has one. Prints no warnings: opening the model does.
+/// The tokenizer of the named model, if it has one. Prints no warnings, because opening the model prints them.
 pub(super) fn tokenizer_quietly(args: &ModelArgs) -> Option<Arc<dyn Tokenizer>> {
     let (checkpoint, _) = open_silently(args, Need::Headers).ok()?;
     tokenizer_of(&checkpoint, args).ok()?.map(Arc::from)
 }
 
-/// The tokenizer alone: the named file, or the model's.
+/// Only the tokenizer: the named file, or the model's tokenizer.
 pub(super) fn open_tokenizer(args: &ModelArgs) -> Result<Arc<dyn Tokenizer>> {
     if let (None, Some(path)) = (&args.model, &args.tokenizer) {
         return tokenizer::open(path).map(Arc::from);

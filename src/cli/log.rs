@@ -1,4 +1,4 @@
-//! `llama-trace log`: the forward pass in order, one line a step.
+//! `llama-trace log`: the forward pass in order, one line for each step.
 
 mod traced;
 
@@ -22,7 +22,7 @@ use llama_trace_core::trace::{
 };
 use llama_trace_engine::generate::{Batch, Drawn, Ended};
 
-/// How many values `--values` shows of each output.
+/// Number of values of each output that `--values` shows.
 const FIRST_VALUES: usize = 6;
 
 impl Command for &LogArgs {
@@ -108,10 +108,10 @@ impl Printed {
 #[derive(Default)]
 struct Summary {
     sum: Summing,
-    /// Recorded statistics, of a trace without the values.
+    /// Recorded statistics, if the trace does not have the values.
     kept: Option<Stats>,
     first: Vec<f64>,
-    /// Whether the values are whole numbers.
+    /// Whether the values are integers.
     whole: bool,
 }
 
@@ -120,7 +120,7 @@ impl Summary {
         self.kept.unwrap_or_else(|| self.sum.stats())
     }
 
-    /// Adds `values`, of which the first has index `at`.
+    /// Adds `values`. The first of them has index `at`.
     fn add(&mut self, at: usize, values: Values<'_>) {
         self.sum.add(values.numbers());
         self.whole = !matches!(values, Values::F32(_));
@@ -132,26 +132,26 @@ impl Summary {
     }
 }
 
-/// What a recorded run has of a stage.
+/// Which data a recorded run has for a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Has {
-    /// Its values.
+    /// The stage's values.
     Values,
-    /// Values from which its own are derived.
+    /// Values from which the stage's values are derived.
     Follows,
-    /// Statistics alone.
+    /// Only statistics.
     Statistics,
     Nothing,
     /// Values that do not match their digest.
     Damaged,
-    /// Values from which its own are derived, of which some are damaged.
+    /// Values from which the stage's values are derived. Some of them are damaged.
     FollowsFromDamaged,
 }
 
 type Times = HashMap<Site, Duration>;
 type Summaries = HashMap<Site, Summary>;
 
-/// Summarizes each output as its rows come, in any order, and holds none of them.
+/// Summarises each output as its rows come, in any order, without holding the values.
 struct Summarizing<'a> {
     select: &'a Select,
     summaries: Summaries,
@@ -172,7 +172,8 @@ impl Probe for Summarizing<'_> {
     }
 }
 
-/// Runs a pass: the drawn tokens, the time of each operation for all sequences, and summaries of what `values` chooses.
+/// Runs a pass. Returns the sampled tokens, the time of each operation for all sequences, and summaries of the outputs
+/// that `values` chooses.
 fn run_pass<D: Device>(
     run: &Run<D>,
     batch: &mut Batch<'_, D>,
@@ -192,7 +193,7 @@ fn run_pass<D: Device>(
     Ok((drawn, of_all(times), summarizing.summaries))
 }
 
-/// The times summed over the sequences: one operation computes the rows of all.
+/// The times summed over the sequences, because one operation computes the rows of all sequences.
 fn of_all(times: Times) -> Times {
     let mut sums = Times::new();
     for (site, time) in times {
@@ -210,9 +211,9 @@ struct Chosen<'a> {
     sequence: usize,
     dims: PassDims,
     select: &'a Select,
-    /// None of a recorded run.
+    /// The times of the operations; none for a recorded run.
     times: Option<&'a Times>,
-    /// What a recorded run has of a stage.
+    /// Returns which data a recorded run has for a site.
     has: &'a dyn Fn(Site) -> Has,
     summaries: &'a Summaries,
 }
@@ -228,7 +229,7 @@ impl Chosen<'_> {
         self.summaries.get(&Site { sequence: self.sequence, ..line.site() })
     }
 
-    /// The source of a step's values.
+    /// The source of a step's values, in words.
     fn kind(&self, line: &Line) -> &'static str {
         let derived = match line.took {
             Took::Given => return "given",
@@ -242,7 +243,7 @@ impl Chosen<'_> {
             (Has::Values, _) => "recorded",
             (Has::Damaged, _) => "damaged",
             (Has::FollowsFromDamaged, _) => "depends on a damaged stage",
-            // With a model, values that cannot be derived were computed.
+            // Values that cannot be derived and still have a summary were computed with a model.
             (Has::Statistics | Has::Nothing, Some(Summary { kept: None, .. })) => "computed again",
             (Has::Follows, _) if derived => "derived",
             (Has::Follows, Some(_)) => "computed again",
@@ -251,7 +252,8 @@ impl Chosen<'_> {
         }
     }
 
-    /// The same, or the step's time, with `for_all` after it if there are several sequences.
+    /// The time of the step, with `for_all` after it if there are several sequences; without a time, the source of its
+    /// values.
     fn took(&self, line: &Line, for_all: &str) -> String {
         match line.took {
             Took::Time(time) => format!("{:.1} µs{for_all}", time.as_secs_f64() * 1e6),
@@ -296,7 +298,7 @@ impl Chosen<'_> {
             }
             writeln!(out)?;
         }
-        // A captured run may lack the last drawn token.
+        // A captured run may not have its last sampled token.
         let Some(drawn) = drawn else { return Ok(()) };
         writeln!(out, "pass {}{of} drew {} {:?}", dims.pass, drawn, label(drawn).text)
     }
@@ -370,7 +372,7 @@ fn object(line: &Line, kind: &str, summary: Option<&Summary>) -> Value {
         let number =
             |value: f64| if *whole { json!(value as i64) } else { llama_trace_judge::diff::number(value) };
         let first: Vec<_> = first.iter().map(|&value| number(value)).collect();
-        // JSON has no number for what is not finite: those are strings.
+        // JSON has no number for values that are not finite. They are strings.
         object["values"] = json!({
             "min": number(stats.min), "max": number(stats.max), "mean": stats.mean, "std": stats.std,
             "neg_inf": stats.neg_inf, "pos_inf": stats.pos_inf, "nan": stats.nan, "first": first,

@@ -1,11 +1,11 @@
-//! Memory sizes in options and messages: 64MiB, 2GiB; 2.5 GB.
+//! Memory sizes in options (`64MiB`, `2GiB`) and in messages (2.5 GB).
 
 use llama_trace_runs::replay::LEAST_MEMORY;
 
 /// The units and their bytes.
 const UNITS: [(&str, usize); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
-/// Parses a memory budget. The error text is printed by the command line's parser.
+/// Parses a memory budget. The command line's parser prints the error text.
 pub(super) fn parse(text: &str) -> Result<usize, String> {
     match any(text)? {
         size if size >= LEAST_MEMORY => Ok(size),
@@ -25,7 +25,7 @@ pub(super) fn any(text: &str) -> Result<usize, String> {
     size.ok_or_else(|| format!("it is too large: at most {}GiB can be counted", usize::MAX >> 30))
 }
 
-/// A size in the largest unit that divides it.
+/// A size in the largest unit that divides it without remainder.
 pub(super) fn written(bytes: usize) -> String {
     match UNITS.iter().rev().find(|(_, size)| bytes.is_multiple_of(*size)) {
         Some((unit, size)) => format!("{}{unit}", bytes / size),
@@ -33,7 +33,7 @@ pub(super) fn written(bytes: usize) -> String {
     }
 }
 
-/// Bytes in a suitable unit.
+/// A number of bytes in a suitable unit.
 pub(super) fn size(bytes: usize) -> String {
     let (mut value, mut unit) = (bytes as f64, "B");
     for next in ["KB", "MB", "GB", "TB"] {

@@ -164,32 +164,32 @@ enum Command {
     },
 }
 
-/// The warning for a run with NaN.
+/// The warning for a run whose logits have NaN.
 const NOT_A_NUMBER: &str = "Some logits are not a number (NaN): look for the first stage that has one with `llama-trace log --values`.";
 
-/// Whether `llama-trace chat` started this process only for [`render_template`].
+/// Whether `llama-trace chat` started this process only to call [`render_template`].
 pub fn renders_templates() -> bool {
     std::env::args_os().skip(1).eq([chat::ARGUMENT])
 }
 
-/// Renders an untrusted chat template within limits of its own process. The request comes from standard input, the answer
-/// goes to standard output.
+/// Renders an untrusted chat template within the limits of a separate process. Reads the request from standard input
+/// and writes the answer to standard output.
 pub fn render_template() -> ExitCode {
     chat::serve()
 }
 
-/// Writes a line to standard error, with control characters escaped. If standard error is gone too, as after a closed
-/// terminal, the line is lost.
+/// Writes a line to standard error, with control characters escaped. If standard error is gone too (for example with a
+/// closed terminal), the line is lost.
 pub fn tell(line: impl Display) {
     drop(writeln!(io::stderr(), "{}", printable_text(&line.to_string())));
 }
 
-/// Ends the program with the parser's error or the requested help. Control characters in repeated words are escaped.
+/// Ends the program with the parser's error or with the requested help. Control characters in quoted words are escaped.
 pub fn refuse(error: &clap::Error) -> ! {
     if error.use_stderr() {
         let words: Vec<String> =
             std::env::args_os().map(|word| printable(&word.to_string_lossy()).into_owned()).collect();
-        // Without standard error the message is lost.
+        // If standard error is gone, the message is lost.
         drop(match Cli::try_parse_from(&words) {
             Err(harmless) => shortened(harmless).print(),
             Ok(_) => error.print(),
@@ -199,7 +199,7 @@ pub fn refuse(error: &clap::Error) -> ! {
         }
         process::exit(error.exit_code())
     }
-    // Help that could not be printed is a failure.
+    // If help cannot be printed, the command has failed.
     let printed = error.print().and_then(|()| io::stdout().flush());
     if let Err(error) = output::end(printed.map_err(output::Failure::from)) {
         tell(format_args!("error: {error}"));
@@ -219,7 +219,7 @@ fn shortened(mut error: clap::Error) -> clap::Error {
             Some(ContextValue::String(_)) => {
                 error.insert(kind, ContextValue::String(format!("{start}… ({} bytes)", text.len())))
             }
-            // A proposal of no use.
+            // Such a long proposal would not help.
             _ => error.remove(kind),
         };
     }
@@ -230,7 +230,7 @@ impl Cli {
     /// Runs the command.
     ///
     /// # Errors
-    /// The command's error. Its [`llama_trace_core::error::Error::exit_code`] is the process's.
+    /// The command's error. [`llama_trace_core::error::Error::exit_code`] gives the exit code of the process.
     pub fn run(self) -> Result<()> {
         match self.command {
             Some(Command::Export(args)) => choose::run(&args),

@@ -13,10 +13,10 @@ pub(super) enum Need {
     Tokenizer,
 }
 
-/// A model whose weights are still on the hub. Without the feature there is none.
+/// A model whose weights are still on the hub. In a build without the feature there is none.
 pub(super) enum SparseCopy {}
 
-/// The place of the model asked for.
+/// The place of the model that the options name.
 pub(super) struct Place {
     /// None for the built-in model.
     pub(super) path: Option<PathBuf>,

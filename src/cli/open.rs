@@ -1,4 +1,4 @@
-//! `llama-trace open`: the tracer on a run that was recorded.
+//! `llama-trace open`: opens the tracer on a recorded run.
 
 use super::OpenTraceArgs;
 use super::choose::{Asks, Command};
@@ -21,7 +21,7 @@ impl Command for &OpenTraceArgs {
     }
 
     fn run<D: Device>(self) -> Result<()> {
-        // Of a path that is wrong, that comes first.
+        // If the path is wrong, the error about the path comes first.
         if self.trace.exists() {
             tui::require_terminal().map_err(|error| {
                 error.next("`llama-trace log --trace` prints the steps of the file, `llama-trace export --trace` writes them to files")

@@ -1,4 +1,5 @@
-//! Writing text to standard output piece by piece: what may reach a terminal, and which failures are errors.
+//! Writing text to standard output piece by piece. The module decides what a terminal may get, and which failures are
+//! errors.
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, StdoutLock, Write, stdout};
@@ -6,7 +7,7 @@ use std::io::{ErrorKind, IsTerminal, StdoutLock, Write, stdout};
 use llama_trace_core::error::{Error, Result, printable_json, printable_text};
 use llama_trace_formats::tokenizer::{Piece, TextStream};
 
-/// Why printing a text ended early.
+/// The reason why printing a text ended early.
 pub(super) enum Failure {
     Run(Error),
     Write(std::io::Error),
@@ -24,8 +25,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// Standard output for a model's text. A vocabulary is an untrusted file: its tokens may hold escape sequences and bytes
-/// that are not UTF-8. A terminal gets neither; a pipe gets every byte as it is.
+/// Standard output for a model's text. A vocabulary is an untrusted file: its tokens may hold escape sequences and
+/// bytes that are not UTF-8. A terminal gets neither of these; a pipe gets every byte unchanged.
 pub(super) struct Text {
     out: StdoutLock<'static>,
     terminal: bool,
@@ -52,7 +53,7 @@ impl Text {
         if self.terminal { self.print(&piece.text) } else { self.write(&piece.bytes) }
     }
 
-    /// Prints the incomplete character that `stream` held back, and returns it. A pipe has its bytes already.
+    /// Prints the incomplete character that `stream` held back, and returns it. A pipe already got its bytes.
     pub(super) fn finish(&mut self, stream: &mut TextStream<'_>) -> std::io::Result<String> {
         let rest = stream.finish();
         if self.terminal {
@@ -67,8 +68,8 @@ impl Text {
     }
 }
 
-/// Standard output for the program's own lines, which may quote names and words of untrusted files. Control characters in
-/// them are escaped, also in a pipe: a terminal may show the file later.
+/// Standard output for the program's own lines. They may quote names and words of untrusted files. Control characters
+/// in these are escaped, also in a pipe, because a terminal may show the file later.
 pub(super) struct Lines {
     out: StdoutLock<'static>,
     /// The unfinished line.
@@ -86,7 +87,7 @@ impl Lines {
     }
 }
 
-/// The longest line that is buffered whole, in bytes.
+/// Maximum length of a line that is buffered as a whole, in bytes.
 const MAX_LINE: usize = 64 << 10;
 
 impl Lines {
@@ -119,7 +120,7 @@ impl Write for Lines {
     }
 }
 
-/// Prints a JSON array, a line for each of its elements.
+/// Prints a JSON array with one line for each element.
 pub(super) fn array(elements: impl Iterator<Item = serde_json::Value>) -> std::io::Result<()> {
     let mut out = Lines::json();
     let mut before = "[";

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How long work goes on before its bar is shown.
+/// How long work lasts before its bar is shown.
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// A progress bar on a terminal, shown once the work has taken longer than a moment.
@@ -13,7 +13,7 @@ const MOMENT: Duration = Duration::from_secs(1);
 pub(super) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar for `total` pieces of work, with their name.
+    /// A bar for `total` pieces of work; `pieces` is their name.
     pub(super) fn new(total: usize, pieces: &str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::hidden());
         if let Ok(style) =
@@ -36,7 +36,7 @@ impl Progress {
         self.0.set_position(done as u64);
     }
 
-    /// Draws the bar if it is time to show it, without progress.
+    /// Draws the bar if it is time to show it, without adding progress.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a GPU's"))]
     pub(super) fn tick(&self) {
         self.show();

@@ -1,4 +1,4 @@
-//! The prompts of a run: from the command line, from files, from standard input.
+//! The prompts of a run. They come from the command line, from files or from standard input.
 
 use std::fs::File;
 use std::io::Read;
@@ -21,10 +21,10 @@ pub(super) const DEFAULT_PROMPT: &str = "Once upon a time";
 
 /// The prompt of a sequence.
 pub(super) struct Prompt {
-    /// The text as it was given; none for a prompt of ids.
+    /// The text as it was given; none if the prompt was given as ids.
     pub(super) text: Option<String>,
     pub(super) ids: Vec<u32>,
-    /// Its file and line, where there may be several prompts.
+    /// Its file and line, if there may be several prompts.
     pub(super) place: Option<String>,
 }
 
@@ -34,7 +34,7 @@ enum Given {
     Ids(Vec<u32>),
 }
 
-/// The prompts as ids, for a model with a context of so many tokens.
+/// The prompts as ids, for a model whose context has `context` tokens.
 pub(super) fn read<'t>(
     args: &RunArgs,
     tokenizer: impl Fn() -> Result<&'t dyn Tokenizer>,
@@ -49,14 +49,14 @@ pub(super) fn read<'t>(
         match (prompt, place) {
             (Ok((text, ids)), place) => Ok(Prompt { text, ids, place }),
             (Err(error @ Error::Prompt(_)), Some(place)) => Err(error.at(place)),
-            // An error of a file names it already.
+            // An error of a file already names its place.
             (Err(error), _) => Err(error),
         }
     });
     prompts.collect()
 }
 
-/// The prompts as they were given, and the place of each.
+/// The prompts as they were given, each with its place.
 fn given(args: &RunArgs) -> Result<Vec<(Given, Option<String>)>> {
     let one = |given| Ok(vec![(given, None)]);
     if let Some(path) = &args.prompts {
@@ -88,7 +88,7 @@ fn given(args: &RunArgs) -> Result<Vec<(Given, Option<String>)>> {
     }
 }
 
-/// The text of the only `--prompt`: that of standard input for `-`.
+/// The text of the only `--prompt`; for `-`, the text from standard input.
 pub(super) fn only(text: &str) -> Result<String> {
     if text == "-" { read_text(Path::new("-")) } else { Ok(text.to_owned()) }
 }
@@ -117,17 +117,17 @@ pub(super) fn no_tokenizer() -> Error {
         .next("give a tokenizer, or the prompt as token ids: --ids 1,403,407")
 }
 
-/// The most prompts that a file may have.
+/// Maximum number of prompts in a file.
 const MAX_PROMPTS: usize = 1 << 16;
 
-/// A line of a JSON lines file. Its other fields are ignored.
+/// A line of a JSON lines file. Other fields of the line are ignored.
 #[derive(Deserialize)]
 struct JsonLine {
     prompt: Option<String>,
     ids: Option<Vec<u32>>,
 }
 
-/// The prompts of a file, one a line. Empty lines are skipped.
+/// The prompts of a file, one per line. Empty lines are skipped.
 fn read_prompts(path: &Path) -> Result<Vec<(Given, Option<String>)>> {
     let json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("jsonl"));
     let place = |line: usize| format!("{}, line {}", path.display(), line + 1);
@@ -171,7 +171,8 @@ fn json_line(line: &str) -> Result<Given> {
         let first: String = line.trim_start().chars().take(20).collect();
         return Err(wrong(format!("a line that begins with `{}`", printable(&first))));
     }
-    // The line is one of the text's; serde's names of number types would tell the reader nothing.
+    // serde counts lines within this one line, so its line number is removed. Its names of number types mean nothing to
+    // the user.
     let told = |error: serde_json::Error| {
         let what = error.to_string().replace(" at line 1 column ", " at column ");
         what.replace("expected u32", &format!("expected an id from 0 to {}", u32::MAX))
@@ -185,22 +186,22 @@ fn json_line(line: &str) -> Result<Given> {
     }
 }
 
-/// The largest prompt that is read, in bytes. No model's context holds a tenth of it.
+/// Maximum size of a prompt, in bytes. No model's context holds a tenth of it.
 const MAX_PROMPT: usize = 64 << 20;
 
-/// The byte-order mark (U+FEFF) at the start of a file: not part of its text.
+/// The byte-order mark (U+FEFF) at the start of a file. It is not part of the file's text.
 const MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Names in errors of a file with a prompt, and of one with a list of ids.
+/// Names for error messages: of a file with a prompt, and of a file with a list of ids.
 const PROMPT: &str = "the prompt's file";
 const IDS: &str = "the file of --ids";
 
-/// The text of a prompt in a file, or in standard input for `-`.
+/// The text of a prompt in a file; for `-`, in standard input.
 pub(super) fn read_text(path: &Path) -> Result<String> {
     read_text_of(path, PROMPT)
 }
 
-/// The text of a file, which errors call `what`.
+/// The text of a file. Error messages call the file `what`.
 fn read_text_of(path: &Path, what: &str) -> Result<String> {
     String::from_utf8(read_bytes(path, what)?).map_err(|error| {
         let found = format!("byte {} is not part of a UTF-8 character", error.utf8_error().valid_up_to());
@@ -226,7 +227,7 @@ fn read_bytes(path: &Path, what: &str) -> Result<Vec<u8>> {
 
 fn read_whole(path: &Path, what: &str) -> Result<Vec<u8>> {
     let read = |from: &mut dyn Read| -> std::io::Result<(Vec<u8>, bool)> {
-        // The buffer grows by at most half the limit, so an endless input needs no more memory than the limit.
+        // The buffer grows in steps of at most half the limit, so an endless input needs no more memory than the limit.
         let (mut bytes, mut piece) = (Vec::new(), [0; 1 << 16]);
         loop {
             match from.read(&mut piece) {
@@ -263,8 +264,8 @@ fn read_whole(path: &Path, what: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens the file of a text. A shell's `<(command)` is read to its end like any file. A named pipe is waited for until it
-/// has a writer, but not for ever.
+/// Opens the file of a text. A shell's `<(command)` is read to its end like any file. A named pipe without a writer is
+/// waited for, but only for a limited time.
 fn open_text(path: &Path) -> std::io::Result<Box<dyn Read>> {
     #[cfg(unix)]
     {
@@ -277,7 +278,7 @@ fn open_text(path: &Path) -> std::io::Result<Box<dyn Read>> {
     Ok(Box::new(File::open(path)?))
 }
 
-/// Longest wait for a named pipe without a writer.
+/// Longest wait for a named pipe that has no writer.
 #[cfg(unix)]
 const PIPE_WAIT: Duration = Duration::from_secs(10);
 
@@ -292,7 +293,7 @@ fn open_pipe(path: &Path) -> std::io::Result<Box<dyn Read>> {
     let mut first = vec![0; 4096];
     let count = loop {
         match file.read(&mut first) {
-            // It is not open for writing yet.
+            // No process has opened the pipe for writing yet.
             Ok(0) if started.elapsed() < PIPE_WAIT => {
                 stop::sleep(Duration::from_millis(20)).map_err(std::io::Error::other)?;
             }
@@ -301,7 +302,7 @@ fn open_pipe(path: &Path) -> std::io::Result<Box<dyn Read>> {
                 return Err(std::io::Error::new(ErrorKind::TimedOut, what));
             }
             Ok(count) => break count,
-            // It is open for writing, and empty so far.
+            // A process has opened the pipe for writing, and has written nothing so far.
             Err(error) if error.kind() == ErrorKind::WouldBlock => break 0,
             Err(error) => return Err(error),
         }

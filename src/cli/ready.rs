@@ -1,4 +1,5 @@
-//! Preparing the GPU kernels of one model: they are listed, compiled together while the weights are read, and proved.
+//! Preparing the GPU kernels of one model. The kernels are listed, compiled together while the weights are read, and
+//! tested.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -14,27 +15,27 @@ use llama_trace_engine::generate::{Next, Sampler, Sampling, Session};
 use llama_trace_engine::model::Model;
 use llama_trace_formats::checkpoint::{Checkpoint, random};
 
-/// Prompt lengths that need different kernels: those for a few rows, and tiles of every size.
+/// Prompt lengths that need different kernels: kernels for a few rows, and tiles of every size.
 const PROMPTS: [usize; 13] = [1, 2, 3, 5, 9, 16, 32, 64, 128, 256, 512, 1024, 2048];
 
-/// Tokens drawn after each prompt.
+/// Number of tokens sampled after each prompt.
 const DRAWS: usize = 3;
 
-/// Interval between looks at whether the wait should be explained.
+/// Interval at which the program checks whether to explain the wait.
 const LOOKS: Duration = Duration::from_millis(100);
 
-/// Compiles the kernels that a run of `checkpoint` needs and that are not compiled yet, and proves them.
+/// Compiles the kernels that a run of `checkpoint` needs and that are not compiled yet, and tests them.
 ///
 /// # Errors
-/// As [`Cuda::prove`].
+/// As for [`Cuda::prove`].
 pub(super) fn make(cuda: &Cuda, checkpoint: &Checkpoint) -> Result<()> {
     while_compiling(cuda, checkpoint, |_| Ok(()))
 }
 
-/// Loads the checkpoint's weights on the device while its kernels are compiled, then proves the kernels.
+/// Loads the checkpoint's weights on the device while its kernels are compiled, and then tests the kernels.
 ///
 /// # Errors
-/// As [`Model::load`] and [`Cuda::prove`].
+/// As for [`Model::load`] and [`Cuda::prove`].
 pub(super) fn load(cuda: &Cuda, checkpoint: &Checkpoint) -> Result<Model<Cuda>> {
     let model = while_compiling(cuda, checkpoint, |bar| {
         bar.say("(reading weights)".into());
@@ -74,7 +75,7 @@ fn while_compiling<T>(
         drop(working);
         match compiling {
             Ok(compiling) => compiling.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            // Without a second thread one follows the other.
+            // If no second thread can be started, the two are done one after the other.
             Err(_) => compile(),
         }
         bar.say("(checking them)".into());
@@ -91,8 +92,9 @@ fn while_compiling<T>(
     Ok(done)
 }
 
-/// The kernels that a run needs. A device that computes nothing lists the launches of passes over prompts of many lengths
-/// and over drawn tokens. Recording, and several texts side by side, need more kernels: those are compiled at first use.
+/// The kernels that a run needs. A device that computes nothing lists the kernel launches of passes over prompts of
+/// many lengths and over sampled tokens. Recording, and several texts in one batch, need more kernels. Those are
+/// compiled at first use.
 fn kernels(cuda: &Cuda, checkpoint: &Checkpoint, uses: &Uses) -> Result<KernelList> {
     let (device, list) = cuda.listing(uses);
     let model = Model::load(&random::like(checkpoint, cuda.precision()), device)?;
@@ -127,7 +129,7 @@ mod tests {
         }
     }
 
-    /// Draws a few tokens after a prompt of `tokens` tokens.
+    /// Samples a few tokens after a prompt of `tokens` tokens.
     fn text(model: &Model<Cuda>, tokens: usize, temperature: f32) {
         let sampler = Sampler::new(Sampling { temperature, ..Sampling::default() }).unwrap();
         let mut session = Session::with_capacity(model, sampler, tokens + 3).unwrap();
@@ -162,7 +164,7 @@ mod tests {
             // Only benchmarks make random weights.
             let missing: Vec<_> = asked.difference(&listed).filter(|name| *name != "random_words").collect();
             assert!(missing.is_empty(), "{weights:?} in {precision:?}: {missing:?}");
-            // One of the twelve kernels for a token's attention, and no other number types.
+            // The list has one of the twelve kernels for a token's attention, and no kernels for other number types.
             let of_decode = listed.iter().filter(|name| name.starts_with("attention_decode")).count();
             assert_eq!(of_decode, 1, "{listed:?}");
             let own = |dtype: &str| {
@@ -179,7 +181,7 @@ mod tests {
     #[test]
     fn a_list_is_made_without_reading_a_weight() {
         let Some(cuda) = Cuda::emulated(1 << 20) else { return };
-        // The largest shape, which does not fit here.
+        // The largest shape. Its weights do not fit here.
         let checkpoint = random::checkpoint("llama-3.1-8b", random::Weights::Q4KM).unwrap();
         let cuda = cuda.with_precision(Precision::Q8 { group: 32 });
         let list = kernels(&cuda, &checkpoint, &Uses::of(&checkpoint)).unwrap();

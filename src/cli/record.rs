@@ -1,4 +1,4 @@
-//! `llama-trace record`: a run in one file.
+//! `llama-trace record`: writes a run to one file.
 
 use std::path::Path;
 
@@ -80,7 +80,7 @@ fn record<D: Device>(args: &RecordArgs) -> Result<()> {
         drawn.iter().for_each(|drawn| drawn_by[drawn.sequence].push(drawn.id));
     }
     let mut not_a_number = batch.not_a_number();
-    // Only the passes use its caches.
+    // Only the passes use the batch's caches, so they are freed here.
     drop(batch);
     for (number, branch) in args.branch.iter().enumerate() {
         let of = usize::from(branch.of.0).checked_sub(1).map_or(branch.sequence, |of| run.prompts.len() + of);
@@ -104,7 +104,7 @@ fn record<D: Device>(args: &RecordArgs) -> Result<()> {
     Ok(())
 }
 
-/// The passes of a branch after it parts from the run, whose passes are `of`.
+/// The passes of a branch after its branching point. `of` are the passes of the run.
 fn passes_of<D: Device>(run: &Run<D>, branch: &Branch, of: &[PassDims]) -> Result<Vec<PassDims>> {
     let vocab = run.model.config.vocab;
     if branch.token as usize >= vocab {
@@ -137,19 +137,19 @@ fn no_pass(branch: &Branch, number: usize, passes: usize, why: &str) -> Error {
         .next("let the branch start earlier; nothing was written")
 }
 
-/// The state for recording a branch.
+/// The state while a branch is recorded.
 struct Recording<'a> {
     writer: &'a mut Writer,
     bar: &'a Progress,
     /// The branch's number.
     course: usize,
-    /// Number of tokens drawn, those before the parting included.
+    /// Number of sampled tokens, including those before the branching point.
     wanted: usize,
 }
 
 impl Recording<'_> {
-    /// Runs the passes that a branch shares without recording them, and records its own. `tokens` follow the prompt; the
-    /// tokens drawn after them are appended. Returns whether logits were NaN.
+    /// Runs the passes that a branch shares with the run, without recording them, and records the branch's own passes.
+    /// `tokens` follow the prompt; the tokens sampled after them are appended. Returns whether logits had NaN.
     fn branch<D: Device>(&mut self, run: &Run<D>, branch: &Branch, tokens: &mut Vec<u32>) -> Result<bool> {
         let prompt = &run.prompts[branch.sequence].ids;
         let sampler = run.sampler.after(branch.sequence as u64);
@@ -176,7 +176,7 @@ impl Recording<'_> {
     }
 }
 
-/// The description that the trace carries.
+/// The description that is stored in the trace.
 fn about<D: Device>(run: &Run<D>, args: &RecordArgs) -> Result<About> {
     let (model, keep) = (&run.model, args.keep.keep());
     let card = model.card();
@@ -207,7 +207,7 @@ fn texts<D: Device>(run: &Run<D>) -> TextsOf {
     }
 }
 
-/// Reports before the run which stages the budget leaves out.
+/// Reports, before the run, which stages are left out because of the budget.
 fn say_left_out(args: &RecordArgs, plan: &Plan) {
     let left_out = plan.left_out();
     if args.keep == KeepName::Stats || left_out.is_empty() {
@@ -217,7 +217,7 @@ fn say_left_out(args: &RecordArgs, plan: &Plan) {
     tell(format_args!("within {budget} there is no room for the values of {}", left_out.join("; ")));
 }
 
-/// Bytes in a suitable unit.
+/// A number of bytes in a suitable unit.
 fn size(bytes: u64) -> String {
     match bytes {
         0..1_000_000 => format!("{bytes} bytes"),

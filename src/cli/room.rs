@@ -9,32 +9,33 @@ use llama_trace_core::tensor::Tensor;
 use llama_trace_engine::model::{buffer_bytes, kv_cache};
 use llama_trace_formats::checkpoint::Checkpoint;
 
-/// Smallest context, in tokens, that must fit where no context was asked for: enough for a prompt.
+/// Smallest context, in tokens, that must fit if the options give no context. It is enough for a prompt.
 const LEAST_CONTEXT: usize = 512;
 
-/// Longest prompt, in tokens, that buffers are counted for. Few texts begin with a prompt as long as the context.
+/// Longest prompt, in tokens, for which the buffers are calculated. Few prompts are as long as the context.
 const MOST_AT_ONCE: usize = 2048;
 
 /// Memory that a run takes on a device, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Needs {
-    /// The weights, in the number type that the precision multiplies.
+    /// The weights, in the number type that the precision computes with.
     pub(super) weights: usize,
     /// The keys and values of the context.
     pub(super) cache: usize,
-    /// The buffers of a pass over the context, or over the first 2,048 tokens of it.
+    /// The buffers of a pass over the context, or over 2,048 tokens if the context is longer.
     pub(super) buffers: usize,
     /// Tokens of the context.
     pub(super) context: usize,
     precision: Precision,
     cache_dtype: CacheDtype,
     asked: bool,
-    /// The device's own share.
+    /// The memory that the device takes for itself.
     own: usize,
 }
 
 impl Needs {
-    /// The memory of a run of `checkpoint` with a context of `context` tokens, on a device that takes `own` bytes for itself.
+    /// The memory for a run of `checkpoint` with a context of `context` tokens. The device takes `own` bytes for
+    /// itself.
     pub(super) fn of(
         checkpoint: &Checkpoint,
         precision: Precision,
@@ -56,7 +57,7 @@ impl Needs {
         }
     }
 
-    /// The sum, with the driver's and the kernels' share.
+    /// The sum, including the share of the driver and the kernels.
     pub(super) fn total(&self) -> usize {
         [self.weights, self.cache, self.buffers, self.own].into_iter().fold(0, usize::saturating_add)
     }
@@ -76,7 +77,7 @@ impl Needs {
             .next(self.would_fit(free, checkpoint)))
     }
 
-    /// The sum and its parts, in words.
+    /// The sum and its parts, as text.
     pub(super) fn told(&self) -> String {
         let Self { weights, cache, buffers, context, own, .. } = *self;
         let all = [
@@ -94,7 +95,7 @@ impl Needs {
             |precision, context| Self::of(checkpoint, precision, self.cache_dtype, Some(context), self.own);
         let mut ways = Vec::new();
         if self.asked {
-            // Half of the context asked for, a quarter, … down to a prompt's.
+            // Half of the given context, a quarter, and so on.
             let shorter = std::iter::successors(Some(self.context / 2), |context| Some(context / 2));
             let mut shorter = shorter.take_while(|context| *context > 0);
             let found = shorter.find(|context| with(self.precision, *context).total() <= free);
@@ -115,7 +116,7 @@ impl Needs {
     }
 }
 
-/// Bytes of all weights on a device in `precision`. Two names may share one tensor: the tied embedding and head.
+/// Bytes of all weights on a device in `precision`. Two names may belong to one tensor: the tied embedding and head.
 fn weights(checkpoint: &Checkpoint, precision: Precision) -> usize {
     let mut counted = HashSet::new();
     let bytes = |tensor: &Tensor| match (precision, tensor.shape().len()) {
@@ -123,7 +124,7 @@ fn weights(checkpoint: &Checkpoint, precision: Precision) -> usize {
             tensor.count() + 4 * tensor.count().div_ceil(group)
         }
         (_, 2) => tensor.size(),
-        // Vectors are float32 there.
+        // Vectors are float32 on the device.
         _ => 4 * tensor.count(),
     };
     let own = checkpoint.tensors().filter(|(_, tensor)| counted.insert(tensor.bytes().place()));
@@ -155,7 +156,7 @@ mod tests {
         );
         assert!(text.contains("KV cache for 8192 tokens") && text.contains("of weights"), "{text}");
         assert!(text.contains("the buffers of a pass over 2048 tokens"), "{text}");
-        // Too little for the weights in float32, enough for a quarter of that.
+        // Too few bytes for the weights in float32, but enough for a quarter of that.
         let few = needs(&checkpoint, Precision::F32, None);
         let text = few.check(few.total() - 1, &checkpoint).unwrap_err().to_string();
         assert!(text.contains("--precision q8") && !text.contains("a context of"), "{text}");

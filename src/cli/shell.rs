@@ -1,4 +1,4 @@
-//! `llama-trace completions` and `llama-trace man`: descriptions of the command line for shells and for `man`.
+//! `llama-trace completions` and `llama-trace man`: descriptions of the command line, for shells and for `man`.
 
 use std::io::{ErrorKind, Write};
 
@@ -15,14 +15,14 @@ pub(super) fn completions(shell: Shell) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), NAME, &mut script);
     if shell == Shell::Bash {
-        // clap_complete 4.6 uses two names for a command of a program with a hyphen in its name.
+        // clap_complete 4.6 has two different names for a subcommand if the program's name has a hyphen.
         let text = String::from_utf8_lossy(&script).replace("llama__subcmd__trace", "llama__trace");
         script = text.into_bytes();
     }
     print(&script)
 }
 
-/// The page of the whole program, or of one of its commands.
+/// Prints the man page of the whole program, or of one of its commands.
 pub(super) fn man(command: Option<&str>) -> Result<()> {
     let mut cli = Cli::command();
     cli.build();

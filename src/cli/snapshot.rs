@@ -1,4 +1,4 @@
-//! `llama-trace snapshot`: a picture of what the tracer shows.
+//! `llama-trace snapshot`: a picture of a screen of the tracer.
 
 use crate::chapters::CHAPTERS;
 use std::fs::{self, File};
@@ -63,9 +63,9 @@ impl Command for &SnapshotArgs {
 }
 
 impl SnapshotArgs {
-    /// Starts the run. Returns its sampling too.
+    /// Starts the run. Also returns the run's sampling.
     fn begin<D: Device>(&self) -> Result<(Runs, OpenAt, Drawing)> {
-        // Draws enough tokens for the pass in the address.
+        // Samples enough tokens for the pass in the address.
         let pass = self.at.as_ref().and_then(|address| address.pass).unwrap_or(0);
         let mut run = self.run.clone();
         run.tokens.get_or_insert(pass.saturating_add(1));
@@ -76,7 +76,7 @@ impl SnapshotArgs {
     }
 }
 
-/// Checks the target before the run, and again before the picture is moved there.
+/// Checks the target path before the run, and again before the picture is moved there.
 fn check_free(path: &Path, force: bool) -> Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(_) => return Ok(()),
@@ -98,7 +98,7 @@ fn taken(path: &Path) -> Error {
         .next("give another --out, or --force to replace it")
 }
 
-/// Writes the file whole or not at all.
+/// Writes the file as a whole or not at all.
 fn write(path: &Path, force: bool, bytes: &[u8]) -> Result<()> {
     let failed = |error| Error::output("the picture cannot be written").in_file(path).found(error);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -110,7 +110,7 @@ fn write(path: &Path, force: bool, bytes: &[u8]) -> Result<()> {
         Ok((scratch, whole))
     });
     let moved = |(_scratch, whole)| {
-        // The file may have appeared meanwhile.
+        // Another program may have created the file meanwhile.
         check_free(path, force)?;
         fs::rename(whole, path).map_err(failed)
     };

@@ -60,14 +60,14 @@ fn step<D: Device>(tracer: &Tracer<'_>) -> Result<()> {
     tui::run(runs, &open, setting)
 }
 
-/// Whether a text is read from standard input, which the tracer reads keys from.
+/// Whether a text is read from standard input, which the tracer needs for its keys.
 fn takes_keys(run: &RunArgs) -> bool {
     let reads = run.prompt.iter().any(|text| text == "-")
         || [&run.prompt_file, &run.prompts].into_iter().flatten().any(|path| path == Path::new("-"));
     reads && stdout().is_terminal() && !stdin().is_terminal()
 }
 
-/// The sequences of a run, with the one shown first already started, and the cursor's address.
+/// The sequences of a run, and the place where the tracer opens. The sequence that is shown first is already started.
 pub(super) fn begin<D: Device>(
     args: &RunArgs,
     open: &OpenArgs,
@@ -83,12 +83,13 @@ pub(super) fn begin<D: Device>(
         at: open.at.clone(),
         passes: draws,
     };
-    // Without --context the whole context is reserved, or as much as fits into memory: more passes may follow.
+    // Without --context, the whole context is reserved, or as much of it as fits into memory, because more passes may
+    // follow.
     let Run { model, sampler, prompts, tokenizer, eos, context, chunk: _ } = run;
     let config = model.config.clone();
     let several = prompts.len() > 1;
     for prompt in prompts.iter().filter(|_| several) {
-        // Prompts that start later are checked now too.
+        // All prompts are checked now, also those that start later.
         let room = context.unwrap_or(config.context);
         let checked = sequence::check(&config, 0, &prompt.ids);
         checked.and_then(|()| kv_cache::check(prompt.ids.len(), room)).map_err(|error| {

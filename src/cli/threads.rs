@@ -1,4 +1,4 @@
-//! The compute threads: their number, and starting fewer if the system refuses some.
+//! The compute threads: how many there are, and starting fewer if the system refuses some.
 
 use std::ffi::OsStr;
 use std::num::NonZero;
@@ -12,17 +12,17 @@ use super::tell;
 use llama_trace_core::error::{Error, Result};
 use llama_trace_formats::files::printable;
 
-/// The most threads started: more than any machine has cores.
+/// Maximum number of threads: more than the cores of any machine.
 const MAX: usize = 1024;
 
-/// The environment variable with rayon's number of threads.
+/// The environment variable that sets rayon's number of threads.
 const VARIABLE: &str = "RAYON_NUM_THREADS";
 
-/// Whether the threads were started. A process starts them once.
+/// Whether the threads were started. A process starts them only once.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
-/// Starts the threads, if they are not started yet: as many as asked for, or as [`VARIABLE`] says, or one a core. If the
-/// system refuses some, fewer are used.
+/// Starts the threads, unless they are started already. Their number is the given one, or else the number in
+/// [`VARIABLE`], or else one for each core. If the system refuses some of them, fewer are used.
 pub(super) fn start(asked: Option<usize>) -> Result<()> {
     if STARTED.load(Ordering::Relaxed) {
         return Ok(());
@@ -47,12 +47,12 @@ pub(super) fn start(asked: Option<usize>) -> Result<()> {
         tell(format_args!("The system does not let {wanted} threads start: computing on {count}."));
     }
     let pool = ThreadPoolBuilder::new().num_threads(threads.len()).spawn_handler(|thread| {
-        // Each closure has a waiting thread.
+        // For each closure there is a waiting thread.
         let _ = threads.pop().map(|start| start.send(thread));
         Ok(())
     });
     match pool.build_global() {
-        // Without a requested number the existing threads are used.
+        // If no number was given, the existing threads are used.
         Err(error) if asked.is_some_and(|threads| threads != rayon::current_num_threads()) => {
             Err(Error::usage("the threads cannot be started").found(error).next("ask for fewer"))
         }
@@ -82,8 +82,8 @@ fn of_variable(value: Option<&OsStr>) -> Option<usize> {
     }
 }
 
-/// Up to `wanted` threads, each waiting for a closure to run. Rayon would fail for good at the first thread that the
-/// system refuses.
+/// Up to `wanted` threads, each of which waits for a closure to run. Rayon itself would fail for good at the first
+/// thread that the system refuses.
 fn started(
     wanted: usize,
     mut spawn: impl FnMut(Box<dyn FnOnce() + Send>) -> std::io::Result<()>,
@@ -103,7 +103,7 @@ fn started(
                 return Err(Error::no_thread("to compute with", &error));
             }
             Err(_) => {
-                // The run needs a few threads besides these.
+                // The run needs a few more threads than these, so half of them are given up.
                 threads.truncate(threads.len().div_ceil(2));
                 break;
             }
@@ -116,7 +116,7 @@ fn started(
 mod tests {
     use super::*;
 
-    /// The number of threads if the system allows `possible` of them.
+    /// The number of started threads if the system allows `possible` threads.
     fn threads(wanted: usize, possible: usize) -> Result<usize> {
         let mut left = possible;
         let spawn = |_| {

@@ -12,7 +12,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::memory::naming;
 use llama_trace_formats::tokenizer::{Priority, Stretch, Tokenizer, Way, check_length};
 
-/// The most parts of a word that are printed again after each merge.
+/// Maximum number of parts of a word that are printed again after each merge.
 const MAX_SHOWN: usize = 64;
 
 pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
@@ -63,7 +63,7 @@ impl<'t> Tokens<'t> {
         } else {
             None
         };
-        // With --merges, the tokens shown are the result of the merges.
+        // With --merges, the shown tokens are those that the merges end with.
         let ids = match &stretches {
             Some(stretches) => stretches.iter().flat_map(|stretch| &stretch.ids).copied().collect(),
             None => encode(plain)?,
@@ -71,7 +71,7 @@ impl<'t> Tokens<'t> {
         Ok(Self { tokenizer, ids, stretches })
     }
 
-    /// The texts of the tokens, produced one at a time: there may be millions.
+    /// The texts of the tokens, made one at a time because there may be millions of them.
     fn pieces(&self) -> impl Iterator<Item = String> {
         self.ids.iter().map(|&id| self.tokenizer.label(id))
     }

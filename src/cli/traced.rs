@@ -1,4 +1,4 @@
-//! `--trace PATH`, and `open`: a recorded run instead of a live one, with its model if that is available.
+//! `--trace PATH` and `open`: a recorded run instead of a live one, together with its model if that is available.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,14 +32,14 @@ pub(super) struct Traced<D: Device> {
 }
 
 impl<D: Device + 'static> Traced<D> {
-    /// Opens the trace or the folder at `path`, and the model that `args` names, or the built-in one if it is the run's.
-    /// Prints a note if derived values may differ in their last bits.
+    /// Opens the trace or the folder at `path`, and a model: the one that `args` names, or the built-in model if the
+    /// run is of that model. Prints a note if derived values may differ in their last bits.
     pub(super) fn open(path: &Path, args: &ModelArgs, cpu: &CpuArgs, memory: usize) -> Result<Self> {
         Self::open_as(path, args, args, cpu, memory)
     }
 
-    /// The same as run number `run`, beside the run that it is judged by. Nothing is computed with the model that `of` names:
-    /// it only gives the configuration of a folder without one, and the texts of tokens.
+    /// Opens the run that is judged as run number `run`, beside the reference. Nothing is computed with the model that
+    /// `of` names. That model only gives the configuration of a folder that has none, and the texts of tokens.
     pub(super) fn open_judged(
         path: &Path,
         run: Run,
@@ -78,7 +78,7 @@ impl<D: Device + 'static> Traced<D> {
         Ok(Self { kept, recorded })
     }
 
-    /// A sequence of one of its runs.
+    /// A sequence of one of the trace's runs.
     pub(super) fn source(&self, run: Run, sequence: usize) -> Result<Box<dyn Source>> {
         self.recorded.open(run, sequence)
     }
@@ -88,13 +88,13 @@ impl<D: Device + 'static> Traced<D> {
         self.recorded.follows()
     }
 
-    /// Every sequence of the run itself, and then every branch.
+    /// First every sequence of the run itself, then every branch.
     pub(super) fn all(&self) -> impl Iterator<Item = (Run, usize)> {
         let itself = (0..self.sequences()).map(|sequence| (Run::ITSELF, sequence));
         itself.chain((1..).map(Run).zip(self.kept.branches().iter().map(|branch| branch.sequence)))
     }
 
-    /// The sequences for the tracer, and the place where it opens. Loads the sequence of `at`.
+    /// The sequences for the tracer, and the place where it opens. Loads the sequence that `at` names.
     pub(super) fn begin(self, at: Option<&Address>) -> Result<(tui::Runs, tui::OpenAt)> {
         let first = at.and_then(|address| address.sequence);
         // The viewer reports a sequence that does not exist.
@@ -108,7 +108,7 @@ impl<D: Device + 'static> Traced<D> {
         let shown = match sources.iter().position(|source| Some(source.outline().run) == named) {
             Some(shown) => shown,
             None => {
-                // Its error lists the runs.
+                // The error lists the runs that exist.
                 named.map_or(Ok(()), |run| self.source(run, first).map(drop))?;
                 0
             }
@@ -133,7 +133,7 @@ impl<D: Device + 'static> Traced<D> {
         }
     }
 
-    /// Prints that only the first sequence of several was read.
+    /// Prints that only the first of several sequences was read.
     pub(super) fn say_sequences(&self) {
         if let count @ 2.. = self.sequences() {
             tell(format_args!(
@@ -151,15 +151,15 @@ impl<D: Device + 'static> Traced<D> {
 
 type Opened<D> = (Arc<Model<D>>, Option<Arc<dyn llama_trace_formats::tokenizer::Tokenizer>>);
 
-/// What a recorded run states of its model.
+/// What a recorded run states about its model.
 struct Says {
-    /// Settings under the names of a configuration.
+    /// Settings, under the names that a configuration has for them.
     settings: Map<String, Value>,
     /// The fingerprint of the weights.
     weights: Option<String>,
 }
 
-/// The model that `args` names, or the built-in one if it is the run's.
+/// The model that `args` names, or the built-in model if the run is of that model.
 fn beside<D: Device>(
     kept: &dyn Kept,
     says: &Says,
@@ -168,7 +168,7 @@ fn beside<D: Device>(
 ) -> Result<Option<Opened<D>>> {
     match args.model {
         Some(_) => model::<D>(kept, says, args, cpu).map(Some),
-        // An error matters only if an option asks for the model.
+        // An error is reported only if one of the options needs the model.
         None if kept.card().name == BUILT_IN => match model::<D>(kept, says, args, cpu) {
             Err(error) if is_otherwise(args, cpu) => Err(error),
             opened => Ok(opened.ok()),
@@ -177,7 +177,7 @@ fn beside<D: Device>(
     }
 }
 
-/// Whether options change the model that is given beside the trace.
+/// Whether options change the model that the trace is opened with.
 fn is_otherwise(args: &ModelArgs, cpu: &CpuArgs) -> bool {
     args.precision.is_some()
         || args.rope_factor.is_some()
@@ -186,7 +186,7 @@ fn is_otherwise(args: &ModelArgs, cpu: &CpuArgs) -> bool {
         || cpu.cpu_kernel.is_some()
 }
 
-/// The model, in the arithmetic of the run.
+/// Opens the model so that it computes as the run did.
 fn model<D: Device>(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArgs) -> Result<Opened<D>> {
     let precision = match kept.card().precision {
         Precision::F32 => PrecisionName::F32,
@@ -198,7 +198,7 @@ fn model<D: Device>(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArg
         CacheDtype::F16 => CacheDtypeName::F16,
         CacheDtype::Bf16 => CacheDtypeName::Bf16,
     });
-    // The run's own switched-off parts, unless --without names others.
+    // The run's own switched-off parts, unless `--without` names other parts.
     let without = match &args.without[..] {
         [] => {
             let parts = kept.card().without.iter().map(|part| part.parse());
@@ -227,7 +227,7 @@ fn model<D: Device>(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArg
     Ok((Arc::new(model), opened.tokenizer))
 }
 
-/// The settings in which `model` differs from what the run states.
+/// The settings of `model` that differ from what the run states.
 fn different<D: Device>(kept: &dyn Kept, says: &Says, model: &Model<D>) -> Result<Vec<String>> {
     let (theirs, card) = (kept.card(), model.card());
     let ours = serde_json::to_value(&card.config).unwrap_or_default();
@@ -269,7 +269,8 @@ fn alike(ours: Option<&Value>, theirs: &Value) -> bool {
     }
 }
 
-/// Prints that derived values may differ in their last bits, and that a model's values are not those of another program.
+/// Prints that derived values may differ in their last bits, and that values computed with a model are not those of the
+/// captured program.
 fn say_derived(folder: &RecordedFolder, with_model: bool) {
     if folder.is_captured() || !folder.is_complete() {
         tell(
@@ -298,7 +299,7 @@ fn say_bounds(trace: &Trace) {
 }
 
 impl SelectArgs {
-    /// The selection from a trace whose longest sequence is `outline`'s.
+    /// The selection from a trace whose longest sequence has the outline `outline`.
     pub(super) fn select_of(&self, outline: &Outline, views: bool) -> Result<Select> {
         let passes = outline.passes.len();
         if let Some(text) = &self.pass {
@@ -313,7 +314,7 @@ impl SelectArgs {
     }
 }
 
-/// The answer of `source`, when it comes.
+/// Waits for the answer of `source`.
 pub(super) fn wait<Q: Question>(source: &mut dyn Source, question: &Q) -> Result<Q::Answer> {
     loop {
         source.poll()?;
@@ -325,20 +326,20 @@ pub(super) fn wait<Q: Question>(source: &mut dyn Source, question: &Q) -> Result
     }
 }
 
-/// The sites of a pass of a sequence that `select` chooses.
+/// The sites that `select` chooses in a pass of a sequence.
 pub(super) fn chosen(sequence: usize, pass: &PassOutline, sizes: &Sizes, select: &Select) -> Vec<Site> {
     let sites = Site::all(sizes, pass.dims).into_iter().map(|site| Site { sequence, ..site });
     sites.filter(|&site| select.contains(site)).collect()
 }
 
-/// Shows `probe` all values of `site`, whose stage has `shape`, part by part and in order.
+/// Passes all values of `site` to `probe`, part by part and in order. The site's stage has `shape`.
 pub(super) fn show(
     source: &mut dyn Source,
     site: Site,
     shape: &[usize],
     probe: &mut dyn Probe,
 ) -> Result<()> {
-    /// The most values of one request.
+    /// Maximum number of values in one request.
     const AT_ONCE: usize = 1 << 18;
     let count: usize = shape.iter().product();
     let Some(&width) = shape.last() else { return Ok(()) };
@@ -347,7 +348,7 @@ pub(super) fn show(
         record(probe, &block, 0..count / width.max(1));
         return Ok(());
     }
-    // The number of adjacent rows on the axis before the last.
+    // The length of the axis before the last one: these rows are adjacent.
     let beside = if shape.len() > 1 { shape[shape.len() - 2] } else { 1 };
     let at_once = (AT_ONCE / width.max(1)).clamp(1, beside);
     for run in 0..count / (width * beside) {
@@ -373,7 +374,7 @@ fn region(shape: &[usize], rows: std::ops::Range<usize>) -> Region {
     Region(region)
 }
 
-/// Shows `probe` rows of a block.
+/// Passes rows of a block to `probe`.
 fn record(probe: &mut dyn Probe, block: &Block, rows: std::ops::Range<usize>) {
     let width = block.shape.last().copied().unwrap_or(1).max(1);
     let mut row = rows.start;

@@ -1,14 +1,15 @@
-//! Advice for a text without quotation marks: the shell splits it into words, and the parser refuses the second one.
+//! Advice for a text without quotation marks. The shell splits such a text into words, and the parser refuses the
+//! second word.
 
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 
 use super::Cli;
 
-/// The most words of a text that a message repeats.
+/// Maximum number of words of the text that the message repeats.
 const SHOWN: usize = 12;
 
-/// Advice for the refused command line `words` (the program's name first), if it has such a text.
+/// Advice for the refused command line `words`, if it has such a text. The first word is the program's name.
 pub(super) fn next(kind: ErrorKind, words: &[String]) -> Option<String> {
     use ErrorKind::{ArgumentConflict, InvalidSubcommand, UnknownArgument};
     if !matches!(kind, ArgumentConflict | InvalidSubcommand | UnknownArgument) {
@@ -33,7 +34,7 @@ pub(super) fn next(kind: ErrorKind, words: &[String]) -> Option<String> {
     Some(format!("quote the text: {option} \"{shown}\""))
 }
 
-/// The leading words that are no options.
+/// The words at the beginning, up to the first option.
 fn text_at(words: &[String]) -> &[String] {
     &words[..words.iter().position(|word| word.starts_with('-')).unwrap_or(words.len())]
 }

@@ -6,10 +6,10 @@ use llama_trace_formats::checkpoint::{Checkpoint, chat_template};
 use llama_trace_formats::files::gguf::ENDS;
 use llama_trace_formats::tokenizer::Tokenizer;
 
-/// The most names in a line.
+/// Maximum number of names in a line.
 const NAMED: usize = 12;
 
-/// The tokens whose names begin as special tokens' do.
+/// The tokens whose names begin like those of special tokens.
 pub(super) struct Specials(BTreeMap<String, u32>);
 
 impl Specials {
@@ -25,8 +25,8 @@ impl Specials {
     }
 }
 
-/// Notes on the way the tokenizer reads its file, on the model's rows without a token, and on names in the chat template
-/// that are no tokens.
+/// Notes on three subjects: how the tokenizer reads its file, the model's rows without a token, and names in the chat
+/// template that are not tokens.
 pub(super) fn remarks(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Vec<String> {
     let mut lines: Vec<String> = tokenizer.note().map(Into::into).into_iter().collect();
     let (tokens, rows) = (tokenizer.vocab_size(), checkpoint.config.vocab);
@@ -42,7 +42,7 @@ pub(super) fn remarks(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Vec
             tokens - rows
         ));
     }
-    // A missing or broken template is reported at the start of a chat.
+    // If the template is missing or broken, the error is reported at the start of a chat.
     let template = chat_template::read(checkpoint).ok().and_then(|files| files.template);
     if let Some((text, _)) = template {
         let specials = Specials::of(tokenizer, rows);

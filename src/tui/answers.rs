@@ -194,7 +194,7 @@ impl Answers {
     }
 }
 
-/// Whether two questions fail together: blocks of one stage do.
+/// Whether two questions fail together. Questions for blocks of one stage do.
 fn is_alike(one: &Query, other: &Query) -> bool {
     match (one, other) {
         (Query::Block(site, _), Query::Block(other, _)) => site == other,

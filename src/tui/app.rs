@@ -40,7 +40,7 @@ pub enum Shown {
     Pending,
     /// The values.
     Values(Tensor),
-    /// The reason why there are none.
+    /// The reason why there are no values.
     Failed(String),
 }
 

@@ -170,7 +170,7 @@ fn tokens(app: &App, part: &str) -> Vec<(Rank, usize)> {
     let labels = pass.map_or(&[][..], |pass| &pass.tokens).iter().enumerate();
     let fits = labels.filter_map(|(row, label)| {
         let rank = rank(part, label.text.trim())?;
-        // Rank 3, letters with others between them, would match most tokens.
+        // Rank 3 (the letters with other letters between them) would match most tokens.
         (rank < 3).then_some((rank, row))
     });
     fits.take(TOKENS).collect()

@@ -106,7 +106,7 @@ fn follow(app: &mut App) {
     }
 }
 
-/// Goes back along the trail; at its start the derivation is closed. False if none is open.
+/// Goes back along the trail. At the start of the trail, closes the derivation. False if no derivation is open.
 pub(super) fn back(app: &mut App) -> bool {
     let Some(derivation) = &mut app.derivation else { return false };
     let was_weight = derivation.weight.take().is_some();

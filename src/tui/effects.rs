@@ -136,8 +136,10 @@ pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
 /// Writes the marks into their file. Marks that other programs wrote into it meanwhile are kept.
 pub fn save_marks(app: &mut App) {
     let mut marks = app.marks().clone();
-    match marks.save() {
-        Ok(()) => report(app, Report::Marks(marks)),
-        Err(error) => fail(app, error.to_string()),
+    let saved = marks.save();
+    // Marks that could not be written are still to be written.
+    report(app, Report::Marks(marks));
+    if let Err(error) = saved {
+        fail(app, error.to_string());
     }
 }

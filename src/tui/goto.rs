@@ -16,7 +16,7 @@ pub(super) enum Target {
     Here(Spot),
     /// An address in another sequence or another run, which need not exist.
     Other(Run, Address),
-    /// A new run: of another prompt, or of this one with a part of the model switched off.
+    /// A new run: of another prompt, or of the same prompt with a part of the model switched off.
     Begin(NewRun),
     /// A row of a weight, at the stage that reads it.
     Weight(Place, Address),

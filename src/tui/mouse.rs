@@ -13,7 +13,7 @@ fn within(area: Option<Rect>, x: u16, y: u16) -> Option<Rect> {
     area.filter(|area| area.contains(Position { x, y }))
 }
 
-/// Scrolls with the pointer: the content follows it, as on paper.
+/// Scrolls with the pointer: the content moves as paper does under a hand.
 pub(super) fn drag(app: &mut App, x: u16, y: u16) {
     let Some((from_x, from_y)) = app.input.dragged else { return };
     let by = |from: u16, to: u16| isize::from(from.cast_signed()) - isize::from(to.cast_signed());

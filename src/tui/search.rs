@@ -109,7 +109,7 @@ impl Scan {
     }
 }
 
-/// Values that a filter accepts, among those scanned so far. Positions count in the stage's row-major order.
+/// Values that a filter accepts, among those scanned so far. A position is an index in the stage's row-major order.
 #[derive(Debug)]
 pub(super) struct Matches {
     pub(super) filter: Filter,

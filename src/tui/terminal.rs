@@ -1,5 +1,5 @@
 //! The guard of the terminal. It restores the terminal at the end of the viewer, at a panic, and when a signal asks the
-//! program to stop. Only this module knows crossterm.
+//! program to stop. Only this module uses crossterm.
 
 mod canvas;
 mod keys;
@@ -38,7 +38,7 @@ pub struct Guard {
     previous: Arc<Hook>,
     /// Panic messages of other threads, kept while the viewer uses the screen.
     elsewhere: Arc<Mutex<Vec<String>>>,
-    /// Shared with the watchdog, which runs as long as the guard holds it.
+    /// The watchdog runs as long as the guard holds this value.
     #[cfg(unix)]
     held: Arc<()>,
 }

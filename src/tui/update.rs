@@ -427,7 +427,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
             app.sampler.end();
         }
         Action::Close => {
-            // Closing the derivation uncovers the compared tensor. The next Esc closes that.
+            // Closing the derivation uncovers the compared tensor. The next Esc ends the comparison.
             if !derivation_keys::close(app) {
                 app.comparison.end();
             }

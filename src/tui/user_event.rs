@@ -1,5 +1,5 @@
-//! User input: keys, mouse, pastes, and a new window size. `terminal/keys.rs` converts a terminal's events into these; a web
-//! page creates its own.
+//! User input: keys, mouse, pastes, and a new window size. `terminal/keys.rs` converts a terminal's events into these
+//! types. A web page creates them itself.
 
 use std::ops::BitOr;
 

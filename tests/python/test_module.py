@@ -83,6 +83,7 @@ def test_an_index_names_a_part_and_axes_go_with_it(runs):
     assert np.array_equal(trace["p0/L0/softmax[h=1,q=2]"], whole[1, 2])
     assert trace["p0/L0/softmax[h=1,t=2,k=0]"] == whole[1, 2, 0]
     assert trace["L0/softmax"].axes == whole.axes and whole[0].axes is None and (whole + 1).tobytes()
+    assert whole.transpose(0, 2, 1).axes is None
     for address in ("p0/L0/softmax[h=99]", "p0/L0/softmax[c=0]", "p0/L99/xq", "p0/L0/nothing", "p0 L0", "r1:p0/L0/xq"):
         with pytest.raises(KeyError):
             trace[address]
@@ -134,6 +135,10 @@ def test_another_file_is_refused_by_its_name(tmp_path, data):
         llama_trace.open(path)
     with pytest.raises(ValueError, match="manifest.json"):
         llama_trace.open(tmp_path)
+    for manifest in ("[]", "{}", '{"format": "llama-trace export"}', "{"):
+        (tmp_path / "manifest.json").write_text(manifest)
+        with pytest.raises(ValueError, match="manifest.json"):
+            llama_trace.open(tmp_path)
     with pytest.raises(FileNotFoundError):
         llama_trace.open(tmp_path / "nothing")
 
@@ -169,9 +174,12 @@ def test_a_right_port_is_the_same_and_a_wrong_one_is_told_its_mistake(tmp_path, 
     found = llama_trace.diff(reference, tmp_path / "wrong", model=model)
     assert found["first"]["address"].startswith("p0/L0/xq_rope")
     assert found["diagnosis"][0]["name"] == "rope_pairing"
-    with pytest.raises(llama_trace.Failed) as error:
-        llama_trace.diff(reference, tmp_path / "nothing")
-    assert error.value.code >= 2 and "nothing" in str(error.value)
+    (tmp_path / "damaged").write_bytes(b"no trace")
+    for compare in (llama_trace.diff, llama_trace.assert_same):
+        for runs, named in [((reference, tmp_path / "nothing"), "nothing"), ((tmp_path / "damaged", reference), "damaged")]:
+            with pytest.raises(llama_trace.Failed) as error:
+                compare(*runs)
+            assert error.value.code >= 2 and named in str(error.value)
 
 
 def test_a_failure_in_pytest_is_the_verdict(pytester, tmp_path, reference):
@@ -248,6 +256,8 @@ def test_a_recorder_refuses_what_diff_could_not_read(tmp_path):
             ("L0/attn_norm", np.zeros((3, 8), np.float32), ValueError),
             ("L0/ffn_norm", np.zeros((2, 8), np.complex64), TypeError),
             ("p1/L0/ffn_norm", values, KeyError),
+            ("attn_norm", values, ValueError),
+            ("L0/final_norm", values, ValueError),
         ]:
             with pytest.raises(error):
                 recorder[place] = array
@@ -267,8 +277,11 @@ def test_nothing_is_lost_and_nothing_is_left(tmp_path):
         with llama_trace.Recorder(tmp_path / "empty"):
             pass
     assert sorted(path.name for path in tmp_path.iterdir()) == ["own"]
-    with llama_trace.Recorder(tmp_path / "own", force=True) as recorder:
-        recorder.begin_pass([1])
-        recorder["embedding"] = np.zeros((1, 8), np.float32)
+    recorder = llama_trace.Recorder(tmp_path / "own", force=True, config={"a b": {"c d": "\x7f"}})
+    for _ in range(2):
+        with recorder:
+            recorder.begin_pass([1])
+            recorder["embedding"] = np.zeros((1, 8), np.float32)
+    assert llama_trace.open(tmp_path / "own").tokens == [1]
     assert sorted(os.listdir(tmp_path / "own")) == ["capture.toml", "pass_000"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["own"]

@@ -7,8 +7,8 @@ use llama_trace_engine::backend::Backend;
 use llama_trace_engine::model::Model;
 use llama_trace_formats::checkpoint::Checkpoint;
 
-/// Times the model with each kernel of its device, and the fastest kernel with each order of reading. Each time has a
-/// prefill of `prompt` tokens, and `draws` tokens sampled after `cached` ones.
+/// Times the model with each kernel of its device, and then the fastest kernel with each order of reading. Each
+/// measurement has a prefill of `prompt` tokens, and `draws` tokens sampled after `cached` ones.
 pub(super) fn measure<B: Backend>(
     checkpoint: &Checkpoint,
     model: &Model<B>,

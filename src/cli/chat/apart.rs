@@ -2,8 +2,8 @@
 //! the memory or the time of its process. This must not end the chat. So the template runs in a process with limits. If
 //! that process ends early, the chat prints a message.
 //!
-//! The process is this program, started with [`ARGUMENT`] alone. It reads the request from standard input and writes the
-//! answer to standard output, both as JSON.
+//! The process is this program, started with [`ARGUMENT`] as its only argument. It reads the request from standard
+//! input and writes the answer to standard output, both as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

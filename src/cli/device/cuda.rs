@@ -21,11 +21,11 @@ pub(in crate::cli) fn built() -> Result<()> {
     Ok(())
 }
 
-/// Whether there is a GPU on which the model of `open` fits with a context of `context` tokens, if `beside` bytes of its
-/// memory are taken by another model. Reports the choice of the device, if there was one.
+/// Whether there is a GPU on which the model of `open` fits with a context of `context` tokens. Another model takes
+/// `beside` bytes of the GPU's memory. Reports the choice of the device, if there was one.
 ///
 /// # Errors
-/// Those of `open`.
+/// The errors of `open`.
 pub(in crate::cli) fn suits(
     args: &CpuArgs,
     context: Option<usize>,
@@ -71,7 +71,7 @@ impl Device for Cuda {
                 .found(format!("--device {}", args.device))
                 .next("leave them out, or give --device cpu"));
         }
-        // Preparing the weights uses them.
+        // The weights are prepared on these threads.
         threads::start(args.threads)?;
         let number = match args.device {
             DeviceName::Cuda(number) => number,

@@ -6,7 +6,7 @@ use llama_trace_core::error::{Error, Result};
 pub(in crate::cli) use llama_trace_engine::backend::cpu::Cpu as Cuda;
 use llama_trace_formats::checkpoint::Checkpoint;
 
-/// The memory that a GPU takes for itself: none.
+/// The memory that a GPU takes for itself: 0, because there is no GPU.
 pub(super) const OWN_BYTES: usize = 0;
 
 /// Checks that this build supports GPUs.
@@ -17,7 +17,7 @@ pub(in crate::cli) fn built() -> Result<()> {
     Err(Error::not_built("CUDA", "cuda"))
 }
 
-/// Whether a GPU suits the run: none does.
+/// Whether a GPU suits the run: always false.
 ///
 /// # Errors
 /// None.

@@ -1,4 +1,4 @@
-//! `diff A B --tui`: the two runs side by side, where they part.
+//! `diff A B --tui`: the two runs side by side, at the first stage that differs.
 
 use crate::chapters::CHAPTERS;
 use std::path::Path;
@@ -17,22 +17,22 @@ use llama_trace_runs::replay::DEFAULT_MEMORY;
 use llama_trace_tui as tui;
 use llama_trace_tui::{Runs, Verdict};
 
-/// The number of the run that is judged.
+/// The run number of the judged run.
 const B: Run = Run(1);
 
-/// Shows what `report` says of the runs at these paths.
+/// Shows the runs at these paths with the result in `report`.
 pub(super) fn show<D: Device>(args: &DiffArgs, [a, b]: [&Path; 2], report: &Report) -> Result<()> {
     let names = [a, b].map(|path| path.display().to_string());
     let verdict = verdict(report, [&names[0], &names[1]]);
     let memory = DEFAULT_MEMORY / 2;
     let a = Traced::<D>::open(a, &args.model, &args.cpu, memory)?.source(Run::ITSELF, 0)?;
-    // What B does not have would be computed again with A's model, and be shown as B's.
+    // A stage that B does not have would be computed with A's model and shown as B's. So B is opened without a model.
     let b = Traced::<D>::open_judged(b, B, &args.model, &args.cpu, memory)?.source(Run::ITSELF, 0)?;
     let passes = a.outline().passes.len();
     show_runs([a, b], passes, verdict)
 }
 
-/// Shows `verdict` on two runs of so many passes.
+/// Shows `verdict` on two runs with `passes` passes.
 pub(super) fn show_runs([a, b]: [Box<dyn Source>; 2], passes: usize, verdict: Verdict) -> Result<()> {
     let open = tui::OpenAt { passes, ..tui::OpenAt::default() };
     let b = Beside::new(b);
@@ -40,7 +40,7 @@ pub(super) fn show_runs([a, b]: [Box<dyn Source>; 2], passes: usize, verdict: Ve
     tui::run(Runs::side_by_side(a, Box::new(b)), &open, setting)
 }
 
-/// A run under another number than its own.
+/// A run that is shown under another run number than its own.
 struct Beside {
     source: Box<dyn Source>,
     outline: Outline,
@@ -83,7 +83,7 @@ impl Source for Beside {
     }
 
     fn branch(&mut self, run: Run, fork: Fork) -> Result<Box<dyn Source>> {
-        // It was recorded, and says so.
+        // A recorded source returns an error here.
         self.source.branch(run, fork)
     }
 

@@ -1,4 +1,5 @@
-//! `diff --a --b`: two live runs, each on its own thread, which send their stages as they come and wait for the other.
+//! `diff --a --b`: two live runs, each on its own thread. They send their stages as they compute them, and each waits
+//! for the other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,13 +22,13 @@ use llama_trace_formats::tokenizer::Tokenizer;
 use llama_trace_judge::diff::{self, About, Found, Pass, Traced};
 use llama_trace_runs::replay::{DEFAULT_MEMORY, Live, Start};
 
-/// The most frames that a run is ahead.
+/// Maximum number of frames by which one run is ahead of the other.
 const AHEAD: usize = 2;
 
 /// The command.
 pub(super) struct Both<'a> {
     args: &'a DiffArgs,
-    /// The text that both read, without `--ids`.
+    /// The text that both runs read, unless `--ids` is given.
     text: String,
     a: Setting,
     b: Setting,
@@ -46,16 +47,16 @@ struct Ready<D: Device> {
 /// A message from a run's thread.
 type Sent = Result<Frame>;
 
-/// A run that is recorded while it is compared.
+/// A run that is compared while it is recorded.
 struct Recording {
     about: About,
     frames: Receiver<Sent>,
-    /// Frames that came before they were asked for.
+    /// Frames that came before `diff` asked for them.
     early: HashMap<Site, Arc<Frame>>,
 }
 
 impl Both<'_> {
-    /// Runs both on the devices that were asked for.
+    /// Runs both settings on the devices that their options name.
     pub(super) fn start(args: &DiffArgs) -> Result<()> {
         if args.tui {
             super::require_terminal()?;
@@ -74,12 +75,13 @@ impl Two for Both<'_> {
         let decoded = a.pooled(|| a.decoded(args.tokens.unwrap_or(1).max(1)))?;
         let bar = Bar::default();
         let (report, about_a, about_b) = thread::scope(|scope| {
-            // If one ends early, the other's channel closes, and it ends too.
+            // If one run ends early, the channel of the other closes, so the other ends too.
             let two = a.setting.own_model || b.setting.own_model;
             let (mut a_runs, mut b_runs) =
                 (a.start(scope, a.passes(&decoded), two)?, b.start(scope, b.passes(&decoded), two)?);
             let shown = |doing| bar.show(doing);
-            // Two different models are compared with each other; otherwise the model itself is the reference.
+            // Two different models are compared with each other. Otherwise the one model is the reference for both
+            // runs.
             let same = a_runs.about.fingerprint == b_runs.about.fingerprint;
             let report = match two && !same {
                 true => diff::compare(&mut a_runs, &mut b_runs, &shown),
@@ -98,7 +100,7 @@ impl Two for Both<'_> {
 }
 
 impl<D: Device + 'static> Ready<D> {
-    /// The same run for the viewer.
+    /// The same run as a source for the viewer.
     fn live(self, decoded: &[u32]) -> Result<Box<dyn Source>> {
         let start = Start {
             draws: decoded.len() + 1,
@@ -145,7 +147,8 @@ impl<D: Device> Ready<D> {
         Session::with_capacity(&self.model, Sampler::new(Sampling::default())?, tokens)
     }
 
-    /// The tokens that this run draws and reads again. Both runs read them, so their passes can be compared.
+    /// The tokens that this run samples and reads again. Both runs read these tokens, so that their passes can be
+    /// compared.
     fn decoded(&self, draws: usize) -> Result<Vec<u32>> {
         let mut session = self.session(self.ids.len() + draws)?;
         session.begin(self.ids.clone(), &[], draws)?;
@@ -156,7 +159,7 @@ impl<D: Device> Ready<D> {
         Ok(decoded)
     }
 
-    /// The passes over the prompt and over each decoded token, as far as the context has room.
+    /// The passes over the prompt and over each decoded token, as far as the context has room for them.
     fn passes(&self, decoded: &[u32]) -> Vec<Pass> {
         let label = |id: u32| {
             let text =
@@ -173,7 +176,7 @@ impl<D: Device> Ready<D> {
         std::iter::once(first).chain(after).collect()
     }
 
-    /// Starts the recorded run on its own thread. With `weights`, its report has a fingerprint of the weights.
+    /// Starts the recorded run on its own thread. With `weights`, its description has a fingerprint of the weights.
     fn start<'scope, 'env>(
         &'env self,
         scope: &'scope Scope<'scope, 'env>,
@@ -202,14 +205,14 @@ impl<D: Device> Ready<D> {
         Ok(Recording { about, frames, early: HashMap::new() })
     }
 
-    /// Runs the passes, and sends every stage.
+    /// Runs the passes and sends every stage.
     fn record(&self, passes: &[Pass], send: &SyncSender<Sent>) -> Result<()> {
         let tokens = passes.iter().map(|pass| pass.dims.tokens).sum();
         let (mut session, select) = (self.session(tokens)?, Select::all());
         for pass in passes {
             let ids: Vec<u32> = pass.tokens.iter().map(|token| token.id).collect();
             let mut gone = false;
-            // If the receiver is gone, this pass is the last.
+            // If the receiver is gone, this pass is the last one.
             let sink = |frame: Frame| gone |= send.send(Ok(frame)).is_err();
             session.run(&ids, &mut Recorder::new(self.model.sizes(), pass.dims, &select, sink))?;
             if gone {

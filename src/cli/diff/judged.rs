@@ -1,10 +1,10 @@
-//! What `diff` found, as the viewer shows it.
+//! The result of `diff` as the viewer shows it.
 
 use llama_trace_core::trace::Address;
 use llama_trace_judge::diff::{Growth, Report};
 use llama_trace_tui::{Verdict, text};
 
-/// What `report` says of two runs of these names.
+/// The verdict for the viewer, from `report` and the names of the two runs.
 pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
     let mut words = Vec::new();
     let cause = report.first.as_ref().filter(|first| first.site.is_none());
@@ -54,14 +54,14 @@ pub fn verdict(report: &Report, names: [&str; 2]) -> Verdict {
     Verdict::new(names, words, differences, table(&report.growth()))
 }
 
-/// How many stages have another shape, and the first of them.
+/// A line with the number of stages that have another shape, and the first of them.
 fn misshapen(report: &Report) -> Option<String> {
     let (first, count) = (report.misshapen.first()?, report.misshapen.len());
     let stages = if count == 1 { "One stage" } else { &format!("{count} stages") };
     Some(format!("{stages} cannot be compared: {}: {}.", first.site, first.why))
 }
 
-/// How many stages of A are not in B.
+/// A line with the number of A's stages that B does not have.
 fn missing(count: usize) -> Option<String> {
     match count {
         0 => None,
@@ -70,7 +70,7 @@ fn missing(count: usize) -> Option<String> {
     }
 }
 
-/// The table of growth: a heading, and a row a layer.
+/// The table of growth: a heading and one row for each layer.
 fn table(growth: &[Growth]) -> Vec<String> {
     if growth.is_empty() {
         return Vec::new();

@@ -1,11 +1,11 @@
-//! What a comparison found, as the test report that continuous integration reads: a case for each stage.
+//! The result of a comparison as a test report for continuous integration. Each stage is a test case.
 
 use std::io::{Result, Write, stdout};
 
 use super::text::short;
 use llama_trace_judge::diff::{Kind, Report, whole};
 
-/// Prints it.
+/// Prints the report.
 pub(super) fn print(report: &Report) -> Result<()> {
     let mut out = stdout().lock();
     let cause = report.first.as_ref().filter(|first| first.kind != Kind::Stage);
@@ -64,13 +64,13 @@ pub(super) fn print(report: &Report) -> Result<()> {
     writeln!(out, "</testsuite>\n</testsuites>")
 }
 
-/// `p0/L1/xq` as a class and the name of a case in it.
+/// Splits `p0/L1/xq` into a class and the name of a test case in this class.
 fn case(site: &str) -> String {
     let (class, name) = site.rsplit_once('/').unwrap_or(("", site));
     format!("classname=\"{}\" name=\"{}\"", escaped(&class.replace('/', ".")), escaped(name))
 }
 
-/// A text as XML may have it between quotes.
+/// A text escaped for an XML attribute in quotation marks.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {
@@ -79,7 +79,7 @@ fn escaped(text: &str) -> String {
             '<' => escaped += "&lt;",
             '>' => escaped += "&gt;",
             '"' => escaped += "&quot;",
-            // XML has no other control characters at all.
+            // XML allows no other control characters, not even escaped.
             c if c.is_control() => escaped.extend(c.escape_default()),
             c => escaped.push(c),
         }

@@ -1,4 +1,4 @@
-//! How one of two runs is to run: `precision=bf16`, `threads=2`.
+//! The settings of one of two live runs: `precision=bf16`, `threads=2`.
 
 use clap::ValueEnum;
 
@@ -9,32 +9,32 @@ use llama_trace_core::error::{Error, Result};
 /// The keys, in the order in which messages name them.
 const KEYS: [&str; 7] = ["model", "without", "precision", "device", "cpu-kernel", "cache-dtype", "threads"];
 
-/// The most threads of a run.
+/// Maximum number of threads of a run.
 const THREADS: usize = 1024;
 
-/// How a run is to run.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
     pub(super) model: ModelArgs,
     pub(super) cpu: CpuArgs,
-    /// Threads of its own.
+    /// The number of threads for this run alone.
     pub(super) threads: Option<usize>,
-    /// Whether its model was named here.
+    /// Whether `--a` or `--b` names the model of this run.
     pub(super) own_model: bool,
-    /// What was given, as the report names the run.
+    /// The given settings, as the report names the run.
     pub(super) name: String,
 }
 
 impl Setting {
-    /// What it is going to run.
+    /// The run that the choice of a device depends on.
     pub(super) fn asks(&self) -> Asks<'_> {
         Asks { cpu: &self.cpu, model: &self.model, shape: None, context: None, runs: true }
     }
 
-    /// The options of `args`, with what `given` has instead, which is that of `--a` or `--b`.
+    /// The options of `args`, overridden by the settings in `given`. These are the settings of `--a` or `--b`.
     ///
     /// # Errors
-    /// [`Error::Usage`] where a key or a value is unknown.
+    /// [`Error::Usage`] if a key or a value is unknown.
     pub(super) fn read(option: &str, args: &DiffArgs, given: &[String]) -> Result<Self> {
         let (mut model, mut cpu) = (args.model.clone(), args.cpu.clone());
         let (mut threads, mut own_model) = (cpu.threads.take(), false);
@@ -52,7 +52,7 @@ impl Setting {
             };
             match key {
                 "model" => (model.model, own_model) = (Some(value.into()), true),
-                // The list is cut at its commas: each part comes with the key.
+                // The list was split at its commas, so `without=` comes once for each part.
                 "without" => without.push(
                     value
                         .parse()
@@ -84,7 +84,7 @@ impl Setting {
     }
 }
 
-/// The value of this name.
+/// The value with this name.
 fn named<T: ValueEnum>(value: &str, wrong: &impl Fn(String, String) -> Error) -> Result<T> {
     T::from_str(value, false).map_err(|_| {
         let possible = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);

@@ -1,4 +1,4 @@
-//! What a comparison found, as lines to read.
+//! The result of a comparison as lines to read.
 
 use std::collections::BTreeMap;
 use std::io::{Result, Write};
@@ -11,13 +11,13 @@ use llama_trace_core::trace::Stage;
 use llama_trace_judge::diff::tolerance::base;
 use llama_trace_judge::diff::{About, Growth, Kind, Line, Misshapen, Report, whole};
 
-/// Layers that the table of growth has at most, of each sequence.
+/// Maximum number of layers in the table of growth, for each sequence.
 const ROWS: usize = 48;
 
-/// Missing stages that are named.
+/// Maximum number of missing stages that are named.
 const NAMED: usize = 8;
 
-/// Prints it.
+/// Prints the report.
 pub(super) fn print(report: &Report, a: &About, b: &About) -> Result<()> {
     let mut out = output::Lines::text();
     for (letter, run) in [("A", a), ("B", b)] {
@@ -72,7 +72,7 @@ fn verdict(out: &mut impl Write, report: &Report) -> Result<()> {
     writeln!(out, "  A      {ours}")?;
     writeln!(out, "  B      {theirs}")?;
     let is_stage = first.kind == Kind::Stage;
-    // Ids have no distance.
+    // Ids have no distance, so no difference is printed for them.
     if let (true, Value::Number(ours), Value::Number(theirs)) = (is_stage, &first.ours, &first.theirs)
         && let (Some(ours), Some(theirs)) = (ours.as_f64(), theirs.as_f64())
     {
@@ -101,7 +101,7 @@ fn verdict(out: &mut impl Write, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// The stages that are missing, by name: in how many places each.
+/// Prints the names of the missing stages, and in how many places each is missing.
 fn missing(out: &mut impl Write, report: &Report) -> Result<()> {
     let mut places: BTreeMap<Stage, usize> = BTreeMap::new();
     let (known, others): (Vec<_>, Vec<_>) = report.missing.iter().partition(|missing| missing.why.is_some());
@@ -123,7 +123,7 @@ fn missing(out: &mut impl Write, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// The stages of another shape, by name: the first place of each. One that the verdict names is not told of again.
+/// Prints the stages that have another shape, each with its first place. A place that the verdict names is left out.
 fn misshapen(out: &mut impl Write, report: &Report) -> Result<()> {
     let told = report.first.as_ref().and_then(|first| first.site);
     let mut stages: BTreeMap<Stage, Vec<&Misshapen>> = BTreeMap::new();
@@ -139,7 +139,7 @@ fn misshapen(out: &mut impl Write, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// How errors grow: a row a layer.
+/// Prints how the error grows: one row for each layer.
 fn growth(out: &mut impl Write, report: &Report) -> Result<()> {
     let layers = report.growth();
     if layers.is_empty() {
@@ -163,7 +163,7 @@ fn growth(out: &mut impl Write, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// The table of tolerances, of the stages that were compared.
+/// Prints the tolerances of the stages that were compared.
 fn table(out: &mut impl Write, report: &Report) -> Result<()> {
     let mut stages: Vec<Stage> = report.lines.iter().map(|line| line.site.stage).collect();
     stages.sort_unstable();
@@ -178,7 +178,7 @@ fn table(out: &mut impl Write, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// A number short enough for a column.
+/// A number that is short enough for a column.
 pub(super) fn short(x: f64) -> String {
     match x.abs() {
         0.0 => "0".into(),

@@ -1,5 +1,5 @@
-//! The files of an export: a probe that writes each row to its place in the file as it comes. No stage is held in memory,
-//! however large it is.
+//! The files of an export: a probe that writes each row to its place in the file as soon as the row comes. No stage is
+//! held in memory, however large it is.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -19,11 +19,11 @@ use llama_trace_ending::scratch::Scratch;
 use llama_trace_picture as picture;
 use llama_trace_picture::Format;
 
-/// How a manifest marks values that were derived from recorded ones, and values that a model computed.
+/// The marks in a manifest for values that were derived from recorded ones, and for values that a model computed.
 pub(super) const DERIVED: &str = "derived";
 pub(super) const COMPUTED: &str = "computed again";
 
-/// What has been written so far.
+/// The files that are being written, and those already written.
 pub(super) struct Files<'a> {
     target: Target,
     folder: Scratch,
@@ -37,13 +37,13 @@ pub(super) struct Files<'a> {
     tokens: HashMap<usize, Vec<String>>,
     /// The picture's format; none for values.
     picture: Option<Format>,
-    /// How the next values were made; none if by the run itself.
+    /// How the next values were made; none if the run itself computed them.
     pub(super) made: Option<&'static str>,
     open: HashMap<Site, Open>,
     failed: Option<Error>,
 }
 
-/// A file with rows missing.
+/// A file that does not have all rows yet.
 struct Open {
     npy: Npy,
     shape: Vec<usize>,
@@ -51,11 +51,11 @@ struct Open {
 }
 
 impl<'a> Files<'a> {
-    /// The files for `target` of what `select` chooses in a model with `sizes`, before the first is written. With `picture`
-    /// every stage is drawn instead of written as values.
+    /// The files for `target`, before the first one is written: the stages that `select` chooses in a model with
+    /// `sizes`. With `picture`, every stage is drawn instead of written as values.
     ///
     /// # Errors
-    /// As [`Target::begin`].
+    /// As for [`Target::begin`].
     pub(super) fn new(
         target: Target,
         manifest: Manifest,
@@ -80,7 +80,7 @@ impl<'a> Files<'a> {
         })
     }
 
-    /// Begins the next pass: its sequences, with the dims and the tokens of each.
+    /// Begins the next pass. `reads` has its sequences, each with its dims and its tokens.
     pub(super) fn begin(&mut self, reads: impl Iterator<Item = (usize, PassDims, Vec<String>)>) {
         self.dims.clear();
         for (sequence, dims, tokens) in reads {
@@ -92,7 +92,7 @@ impl<'a> Files<'a> {
     /// Checks that all recorded rows are written.
     ///
     /// # Errors
-    /// [`Error::Output`] where they are not.
+    /// [`Error::Output`] if they are not.
     pub(super) fn check(&mut self) -> Result<()> {
         self.failed.take().map_or(Ok(()), Err)
     }
@@ -124,7 +124,7 @@ impl<'a> Files<'a> {
         let dims = dims.unwrap_or_else(|| unreachable!("a pass offers what is of its own sequences"));
         let shape = self.sizes.shape(axes, dims);
         let file = match self.picture {
-            // A temporary file of the values, until they are drawn.
+            // The values go to a temporary file until they are drawn.
             Some(_) => tempfile::tempfile_in(self.folder.path())?,
             None => File::options().read(true).write(true).create_new(true).open(path)?,
         };
@@ -132,8 +132,8 @@ impl<'a> Files<'a> {
         Ok(Open { npy, shape, missing_rows: self.sizes.rows(axes, dims) })
     }
 
-    /// Adds a complete file to the manifest. Its statistics are computed from the file, in order, so they do not depend on
-    /// the order in which rows came.
+    /// Adds a complete file to the manifest. The statistics are computed from the file in order, so they do not depend
+    /// on the order in which the rows came.
     fn complete(&mut self, site: Site, mut open: Open) -> io::Result<()> {
         let stats = Stats::of_parts(|see| {
             open.npy.read(|values| {
@@ -159,7 +159,7 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// The token at an index of an axis of tokens or keys.
+    /// The token that an index stands for, on an axis of tokens or keys.
     fn token(&self, site: Site, axis: Axis, index: usize) -> Option<String> {
         let start = self.dims.get(&site.sequence).map_or(0, |dims| dims.start);
         let position = match axis {
@@ -170,7 +170,7 @@ impl<'a> Files<'a> {
         self.tokens.get(&site.sequence)?.get(position).cloned()
     }
 
-    /// Writes the manifest, and moves everything to its place.
+    /// Writes the manifest, and moves all files to their places.
     pub(super) fn finish(self) -> Result<()> {
         self.bar.finish();
         write_manifest(&self.folder.path().join(MANIFEST), &self.manifest)

@@ -1,5 +1,5 @@
-//! A stage as a heatmap with axes and token labels. Where there are more values than places, a place has the colour of
-//! the one among them that is furthest from 0, so that no extreme is lost.
+//! A stage as a heatmap with axes and token labels. If a cell stands for several values, it has the colour of the value
+//! furthest from 0 among them, so that no extreme is lost.
 
 use llama_trace_core::trace::{Axis, Site, Stage, Stats};
 use llama_trace_picture::canvas::{Canvas, Letters};
@@ -7,17 +7,17 @@ use llama_trace_picture::{Paper, Rgb};
 use llama_trace_tui::palette::Palette;
 use llama_trace_tui::text;
 
-/// Units that all panels together may be wide and high; one alone has fewer.
+/// Maximum width and height of all panels together (`ROOM`), and of a single panel (`ALONE`), in units.
 const ROOM: f32 = 1400.0;
 const ALONE: f32 = 1000.0;
-/// Units of a cell.
+/// Minimum and maximum size of a cell, in units.
 const SMALLEST: f32 = 2.0;
 const LARGEST: f32 = 18.0;
-/// Units of a letter, of a line of text, and of the longest label's letters.
+/// Width of a letter and height of a line of text, in units; maximum letters of a label.
 const LETTER: f32 = 6.0;
 const LINE: f32 = 14.0;
 const LABEL: usize = 14;
-/// From this size on a cell has room for a mark.
+/// Minimum size of a cell that has room for a mark, in units.
 const MARKED: f32 = 6.0;
 
 const MASKED: Rgb = (176, 176, 176);
@@ -27,11 +27,11 @@ const BROKEN: Rgb = (230, 0, 230);
 #[derive(Clone, Copy, Debug)]
 struct Side {
     axis: Option<Axis>,
-    /// How many values.
+    /// Number of values.
     length: usize,
-    /// How many of them are one cell.
+    /// Number of values in one cell.
     each: usize,
-    /// Units of a cell.
+    /// Size of a cell, in units.
     size: f32,
 }
 
@@ -50,13 +50,13 @@ impl Side {
         self.cells() as f32 * self.size
     }
 
-    /// The cells that have a label: as many as have room.
+    /// The cells that have a label: as many as there is room for.
     fn labelled(&self) -> impl Iterator<Item = usize> {
         (0..self.cells()).step_by((LINE / self.size).ceil().max(1.0) as usize)
     }
 }
 
-/// A heatmap that takes values in their order.
+/// A heatmap. It takes the values in their order.
 pub(super) struct Heatmap {
     site: Site,
     shape: Vec<usize>,
@@ -64,16 +64,16 @@ pub(super) struct Heatmap {
     held: Option<usize>,
     rows: Side,
     columns: Side,
-    /// Of each cell the value that is furthest from 0: panel by panel, row by row.
+    /// For each cell, the value furthest from 0. The order is panel by panel, row by row.
     cells: Vec<f64>,
     seen: usize,
 }
 
-/// Whether a value is to be shown rather than another one of its cell.
+/// Whether a cell shows `new` rather than `old`. Both values belong to this cell.
 fn rather(new: f64, old: f64) -> bool {
     let rank = |value: f64| match value {
         value if value.is_nan() => f64::INFINITY,
-        // What is masked is so for a whole corner; what stands beside it is to be seen.
+        // A whole corner is masked, so any other value in the cell is more important than a masked one.
         f64::NEG_INFINITY => -1.0,
         value => value.abs(),
     };
@@ -81,7 +81,7 @@ fn rather(new: f64, old: f64) -> bool {
 }
 
 impl Heatmap {
-    /// An empty one of the stage at `site`, whose values have this shape.
+    /// An empty heatmap of the stage at `site`, whose values have this shape.
     pub(super) fn new(site: Site, shape: &[usize]) -> Self {
         let axes = site.stage.axes();
         let held = (axes.len() > 2)
@@ -94,7 +94,7 @@ impl Heatmap {
             None => ALONE,
         };
         let side = |at: Option<usize>| Side::new(at.map(|at| axes[at]), at.map_or(1, |at| shape[at]), room);
-        // A stage with one axis is a row.
+        // A stage with one axis is drawn as a row.
         let (mut rows, mut columns) =
             if second.is_some() { (side(first), side(second)) } else { (side(None), side(first)) };
         if matches!((rows.axis, columns.axis), (Some(Axis::Token), Some(Axis::Key))) {
@@ -105,7 +105,7 @@ impl Heatmap {
         Self { site, shape: shape.to_vec(), held, rows, columns, cells, seen: 0 }
     }
 
-    /// Takes the next value, row-major.
+    /// Takes the next value, in row-major order.
     pub(super) fn add(&mut self, value: f64) {
         let (mut rest, mut index) = (self.seen, [0; 3]);
         for at in (0..self.shape.len()).rev() {
@@ -125,7 +125,8 @@ impl Heatmap {
         }
     }
 
-    /// The drawing, `in_pixels` or as a file of SVG; `label` gives the token that an index of an axis stands for.
+    /// The drawing for a picture `in_pixels` or for an SVG file. `label` returns the token that an index of an axis
+    /// stands for.
     pub(super) fn draw(
         &self,
         stats: Stats,
@@ -223,7 +224,7 @@ impl Heatmap {
         }
     }
 
-    /// What it shows, in lines.
+    /// A description of the heatmap, in lines.
     fn words(&self, stats: Stats) -> Vec<String> {
         let axes = self.site.stage.axes().iter().zip(&self.shape);
         let axes: Vec<_> = axes.map(|(axis, length)| format!("{} {length}", axis.name())).collect();
@@ -243,7 +244,7 @@ impl Heatmap {
         lines
     }
 
-    /// The colours, with the values at their ends, and what the marks mean.
+    /// Draws the colours with the values at their ends, and the meaning of the marks.
     fn ramp(&self, stats: Stats, y: f32, canvas: &mut Canvas) {
         let largest = stats.min.abs().max(stats.max.abs());
         let low = if self.is_positive() { 0.0 } else { -largest };

@@ -12,7 +12,8 @@ use llama_trace_core::trace::{Manifest, Outline, Run};
 use llama_trace_ending::replace::{Target, interrupted};
 use llama_trace_runs::replay::DEFAULT_MEMORY;
 
-/// Writes every chosen stage that the trace has, or that is derived or computed from it. Each sequence numbers its own passes.
+/// Writes every chosen stage that the trace has, or that can be derived or computed from it. Pass numbers count in each
+/// sequence separately.
 pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
     check_not_source(path, &args.out)?;
     let target = Target::check(&args.out, args.force, Manifest::file_names)?;
@@ -49,7 +50,7 @@ pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
                 };
                 match show(&mut *source, site, &shape, &mut files) {
                     Ok(()) => {}
-                    // A stage that was asked for by name must be there.
+                    // If the user named the stages, each of them must be there.
                     Err(error @ Error::Usage(_)) if args.select.stage.is_some() => return Err(error),
                     Err(Error::Usage(_)) => absent.push(site),
                     Err(Error::Interrupted(_)) => return Err(interrupted()),
@@ -72,7 +73,7 @@ pub(super) fn export<D: Device>(args: &ExportArgs, path: &Path) -> Result<()> {
     files.finish()
 }
 
-/// Checks that the export does not replace the folder that it is made from.
+/// Checks that the export does not replace the folder that it reads from.
 fn check_not_source(path: &Path, out: &Path) -> Result<()> {
     let place = |path: &Path| fs::canonicalize(path).ok();
     match (place(path), place(out)) {

@@ -12,7 +12,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::trace::{PassOutline, Run, Select, Site, Source, TokenLabel};
 use llama_trace_runs::replay::DEFAULT_MEMORY;
 
-/// The damaged stages, and the error of the first.
+/// The damaged stages, and the error of the first of them.
 #[derive(Default)]
 struct Damaged {
     sites: HashSet<Site>,
@@ -62,7 +62,8 @@ pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
         }
     }
     traced.say_branches();
-    // The log marks each damaged stage in its line. The exit code tells scripts, so this error comes last and alone.
+    // The log marks each damaged stage in its line. This error comes last and replaces the note below. Its exit code is
+    // for scripts.
     if let Some(error) = damaged.take().first {
         return Err(error);
     }
@@ -75,8 +76,8 @@ pub(super) fn log<D: Device>(args: &LogArgs, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The summaries of the chosen stages of a pass. A stage without values has its recorded statistics, if there are any, or
-/// is added to `absent`; a damaged one is added to `damaged`.
+/// The summaries of the chosen stages of a pass. A stage without values gets its recorded statistics. If it has none,
+/// it is added to `absent`. A damaged stage is added to `damaged`.
 fn summarize<D: Device>(
     traced: &Traced<D>,
     source: &mut dyn Source,
@@ -100,7 +101,7 @@ fn summarize<D: Device>(
                 }
             }
             Err(error @ Error::Model(_)) => {
-                // Its first parts may have been right.
+                // The first parts of the stage may have been undamaged, so there is a summary to remove.
                 summarizing.summaries.remove(&site);
                 damaged.sites.insert(site);
                 damaged.first.get_or_insert(error);

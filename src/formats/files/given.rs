@@ -45,7 +45,7 @@ pub fn map(path: &Path) -> Result<Bytes> {
 pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     let bytes = map(path)?;
     if bytes.len() as u64 > limit {
-        return Err(Error::model("the file is larger than any of its kind should be")
+        return Err(Error::model("the file is too large for its kind")
             .in_file(path)
             .expected(format!("at most {limit} bytes"))
             .found(format!("{} bytes", bytes.len()))

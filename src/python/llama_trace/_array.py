@@ -21,8 +21,8 @@ class Array(np.ndarray):
         return array
 
     def __array_finalize__(self, other: Any) -> None:
-        # A slice or a sum has other axes than the array it was made from.
-        self.axes = getattr(other, "axes", None) if getattr(other, "shape", None) == self.shape else None
+        # A slice, a sum or a transposed array has other axes than the array it was made from.
+        self.axes = None
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         return array[()] if return_scalar else np.asarray(array)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Iterable, Mapping
@@ -13,7 +14,7 @@ from typing import Any, Iterable, Mapping
 import numpy as np
 
 from ._array import parse
-from ._stages import axes
+from ._stages import axes, in_layer
 
 _NUMBERS = {"float16", "float32", "float64", "int8", "int32", "int64", "bool"}
 
@@ -84,6 +85,7 @@ class Recorder:
         self._folder: Path | None = None
 
     def __enter__(self) -> "Recorder":
+        self._passes, self._written = [], set()
         if self.path.exists() and not self._force:
             raise FileExistsError(f"{self.path} is there already: give another path, or force=True to replace it")
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,6 +119,9 @@ class Recorder:
         if not self._passes:
             raise RuntimeError("call begin_pass with the tokens before the first stage")
         expected = _axes(name)
+        if (layer is None) == in_layer(name):
+            wanted = "belongs to a layer, such as L0" if layer is None else "is outside the layers"
+            raise ValueError(f"{name} {wanted}")
         values, bfloat16 = _values(array)
         if not bfloat16 and values.dtype.name not in _NUMBERS:
             raise TypeError(f"{name} is of type {values.dtype}; expected one of {', '.join(sorted(_NUMBERS))} or bfloat16")
@@ -144,7 +149,7 @@ class Recorder:
     def _toml(self) -> str:
         lines = ['format = "llama-trace capture"', "version = 1"]
         lines += [f"{key} = {_toml(value)}" for key, value in self._about.items() if value is not None]
-        lines += ["", "[config]"] + [f"{key} = {_toml(value)}" for key, value in self._config.items()]
+        lines += ["", "[config]"] + [f"{_toml(str(key))} = {_toml(value)}" for key, value in self._config.items()]
         for start, tokens in self._passes:
             lines += ["", "[[passes]]", f"start = {start}", f"tokens = {tokens}"]
         return "\n".join(lines) + "\n"
@@ -161,10 +166,15 @@ class Recorder:
                 raise ValueError(f"nothing was written to {self.path}: a run has one stage at least")
             (folder / "capture.toml").write_text(self._toml(), encoding="utf-8")
             if self._force and self.path.exists():
-                old = folder.with_suffix(".old")
-                os.replace(self.path, old)
-                os.replace(folder, self.path)
-                shutil.rmtree(old) if old.is_dir() else old.unlink()
+                old = Path(tempfile.mkdtemp(prefix=f".{self.path.name}.", suffix=".old", dir=self.path.parent))
+                os.rename(self.path, old / self.path.name)
+                try:
+                    os.rename(folder, self.path)
+                except BaseException:
+                    os.rename(old / self.path.name, self.path)
+                    old.rmdir()
+                    raise
+                shutil.rmtree(old)
             else:
                 os.rename(folder, self.path)
         finally:
@@ -180,11 +190,12 @@ def _axes(name: str) -> tuple[str, ...]:
 
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + " }"
+        return "{ " + ", ".join(f"{_toml(str(key))} = {_toml(inner)}" for key, inner in value.items()) + " }"
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, (bool, str)):
-        return json.dumps(value, ensure_ascii=False)  # a JSON string is a TOML string
+        # A JSON string is a TOML string, except for U+007F.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, (int, float)):
         return repr(value)
     raise TypeError(f"a setting is a number, a string, true or false, or a table of these; not {value!r}")

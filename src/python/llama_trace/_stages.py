@@ -36,6 +36,14 @@ _LETTERS = {
 _OF_STAGE = {stage: letters for letters, stages in _LETTERS.items() for stage in stages.split()}
 
 
+_OUTSIDE = "tokens embedding rope_cos rope_sin mask final_norm final_norm_q8 final_norm_scale logits probs nucleus sampled"
+
+
+def in_layer(stage: str) -> bool:
+    """Whether every layer has this stage."""
+    return stage not in _OUTSIDE.split()
+
+
 def axes(stage: str) -> tuple[str, ...] | None:
     """The names of a stage's axes, outermost first; None if there is no such stage."""
     if stage.endswith("_q8"):

@@ -116,14 +116,13 @@ class _File(Trace):
                 header = json.loads(file.read(size))
                 about = header.pop("__metadata__", {})
                 self._run = json.loads(about["run"])
-                known = about["format"] == "llama-trace trace"
+                known, version = about["format"] == "llama-trace trace", about["format_version"]
             except (ValueError, KeyError, TypeError, AttributeError):
                 known = False
         if not known:
             raise ValueError(f"{path} is no trace of llama-trace: expected a file that `llama-trace record` wrote")
-        if about["format_version"] != "3":
-            found = about["format_version"]
-            raise ValueError(f"{path} has version {found} of the trace format; this module reads version 3")
+        if version != "3":
+            raise ValueError(f"{path} has version {version} of the trace format; this module reads version 3")
         self.card = self._run["card"]
         self._bytes = np.memmap(path, dtype=np.uint8, mode="r", offset=8 + size) if header else np.empty(0, np.uint8)
         self._tensors = header
@@ -188,11 +187,15 @@ class _Folder(Trace):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        if manifest.get("format") != "llama-trace export":
+        try:
+            manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+            known = manifest["format"] == "llama-trace export"
+            self.card = manifest["card"]
+            self._files = {parse(file["address"]): file for file in manifest["files"]}
+        except (ValueError, KeyError, TypeError):
+            known = False
+        if not known:
             raise ValueError(f"{path / 'manifest.json'} is not of llama-trace: expected a folder that `export` wrote")
-        self.card = manifest["card"]
-        self._files = {parse(file["address"]): file for file in manifest["files"]}
 
     def _places(self) -> list[Address]:
         return list(self._files)

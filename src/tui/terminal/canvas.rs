@@ -16,8 +16,8 @@ use ratatui::widgets::Widget;
 #[cfg(unix)]
 use llama_trace_ending as ending;
 
-/// Standard output while the viewer owns the terminal. Once the terminal was restored at the end of the process, nothing
-/// more is drawn.
+/// Standard output while the viewer owns the terminal. Once the terminal was restored at the end of the process,
+/// nothing more is drawn.
 #[derive(Debug)]
 struct Screen(Stdout);
 

@@ -48,7 +48,7 @@ struct Bytes {
     /// Bytes of a token in one layer (`layer`), and in all layers (`token`).
     layer: usize,
     token: usize,
-    /// Bytes of a token in all layers, if each query head had a kv head of its own (multi-head attention).
+    /// Bytes of a token in all layers, if each query head had its own kv head (multi-head attention).
     without_sharing: usize,
 }
 

@@ -14,7 +14,7 @@ use llama_trace_core::trace::stream::Addition;
 use super::super::text;
 use super::super::theme::Theme;
 
-/// Lines of a drawing. It is square with twice as many columns.
+/// Lines of a drawing. With twice as many columns, the drawing is square.
 const HEIGHT: u16 = 13;
 
 /// Columns of a drawing, if there is room.

@@ -254,7 +254,7 @@ impl Layers {
             format!("{back} {over} t at positions p > 0"),
             format!("{back} {over}"),
         ];
-        // If there is an empty line, it separates the note on all three measures from the lines above.
+        // The note is on all three measures. An empty line separates it from the lines above, if there is room.
         let y = if area.height > y + 4 { y + 4 } else { y + 3 };
         put_fit(buf, area, 0, y, &[Piece::forms(said, theme.dim())]);
     }

@@ -64,7 +64,7 @@ impl Layout {
         usize::from(self.header + self.footer) + end
     }
 
-    /// The line, counted from the header, of the row `down` rows below the first one on the screen.
+    /// The line of a row on the screen, counted from the header. The row is `down` rows below the first visible one.
     pub fn line_of(&self, down: usize) -> u16 {
         (down * usize::from(self.tall) + down.checked_div(self.band).unwrap_or(0)) as u16
     }

@@ -25,7 +25,7 @@ use super::tensor_foot;
 const TOP: usize = 5;
 /// Number of tokens that are asked for at once.
 const AT_ONCE: usize = 8;
-/// Columns of a cell, and of the token in it.
+/// Columns of a cell (`CELL`), and of the token in it (`TEXT`).
 const CELL: u16 = 12;
 const TEXT: usize = 6;
 /// Lines below the cells: a gap, the name of the cell, the likeliest tokens, and two lines for the model's answer.

@@ -135,7 +135,7 @@ impl View for Neurons {
     fn select(&self, app: &mut App, (rank, token): (usize, usize)) {
         if token != self::token(app) {
             app.cursor.selected.set(Axis::Token, token);
-            // The units of another token are in another order: the cursor stays on its rank until they are sorted.
+            // The units of another token are in another order. The cursor stays on its rank until they are sorted.
             (app.cursor.rank, app.cursor.keeps_rank) = (rank, true);
             return;
         }

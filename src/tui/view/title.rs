@@ -17,7 +17,7 @@ use super::super::verdict_keys;
 use super::Panels;
 use super::paint::{put, put_fit};
 
-/// Index in `drawing` of the form of the sampler's setting that always has room.
+/// Index in `drawing` of the form of the sampler's setting for which room is kept.
 const LEAST: usize = 2;
 
 /// The title line.

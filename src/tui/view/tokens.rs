@@ -1,5 +1,5 @@
-//! The token strip at the top: the tokens that were read so far, with the current one highlighted, and the token drawn
-//! last.
+//! The token strip at the top: the tokens that were read so far, with the current one highlighted, and the token that
+//! was sampled last.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -17,16 +17,16 @@ pub struct Tokens<'a>(pub &'a App);
 
 /// Maximum columns of a token.
 const LONGEST: usize = 16;
-/// Columns of the words around the token drawn last.
+/// Columns of the words around the token that was sampled last.
 const NEXT: usize = " → ".len() + " is next".len();
 
-/// Marks behind a token, by the size of its value.
+/// Marks after a token, by the size of its value.
 const MARKS: [&str; 4] = ["░", "▒", "▓", "█"];
-/// Columns from which on the legend of the marks is shown.
+/// Minimum columns at which the legend of the marks is shown.
 const WITH_LEGEND: u16 = 80;
-/// Columns from which on the legend is in words.
+/// Minimum columns at which the legend is in words.
 const WITH_WORDS: u16 = 160;
-/// Columns from which on the legend names attention.
+/// Minimum columns at which the legend names attention.
 const WITH_NAME: u16 = 100;
 
 /// Number of thresholds that a value reaches.
@@ -43,8 +43,8 @@ fn shown(text: &str) -> String {
     text::cut(&text::visible(text), LONGEST)
 }
 
-/// The first position on a strip of this width: the current token is in the first half, unless the strip would end
-/// before its right edge.
+/// The first position on a strip of this width. With it, the current token is in the left half, unless the tokens would
+/// then end before the strip's right edge.
 fn first(app: &App, width: u16) -> usize {
     let width = usize::from(width);
     let back = |from: usize, room: usize| {
@@ -62,7 +62,7 @@ fn first(app: &App, width: u16) -> usize {
     back(app.current_position(), width / 2).min(back(count(app), width.saturating_sub(next + NEXT + 1)))
 }
 
-/// The text of the token that was drawn last.
+/// The text of the token that was sampled last.
 fn drawn(app: &App) -> Option<String> {
     app.outline().passes.last()?.sampled.as_ref().map(|token| shown(&token.text))
 }
@@ -72,7 +72,7 @@ fn count(app: &App) -> usize {
     app.outline().passes.last().map_or(0, |pass| pass.dims.keys())
 }
 
-/// Columns of `width` that the legend leaves.
+/// Columns of `width` that the legend does not need.
 fn room(app: &App, width: u16) -> u16 {
     match legend(app, width) {
         Some(legend) if width >= WITH_LEGEND => width - text::width(&legend) as u16 - 1,
@@ -144,7 +144,7 @@ impl Widget for Tokens<'_> {
         if placed.first().is_some_and(|&(position, ..)| position > 0) {
             put(buf, area, 0, 0, "…", theme.dim());
         }
-        // The last column is an ellipsis if the strip continues.
+        // The last column is an ellipsis if there are further tokens.
         let more = placed.last().is_none_or(|&(position, ..)| position + 1 < count(app));
         let strip = Rect { width: area.width.saturating_sub(more.into()), ..area };
         for &(position, x, end) in &placed {
@@ -155,7 +155,7 @@ impl Widget for Tokens<'_> {
                 _ => theme.dim(),
             };
             let level = app.strip_value(position).map(|value| level(app.strip(), value));
-            // The colour and the mark behind the token say the same.
+            // The colour and the mark after the token give the same information.
             let style = match level.filter(|_| theme.depth() > Depth::Ansi && position != current) {
                 Some(level) => {
                     theme
@@ -165,7 +165,7 @@ impl Widget for Tokens<'_> {
                 None => style,
             };
             put(buf, strip, x, 0, &label(app, position).unwrap_or_default(), style);
-            // The branching point has a mark of its own.
+            // The branching point has its own mark.
             let parts = app.outline().fork.and_then(|fork| app.outline().passes.get(fork.pass));
             let mark = level.and_then(|level| MARKS.get(level.checked_sub(1)?));
             match (mark, parts.is_some_and(|pass| pass.dims.keys() == position + 1)) {
@@ -176,7 +176,7 @@ impl Widget for Tokens<'_> {
         }
         let last = placed.last().copied();
         if let Some((_, _, end)) = last.filter(|(position, ..)| position + 1 == count(app)) {
-            // A mark behind the last token replaces the space before the arrow.
+            // A mark after the last token replaces the space before the arrow.
             let marked = app.strip_value(count(app) - 1).is_some_and(|value| level(app.strip(), value) > 0);
             let (from, arrow) = if marked { (end + 1, "→ ") } else { (end, " → ") };
             let x = from + put(buf, area, from, 0, arrow, theme.dim());

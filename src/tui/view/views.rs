@@ -1,4 +1,4 @@
-//! The table of the views. A new view is a file beside this one with a [`View`], and a row in [`VIEWS`].
+//! The table of the views. A new view needs a file beside this one, with a [`View`], and a row in [`VIEWS`].
 
 use llama_trace_core::trace::Step;
 

@@ -135,7 +135,15 @@ fn defaults(statement: &str) -> Result<Option<(String, String)>, String> {
         if equals.text != "=" {
             return Ok(None);
         }
-        let uses = |names: &[&str]| value.iter().any(|token| names.contains(&token.text));
+        // An attribute, a filter, a test and the name of a keyword argument are no variables.
+        let is_variable = |at: usize| {
+            let before = at.checked_sub(1).map(|at| value[at].text);
+            let is_keyword = value.get(at + 1).is_some_and(|next| next.text == "=");
+            !matches!(before, Some("." | "|" | "is")) && !is_keyword
+        };
+        let uses = |names: &[&str]| {
+            value.iter().enumerate().any(|(at, token)| names.contains(&token.text) && is_variable(at))
+        };
         if uses(&names[at..]) {
             return Err(format!("the default of the argument `{}`, which uses a later argument", name.text));
         }
@@ -246,6 +254,10 @@ mod tests {
         assert_eq!(rewrite("{%- raw -%} a {%- endraw -%} ").unwrap(), "{%- raw +%}a{%+ endraw -%} ");
         assert_eq!(rewrite("{% macro f(a, b='c') %}").unwrap(), "{% macro f(a, b='c') %}");
         assert!(rewrite("{% macro f(a=b, b=1) %}").unwrap_err().contains("`a`"));
+        for unchanged in ["(content=m.content)", "(a=m.b, b='z')", "(a=g(a=1), b=a2)", "(a, b=x | a)"] {
+            let macro_of = format!("{{% macro f{unchanged} %}}");
+            assert_eq!(rewrite(&macro_of).unwrap(), macro_of);
+        }
         for unfinished in ["{{ 'a", "{% if", "{{ 'a\\", "{#"] {
             assert_eq!(rewrite(unfinished).unwrap(), unfinished);
         }
