@@ -217,7 +217,7 @@ fn what_cannot_be_explained_is_named() {
         let page = ok(&llama_trace(explain(at)));
         assert!(page.contains(turns), "{turns}: {page}");
     }
-    refused(&explain("r4:softmax[h=0,t=0,k=0]"), 2, &["there is one run"]);
+    refused(&explain("r4:softmax[h=0,t=0,k=0]"), 2, &["there is only one run"]);
     refused(&explain("xq_norm[t=0,h=0,c=0]"), 2, &["xq_norm"]);
     refused(&explain("softmaxx[h=0,t=0,k=0]"), 2, &["softmaxx"]);
     refused(
