@@ -244,8 +244,14 @@ fn one_row_of_a_padded_batch_is_read_where_its_tokens_are() {
 fn padding_that_a_file_does_not_have_is_said() {
     for (more, said) in [
         ("padding = 2", "it has 6 rows, but 6 tokens with 2 rows of padding before and 0 after them make 8"),
-        ("padding = 2\npadding_after = 9", "but 6 tokens with 2 rows of padding before and 9 after them make 17"),
-        ("padding = 99999999999", "but 6 tokens with 99999999999 rows of padding before and 0 after them make 100000000005"),
+        (
+            "padding = 2\npadding_after = 9",
+            "but 6 tokens with 2 rows of padding before and 9 after them make 17",
+        ),
+        (
+            "padding = 99999999999",
+            "but 6 tokens with 99999999999 rows of padding before and 0 after them make 100000000005",
+        ),
         ("batch = 3", "it has no batch axis, but capture.toml has batch = 3"),
     ] {
         let (_folder, a, b) = folders();
