@@ -60,7 +60,7 @@ fn a_stage_a_layer_or_a_pass_that_does_not_exist() {
     export(&["--pass", "9"], &["no pass 9", "add -n 10"]);
     export(&["--pass", "600"], &["room for"]);
     export(&["--layer", "x"], &["no list of layer numbers", "`x`", "leave --layer out"]);
-    export(&["--layer", "-1"], &["no list of numbers", "from 0 to 3"]);
+    export(&["--layer", "-1"], &["no list of layer numbers", "from 0 to 3"]);
     export(&["--layer", "3-1"], &["runs backwards", "smaller number first: 1-3"]);
     export(&["--stage", "foo"], &["next: choose one of these"]);
     export(&["--stage", "ffn"], &["did you mean `ffn_"]);
