@@ -32,8 +32,8 @@ const MOST: usize = 16;
 const OF_ONE_ROW: (&str, &str) = ("stream_q8", "stream_q8_1");
 const OF_TILES: (&str, &str) = ("stream_tiles", "stream_tiles_1");
 
-/// The same for the gate. Arguments: `struct Gated`, `struct Source`, the addresses of the int8 result, and `struct
-/// Ring` (only for tiles).
+/// The same for the gate. Arguments: `struct Gated`, `struct Source`, the addresses of the int8 result, and
+/// `struct Ring` (only for tiles).
 const GATED_ROW: (&str, &str) = ("stream_q8", "stream_gated_q8_1");
 const GATED_TILES: (&str, &str) = ("stream_tiles", "stream_gated_tiles_1");
 
