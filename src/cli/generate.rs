@@ -40,11 +40,9 @@ impl Command for Text<'_> {
 
 fn generate<D: Device>(args: &RunArgs, memory: &MemoryArgs, format: LogFormat) -> Result<()> {
     if memory.memory.is_some() {
-        return Err(Error::usage(
-            "--memory bounds the values that the tracer holds, and a run that is not traced holds none",
-        )
-        .expected("--memory with --step or chat")
-        .next("add --step, or leave out --memory"));
+        return Err(Error::usage("--memory limits the values that the tracer holds; this run has no tracer")
+            .expected("--memory with --step or chat")
+            .next("add --step, or leave out --memory"));
     }
     let run = Run::<D>::open(args)?;
     let wanted = args.tokens.unwrap_or(DEFAULT_TOKENS);

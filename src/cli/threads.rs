@@ -33,7 +33,7 @@ pub(super) fn start(asked: Option<usize>) -> Result<()> {
         return Err(Error::usage("the number of threads is out of range")
             .expected(format!("--threads from 1 to {MAX}"))
             .found(threads)
-            .next("give another number, or none: one thread for each core"));
+            .next("give another number, or leave --threads out for one thread per core"));
     }
     let wanted = match asked {
         Some(threads) => threads,

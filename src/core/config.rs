@@ -335,7 +335,7 @@ impl ModelConfig {
     /// [`Error::Usage`] if the model does not scale RoPE by a factor, or `new` is not a positive number.
     pub fn set_rope_factor(&mut self, new: f32) -> Result<()> {
         if !(new.is_finite() && new > 0.0) {
-            return Err(Error::usage("--rope-factor is not a factor")
+            return Err(Error::usage("the value of --rope-factor is not valid")
                 .expected("a positive number")
                 .found(new));
         }

@@ -11,18 +11,18 @@ use llama_trace_core::config::{CacheDtype, Precision};
 use llama_trace_core::error::Result;
 use llama_trace_engine::backend::{AttentionPart, AttentionShape, AttentionSink, Fetched};
 
-/// The most values of each recorded part on the device at once.
+/// Maximum number of values of each recorded part on the device at once.
 const VALUES_AT_ONCE: usize = 4 << 20;
 
 /// Blocks of one token's attention that fit on a multiprocessor, if there are enough keys. The first number is for up
 /// to four heads together. The second is for more heads, which need more registers.
 const BLOCKS_OF_EACH: [usize; 2] = [3, 2];
 
-/// The most splits of one token's keys, and the fewest keys of a split.
+/// Maximum number of splits of one token's keys, and minimum number of keys of a split.
 const MOST_SPLITS: usize = 64;
 const TILE: usize = 64;
 
-/// The most blocks in a grid's second dimension.
+/// Maximum number of blocks in a grid's second dimension.
 pub(super) const MOST_BLOCKS: usize = 65_535;
 
 /// The kernels for one token: for heads of up to 64, 128 and 256 channels, each for 1, 2, 4 and 8 heads at once.

@@ -24,11 +24,11 @@ pub(super) struct Graph(pub(super) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Event(pub(super) u64);
 
-/// The most arguments of a kernel, and the most 8-byte words that they take.
+/// Maximum number of arguments of a kernel, and of 8-byte words that they take.
 const MOST_ARGUMENTS: usize = 12;
 const MOST_WORDS: usize = 64;
 
-/// The most spans of a batch in one launch, as in the kernels.
+/// Maximum number of spans of a batch in one launch, as in the kernels.
 pub(super) const MOST_TOGETHER: usize = 16;
 
 /// The arguments of a launch: addresses, int32, int64 and float32 values, and structures in C's memory layout. Each
@@ -80,7 +80,7 @@ pub(super) struct About {
     /// Its compute capability: (9, 0) is sm_90.
     pub(super) architecture: (u32, u32),
     pub(super) multiprocessors: u32,
-    /// The most bytes of shared memory of a block.
+    /// Maximum number of bytes of shared memory of a block.
     pub(super) shared: usize,
 }
 

@@ -86,8 +86,8 @@ impl Kernels {
         self.queue.launch_together(self.made(kernel, grid, block, 0, arguments)?, words)
     }
 
-    /// Removes the last launch from the queue. This is possible if it is a launch of `kernel`, still waits, and `of`
-    /// returns a value for its argument words. The caller then queues a launch that does the same and more.
+    /// Removes the last launch from the queue. This is possible if the launch is of `kernel` and is still in the queue,
+    /// and `of` returns a value for its argument words. The caller then queues a launch that does the same and more.
     pub(super) fn take_back<T>(
         &self,
         kernel: Kernel,
@@ -99,8 +99,8 @@ impl Kernels {
             .take_back(|last| if last.function == function { of(last.arguments.all()) } else { None }))
     }
 
-    /// Changes the last waiting launch that `change` can change. `change` gets each launch and its kernel, the last
-    /// first. It returns whether it has changed that launch, or whether an earlier one may be changed.
+    /// Changes the last launch in the queue that `change` can change. `change` gets each launch and its kernel, the
+    /// last first. It returns whether it has changed that launch, or whether an earlier one may be changed.
     pub(super) fn change_recent(&self, mut change: impl FnMut(Kernel, &mut Launch) -> Change) -> bool {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         self.queue.change_recent(|launch| {
@@ -110,14 +110,14 @@ impl Kernels {
         })
     }
 
-    /// Changes the last launch, if it is a launch of `kernel` and still waits. Returns whether `change` has changed it.
+    /// Changes the last launch, if it is of `kernel` and still in the queue. Returns whether `change` has changed it.
     pub(super) fn change(&self, kernel: Kernel, change: impl FnOnce(&mut Launch) -> bool) -> Result<bool> {
         let function = self.function(kernel)?;
         Ok(self.queue.change(|last| last.function == function && change(last)))
     }
 
-    /// Makes the last launch write its result to `to` in bfloat16 and nowhere else. Possible if it still waits and its
-    /// result is these values. Returns whether it does. See [`Arguments::narrow`].
+    /// Makes the last launch write its result to `to` in bfloat16 and nowhere else. Possible if the launch is still in
+    /// the queue and its result is these values. Returns whether it was changed. See [`Arguments::narrow`].
     pub(super) fn narrow(&self, result: (Address, usize), to: Address) -> bool {
         self.queue.change(|last| last.arguments.narrow(result, to))
     }

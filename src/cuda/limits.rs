@@ -1,4 +1,4 @@
-//! The device's limits: bytes read, and operations of products, in a second.
+//! The device's limits: bytes read per second, and operations of products per second.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -26,7 +26,7 @@ impl KernelList {
         self.kernels().into_iter().map(name).collect()
     }
 
-    /// How many there are so far.
+    /// Their number so far.
     pub fn count(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
     }

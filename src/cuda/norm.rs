@@ -77,7 +77,8 @@ impl Norm {
     }
 }
 
-/// Removes the norm of one row from the queue. Possible if it is the last launch, still waits, and writes to `out`.
+/// Removes the norm of one row from the queue. Possible if it is the last launch, is still in the queue, and writes to
+/// `out`.
 pub(super) fn take_back(cuda: &Cuda, out: Address, width: usize) -> Result<Option<Norm>> {
     cuda.kernels.take_back(RMS_NORM, |words| match *words {
         [x, weight, eps, of, to, 0, 0, 0, 0, 0, 0, 0] if (to, of) == (out, width as u64) && width <= KEPT => {
@@ -90,8 +91,8 @@ pub(super) fn take_back(cuda: &Cuda, out: Address, width: usize) -> Result<Optio
 /// The output of a norm: its address, its rows, and their width.
 pub(super) type NormOutput = (Address, usize, usize);
 
-/// Makes the last norm also write int8 values and scales, in groups of 32. Possible if it still waits and makes these
-/// rows. Returns whether it does.
+/// Makes the last norm also write int8 values and scales, in groups of 32. Possible if its launch is still in the queue
+/// and makes these rows. Returns whether the launch was changed.
 pub(super) fn quantize_too(cuda: &Cuda, made: NormOutput, to: [Address; 2]) -> bool {
     write_too(cuda, made, WHOLE, &to)
 }

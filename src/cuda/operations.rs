@@ -24,7 +24,7 @@ use llama_trace_engine::backend::{
     Product, SeeGroups, SeeInt8, Span, Swiglu,
 };
 
-/// The most values that a converting kernel writes for one read.
+/// Maximum number of values that a converting kernel writes for one read.
 const VALUES_AT_ONCE: usize = 4 << 20;
 
 /// Passes the float32 values `range` of `memory` to `see`, all at once.
@@ -68,7 +68,7 @@ impl Cuda {
         )
     }
 
-    /// Makes the last product also add the other of a and b, and write the sum. Returns whether it does.
+    /// If the last product makes a or b, makes it also add the other one and write the sum. Returns whether it will.
     fn adds_to_last(&self, [a, b]: [Address; 2], count: usize, sum: Address) -> Result<bool> {
         Ok(product::add_to_last(self, (b, count), a, sum)? || product::add_to_last(self, (a, count), b, sum)?)
     }

@@ -98,7 +98,7 @@ pub(super) fn find(number: usize) -> Result<Found> {
         Error::usage(format!("there is no CUDA device {number}"))
             .expected(
                 "a GPU that the driver finds (nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some, and \
-                 CUDA_DEVICE_ORDER=PCI_BUS_ID sorts them in its order)",
+                 CUDA_DEVICE_ORDER=PCI_BUS_ID gives them the order of nvidia-smi)",
             )
             .found(found)
             .next(cpu)

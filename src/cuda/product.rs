@@ -31,15 +31,15 @@ pub(super) use integer::{TILES as OF_INTEGERS, multiply_in as integer_in};
 pub(super) use tiles::{OF_WARPGROUPS, OF_WARPS, Tiles, all_gated_in_tiles, all_in_tiles};
 use tiles::{in_tiles, suited};
 
-/// The fewest tokens of a span whose rows are multiplied in tiles.
+/// Minimum number of tokens of a span whose rows are multiplied in tiles.
 const MANY: usize = 16;
 
-/// The most rows that share a read of the weights: for float weights; and for int8 and blocks, which are dequantised in
-/// larger units or multiplied as integers.
+/// Maximum number of rows that share a read of the weights: for float weights; and for int8 and blocks, which are
+/// dequantised in larger units or multiplied as integers.
 const FEW: usize = 16;
 const FEW_OF_BLOCKS: usize = 8;
 
-/// The most products of a launch, and the words of each in `struct Product` of the kernels.
+/// Maximum number of products of a launch, and the words of each in `struct Product` of the kernels.
 pub(super) const MOST_PRODUCTS: usize = 3;
 pub(super) const PRODUCT_WORDS: usize = 7;
 
@@ -73,9 +73,9 @@ pub struct Input {
     narrow: Mutex<Narrow>,
 }
 
-/// Activations in int8. They are written for the first product that needs them, or for recording. The launch that makes
-/// the activations writes them too, if it still waits; otherwise a separate kernel does. A product may also quantise
-/// one row itself.
+/// Activations in int8. They are written for the first product that needs them, or for recording. If the launch that
+/// makes the activations is still in the queue, it writes them too; otherwise a separate kernel does. A product may
+/// also quantise one row itself.
 #[derive(Default)]
 struct Whole {
     /// The values (rows, width) and the scales (rows, groups). The first pair is written by a norm or a separate
@@ -101,8 +101,8 @@ impl Whole {
 }
 
 /// Activations in bfloat16, which represents all of their values. They are written for the first product that needs
-/// them. The launch that makes the activations writes them, if it still waits. In that case nothing has recorded them,
-/// and float32 is left out. So a buffer must be prepared exactly once after each write.
+/// them. If the launch that makes the activations is still in the queue, it writes them. In that case nothing has
+/// recorded them, and float32 is left out. So a buffer must be prepared exactly once after each write.
 #[derive(Default)]
 struct Narrow {
     /// Memory for each buffer that was read. It is the same in every pass. It is not shared, because the launch that
@@ -302,7 +302,7 @@ fn has_tiles(matrix: &Matrix) -> bool {
     matrix.is_fast() || matrix.dtype().is_float()
 }
 
-/// The most rows of a float kernel.
+/// Maximum number of rows of a float kernel.
 fn few(dtype: Dtype) -> usize {
     if dtype.is_float() { FEW } else { FEW_OF_BLOCKS }
 }
@@ -418,8 +418,8 @@ fn by_blocks_that_stay(
     cuda.kernels.launch(kernel, (tiles.min(room), 1), 256, shared, arguments)
 }
 
-/// Makes the last product add `to` to its result and write the sum. Possible if it still waits, its result is these
-/// `count` values at `out`, and the kernel supports it. Returns whether it does.
+/// Makes the last product add `to` to its result and write the sum. Possible if its launch is still in the queue, its
+/// result is these `count` values at `out`, and the kernel supports it. Returns whether the launch was changed.
 pub(super) fn add_to_last(
     cuda: &Cuda,
     (out, count): (Address, usize),
@@ -439,7 +439,7 @@ pub(super) fn add_to_last(
     }))
 }
 
-/// For a kernel that can add a buffer to its only product: its number of rows, and the first word of `struct Added`.
+/// For a kernel with one product that can add a buffer to it: its number of rows, and the first word of `struct Added`.
 fn added(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     const ROWS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 2;
     match kernel.file {
@@ -502,7 +502,7 @@ fn whole_numbers(cuda: &Cuda, x: &Input, products: &[Asked<'_>], group: usize) -
 }
 
 /// Computes gate, its SiLU, up and their product in one kernel, if it supports these matrices and rows. Returns whether
-/// it does.
+/// it supports them.
 pub(super) fn gated(
     cuda: &Cuda,
     x: &Input,

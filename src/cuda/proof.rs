@@ -39,8 +39,8 @@ impl Uses {
     }
 }
 
-/// Inputs and outputs of the products: whole blocks of every number type, and part of a tile; and the outputs of the
-/// gate.
+/// `INPUTS`: inputs of the products, whole blocks of every number type. `OUTPUTS`: their outputs, with a partial tile
+/// at the end. `HIDDEN`: outputs of the gate. `LONG`: inputs of a product with long rows.
 const INPUTS: usize = 256;
 const OUTPUTS: usize = 40;
 const HIDDEN: usize = 512;
@@ -51,7 +51,7 @@ const TOKENS: [(&str, usize); 3] =
     [("multiply one row", 1), ("multiply a few rows", 9), ("multiply many rows", MANY)];
 const MANY: usize = 20;
 
-/// Keys times heads. With so many, heads that share keys are computed together, unless there are only two heads.
+/// Keys times heads. From this number on, heads that share keys are computed together, unless there are only two heads.
 const KEYS_OF_HEADS: usize = 1 << 14;
 
 /// The name of attention over several tokens.

@@ -28,7 +28,7 @@ const PACKED: &[u8] = include_bytes!("kernels/ptx.lzma");
 /// The origin of the embedded PTX: the digest of the sources, and the digest of the PTX itself.
 pub const MADE_OF: &str = include_str!("kernels/ptx.txt");
 
-/// The most memory that unpacking may take, in KiB.
+/// Maximum memory for unpacking, in KiB.
 const MOST_KIB: u32 = 64 << 10;
 
 /// The PTX of a module for an architecture of [`ARCHITECTURES`].

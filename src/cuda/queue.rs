@@ -13,7 +13,7 @@ use super::driver::{Driver, Event, Graph, Launch};
 use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop::Stop;
 
-/// The result of a change to a waiting launch.
+/// The result of a change to a launch in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// The launch was changed.
@@ -25,14 +25,14 @@ pub(super) enum Change {
     Cannot,
 }
 
-/// The fewest launches that are worth a graph.
+/// Minimum number of launches that are worth a graph.
 const MIN_GRAPH: usize = 8;
 
-/// The most graphs that are kept. In a model with an odd number of layers, the buffers swap in every pass. The texts of
-/// a batch may swap too. Each arrangement has its own graph.
+/// Maximum number of graphs that are kept. In a model with an odd number of layers, the buffers swap in every pass. The
+/// texts of a batch may swap too. Each arrangement has its own graph.
 const GRAPHS: usize = 8;
 
-/// The most launches that wait.
+/// Maximum number of launches in the queue.
 const MOST_WAITING: usize = 1 << 12;
 
 /// Launches that were sent, and their graph if they were sent again.
@@ -106,7 +106,7 @@ impl Queue {
         self.launch(launch)
     }
 
-    /// Removes the last launch from the queue, if it still waits and `of` returns a value.
+    /// Removes the last launch from the queue, if it is still there and `of` returns a value.
     pub(super) fn take_back<T>(&self, of: impl FnOnce(&Launch) -> Option<T>) -> Option<T> {
         let mut state = self.state();
         let made = state.waiting.last().and_then(of);
@@ -116,20 +116,20 @@ impl Queue {
         made
     }
 
-    /// Offers the waiting launches to `change`, the last first, until it has changed one or says to stop. Returns
-    /// whether one was changed.
+    /// Offers the launches in the queue to `change`, the last first, until `change` has changed one or says to stop.
+    /// Returns whether one was changed.
     pub(super) fn change_recent(&self, mut change: impl FnMut(&mut Launch) -> Change) -> bool {
         let mut state = self.state();
         let mut changes = state.waiting.iter_mut().rev().map(&mut change);
         changes.find(|change| *change != Change::AskBefore) == Some(Change::Did)
     }
 
-    /// Changes the last launch, if it still waits. Returns whether `change` has changed it.
+    /// Changes the last launch, if it is still in the queue. Returns whether `change` has changed it.
     pub(super) fn change(&self, change: impl FnOnce(&mut Launch) -> bool) -> bool {
         self.state().waiting.last_mut().is_some_and(change)
     }
 
-    /// Sends all waiting launches to the device.
+    /// Sends all launches in the queue to the device.
     fn send(&self, state: &mut State) -> Result<()> {
         let State { waiting, seen, repeated, failed } = state;
         if let Some(error) = failed.take() {

@@ -1,6 +1,6 @@
 //! RoPE and the cache. One launch rotates queries and keys; if the pass has one span, it also caches keys and values.
 //! The launch grows with each call. For one token, the launch of the products that make queries, keys and values does
-//! this work, if it can. If a value in between is recorded, each step is its own launch, with the same bits.
+//! this work, if it can. If an intermediate value is recorded, each step is its own launch; the bits are the same.
 
 use super::Cuda;
 use super::driver::{Address, Arguments, Launch, pair};
@@ -12,13 +12,13 @@ use llama_trace_core::error::Result;
 
 const ROPE: Kernel = Kernel { file: "rope", name: "rope", weight: None };
 
-/// Threads of a block, and the most pairs of a thread. With many rows a thread takes that many pairs; with few it takes
-/// one, which has less latency.
+/// Threads of a block, and the maximum number of pairs of a thread. With many rows a thread takes that many pairs; with
+/// few it takes one, which has less latency.
 const THREADS: u32 = 128;
 const PAIRS: usize = 4;
 const MANY: usize = 16;
 
-/// The most tensors of a launch, and the words of each in `struct Turned` of the kernel.
+/// Maximum number of tensors of a launch, and the words of each in `struct Turned` of the kernel.
 const MOST: usize = 3;
 const WORDS: usize = 5;
 
@@ -88,8 +88,8 @@ pub(super) fn rotate(
     cuda.kernels.launch(ROPE, (rows, blocks), THREADS, 0, arguments)
 }
 
-/// Makes the last launch also cache the rows (rows, width) at `x` of the pass's only span. Possible if it still waits,
-/// and rotates these rows or has just cached their keys. Returns whether it does.
+/// Makes the last launch also cache the rows (rows, width) at `x` of the pass's only span. Possible if the launch is
+/// still in the queue, and rotates these rows or already caches their keys. Returns whether it was changed.
 pub(super) fn cache(cuda: &Cuda, x: Address, width: usize, rows: usize, to: [Address; 2]) -> Result<bool> {
     if rows == 1 && cache_products(cuda, x, width, to) {
         return Ok(true);
@@ -143,8 +143,8 @@ fn product_at(products: &[u64], x: Address, width: usize) -> Option<usize> {
     products.chunks_exact(PRODUCT_WORDS).position(|words| words[6] == x && words[3] as u32 as usize == width)
 }
 
-/// Has the products that make `turned` also rotate it, if their launch waits and only other products follow it. Returns
-/// whether they do.
+/// Makes the products that compute `turned` also rotate it, if their launch is still in the queue and only other
+/// products follow it. Returns whether the launch was changed.
 fn rotate_products(
     cuda: &Cuda,
     turned: Turned,
@@ -172,8 +172,8 @@ fn rotate_products(
     })
 }
 
-/// Has the products that make or rotate `x` also cache it, if their launch waits and only other products follow it.
-/// Returns whether they do.
+/// Makes the products that compute or rotate `x` also cache it, if their launch is still in the queue and only other
+/// products follow it. Returns whether the launch was changed.
 fn cache_products(cuda: &Cuda, x: Address, width: usize, [cache, span]: [Address; 2]) -> bool {
     cuda.kernels.change_recent(|kernel, last| {
         let Some((products, turns)) = of_products(kernel, last) else { return Change::Cannot };

@@ -12,7 +12,7 @@ use llama_trace_engine::backend::Draw;
 /// Blocks for each row of logits.
 const BLOCKS: usize = 64;
 
-/// The most rows of one launch.
+/// Maximum number of rows of one launch.
 const ROWS: usize = 16;
 
 /// Bytes of a `struct Largest` of the kernels, and of a `struct Sum`.
@@ -26,7 +26,7 @@ const BINS: usize = 1024;
 pub(super) struct Place {
     /// The result of each block: (rows, blocks).
     parts: Memory,
-    /// One for each row, which the kernel leaves at 0.
+    /// A counter for each row. The kernel leaves it at 0.
     counters: Memory,
     /// (rows, V)
     probs: Memory,
@@ -39,7 +39,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Allocates memory for draws from `rows` rows of `vocab` logits, or from the most rows of one launch.
+    /// Allocates memory for draws from `rows` rows of `vocab` logits, or from the maximum number of rows of one launch.
     pub(super) fn new(cuda: &Cuda, rows: usize, vocab: usize) -> Result<Self> {
         let of_tokens = rows.min(ROWS) * vocab * 4;
         Ok(Self {

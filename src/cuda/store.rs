@@ -15,7 +15,7 @@ use super::nvrtc::{OPTIONS, Source, Version};
 use super::sources;
 use llama_trace_core::error::Result;
 
-/// The most bytes of code that are read: more than any kernel has.
+/// Maximum number of bytes of code that are read: more than any kernel has.
 const MOST: u64 = 64 << 20;
 
 /// A folder of compiled kernels.

@@ -14,7 +14,8 @@ use llama_trace_engine::backend::Drawn;
 /// Bytes of a `struct Drawn` of the kernels.
 pub(super) const DRAWN: usize = 8;
 
-/// The most passes in flight: one pass, and the next pass, launched before the tokens of the first were known.
+/// Maximum number of passes in flight: one pass, and the next pass, which is launched before the tokens of the first
+/// are known.
 const UNDER_WAY: usize = 2;
 
 /// Drawn tokens in flight, one slot for each pass.

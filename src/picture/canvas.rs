@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::font;
 use super::look::{Rgb, escaped, hex};
 
-/// The font size of letters whose columns are 10 units apart.
+/// The font size for a column width of 10 units.
 const LETTERS: f32 = 16.6;
 
 /// The style of a piece of text.

@@ -4,7 +4,7 @@ use super::draw::Sampling;
 use super::site::{Run, Site};
 use super::stage::Section;
 
-/// A branch shares the passes of another run up to one, then continues with another token.
+/// A branch shares the passes of another run up to a given pass, then continues with another token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fork {
     /// The run that it branches from.

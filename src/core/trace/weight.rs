@@ -1,4 +1,4 @@
-//! The weights of the table of stages, as addresses name them.
+//! The weights that the stages read, by the names that addresses use.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -50,7 +50,7 @@ impl Weight {
         self.used.name
     }
 
-    /// Whether each layer has its own.
+    /// Whether each layer has its own weight of this name.
     pub fn in_layer(self) -> bool {
         self.by.in_layer()
     }

@@ -10,7 +10,7 @@ use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
 
-/// The most values of matrices that are dequantised together: 256 MiB.
+/// Maximum number of matrix values that are dequantised together: 256 MiB.
 const MOST_VALUES: usize = 128 << 20;
 
 /// Whether the matrices of these products are multiplied this way.

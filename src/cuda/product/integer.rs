@@ -13,7 +13,7 @@ use llama_trace_core::tensor::Dtype;
 /// Values of a row that are packed together.
 const UNIT: usize = 32;
 
-/// Numbers of a row of activations for each unit: its scale and three sums (`ALL_OF_ROWS` of the kernels).
+/// Numbers that a row of activations has for each unit: the unit's scale and three sums (`ALL_OF_ROWS` of the kernels).
 const OF_ROWS: usize = 4;
 
 /// Outputs and rows that are packed together. Padding repeats the last one.
@@ -35,7 +35,7 @@ pub(crate) const TILES: [Tile; 2] = [
     Tile { name: "matmul_q8_64", outputs: 64, rows: [64, 64] },
 ];
 
-/// Units of each row of a tile in shared memory at once.
+/// Units of each row of a tile that are in shared memory at once.
 const UNITS_AT_ONCE: usize = 8;
 
 impl Tile {
@@ -57,10 +57,10 @@ impl Tile {
     }
 }
 
-/// The most weights that are packed at once: they fit in the second-level cache.
+/// Maximum number of weights that are packed at once, which all fit in the second-level cache.
 const VALUES_AT_ONCE: usize = 32 << 20;
 
-/// The gate's SiLU and its product with up. Arguments: gate, up, how many values, silu, hidden.
+/// The gate's SiLU and its product with up. Arguments: gate, up, the number of values, silu, hidden.
 pub(crate) const SILU_MUL: Kernel = Kernel { file: "elementwise", name: "silu_mul", weight: None };
 
 /// Packed activations.
@@ -68,8 +68,8 @@ pub(crate) const SILU_MUL: Kernel = Kernel { file: "elementwise", name: "silu_mu
 pub(super) struct Packed {
     values: Growing,
     numbers: Growing,
-    /// Two flags that alternate: whether a scale is not plain. The packing kernel writes one and clears the other for
-    /// the next call.
+    /// Two flags that alternate: whether a scale is too small or too large for the fast path (`is_plain` of the
+    /// kernels). The packing kernel writes one and clears the other for the next call.
     odd: Growing,
     turn: bool,
     /// Whether the packed activations are those of the input's current rows.
@@ -104,7 +104,7 @@ pub(super) fn multiply(cuda: &Cuda, x: &Input, product: &Asked<'_>, group: usize
     multiply_in(cuda, x, product, group, *TILES.iter().find(fits).unwrap_or(&TILES[1]))
 }
 
-/// The same in these tiles. Does not check that they fit in shared memory.
+/// The same with the tiles that the caller chooses. Does not check that they fit in shared memory.
 pub(crate) fn multiply_in(
     cuda: &Cuda,
     x: &Input,
@@ -140,8 +140,8 @@ pub(crate) fn multiply_in(
     Ok(())
 }
 
-/// Returns the addresses of the packed rows of `x`, of their numbers, and of the flag for a scale that is not plain.
-/// The launch that makes the rows packs them, if it still waits; otherwise a separate kernel does.
+/// Returns the addresses of the packed rows of `x`, of their numbers, and of the flag for a scale that is not plain. If
+/// the launch that makes the rows is still in the queue, it packs them; otherwise a separate kernel does.
 fn pack(cuda: &Cuda, x: &Input, group: usize) -> Result<[Address; 3]> {
     let mut packed = x.packed();
     let (rows, units) = (x.rows.next_multiple_of(ROWS), x.width / UNIT);

@@ -1,10 +1,10 @@
-//! Integer products of up to 16 rows, whose weights go through shared memory. One row has its own kernels
-//! (`stream_q8.cu`, and for blocks of 256 the tensor cores of `stream_tiles.cu`); several rows use tensor cores
+//! Integer products of up to 16 rows, whose weights go through shared memory. For one row there are separate kernels
+//! (`stream_q8.cu`; for blocks of 256, `stream_tiles.cu`, which uses tensor cores). Several rows use tensor cores
 //! (`stream_q8_16.cu`).
 //!
-//! With one row, as in a decode pass, neighbouring operations are fused into the launch: the norm and the int8 values
-//! of its input, RoPE and the cache of queries and keys, the residual. A value in between that is recorded has its own
-//! launch, with the same bits.
+//! With one row, as in a decode pass, neighbouring operations are fused into the launch. Before the product: the norm
+//! of its input and its int8 values. After it: RoPE of queries and keys, the cache of keys and values, and the
+//! residual. If an intermediate value is recorded, it is computed by its own launch; the bits are the same.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -24,16 +24,16 @@ use llama_trace_core::tensor::Dtype;
 /// Activations that share a scale.
 pub(super) const GROUP: usize = 32;
 
-/// The most rows.
+/// Maximum number of rows.
 const MOST: usize = 16;
 
 /// The files and the names of the kernels for one row. Arguments: `struct Products`, `struct Source`, units or tiles,
-/// `struct Added`, the cache's number type, in tiles `struct Ring`, and `struct Turns`.
+/// `struct Added`, the cache's number type, `struct Ring` (only for tiles), and `struct Turns`.
 const OF_ONE_ROW: (&str, &str) = ("stream_q8", "stream_q8_1");
 const OF_TILES: (&str, &str) = ("stream_tiles", "stream_tiles_1");
 
-/// The same for the gate. Arguments: `struct Gated`, `struct Source`, the addresses of the int8 result, and in tiles
-/// `struct Ring`.
+/// The same for the gate. Arguments: `struct Gated`, `struct Source`, the addresses of the int8 result, and
+/// `struct Ring` (only for tiles).
 const GATED_ROW: (&str, &str) = ("stream_q8", "stream_gated_q8_1");
 const GATED_TILES: (&str, &str) = ("stream_tiles", "stream_gated_tiles_1");
 
@@ -42,12 +42,13 @@ const PRODUCTS: usize = MOST_PRODUCTS * PRODUCT_WORDS + 1;
 const SOURCE: usize = 2 + norm::WORDS;
 const GATED: usize = 16;
 
-/// The first word of `struct Added`, for one row and for several; and the word with the number of several rows.
+/// The first word of `struct Added`, for one row and for several; and the word that holds the number of rows, if there
+/// are several.
 const ADDED: [usize; 2] = [PRODUCTS + SOURCE + 1, PRODUCTS + 4];
 const ROWS: usize = PRODUCTS + 2;
 
-/// The most blocks of 256 threads on a multiprocessor, if they fit. The rest of the multiprocessor is for the first
-/// blocks of the next kernel.
+/// Maximum number of blocks (256 threads each) that share a multiprocessor. The rest of the multiprocessor is for the
+/// first blocks of the next kernel.
 const BLOCKS_OF_EACH: usize = 2;
 
 /// Warps of a block.
@@ -57,10 +58,10 @@ const WARPS: usize = 8;
 const OUTPUTS: usize = 16;
 const OF_WARP: usize = 2;
 
-/// Sizes for tiles of one row of x. `SEGMENTS`: groups of each row per copy to shared memory: eight for each warp, or
-/// eight for half of the warps if these do not fit. `STAGES`: the fewest and the most buffers. `NEXT_GROUP`: the
-/// distance in values from the terms of one group to those of the next. There are terms for all groups of a segment,
-/// twice.
+/// Sizes for tiles of one row of x. `SEGMENTS`: how many groups of a row one copy brings to shared memory. Each warp
+/// gets eight; if that does not fit, only half of the warps do. `STAGES`: minimum and maximum number of buffers.
+/// `NEXT_GROUP`: the distance in values from the terms of one group to those of the next. There are two buffers of
+/// terms for all groups of a segment.
 const SEGMENTS: [usize; 2] = [64, 32];
 const STAGES: [usize; 2] = [2, 4];
 const NEXT_GROUP: usize = OUTPUTS + 4;
@@ -72,8 +73,8 @@ const PLACES: usize = 4;
 /// Outputs of a block of the gated kernels.
 const TILE: usize = 32;
 
-/// The most static shared memory of the kernels in bytes, with what the device reserves for each block: for one row,
-/// and for several.
+/// The largest static shared memory of a kernel, plus what the device reserves for a block, in bytes: for one row, and
+/// for several.
 const OWN_SHARED: [usize; 2] = [2 << 10, 22 << 10];
 
 fn up(count: usize, to: usize) -> usize {
@@ -90,12 +91,12 @@ fn piece(dtype: Dtype, groups: usize) -> usize {
     }
 }
 
-/// The same if rows of weights are to be in different banks (`row_room`).
+/// The same, padded so that rows of weights lie in different banks (`row_room`).
 fn room(dtype: Dtype, groups: usize) -> usize {
     16 * ((piece(dtype, groups) / 16) | 1)
 }
 
-/// Sums of each group of x that a product needs for a format with minima.
+/// The number of sums that a product needs for each group of x: 0 if the format has no minima.
 fn sums(dtype: Dtype) -> usize {
     match dtype {
         Dtype::Q2K => 2,
@@ -104,7 +105,7 @@ fn sums(dtype: Dtype) -> usize {
     }
 }
 
-/// Shared memory of a kernel for one row: its bytes; and in tiles the stages and the groups of a segment.
+/// Shared memory of a kernel for one row: the bytes, and for tiles the number of stages and of groups in a segment.
 #[derive(Clone, Copy)]
 struct Room {
     shared: usize,
@@ -115,7 +116,7 @@ impl Room {
     /// Returns the sizes for a row of `width` values, with a `norm` or without. `None` if a block does not fit.
     fn of(cuda: &Cuda, dtype: Dtype, width: usize, norm: bool) -> Option<Self> {
         let groups = width / GROUP;
-        // Formats with an offset need these too.
+        // Formats with an offset need sums too.
         let sums = match dtype {
             Dtype::Q3K | Dtype::Q6K => 2,
             Dtype::Q4_0 | Dtype::Q5_0 => 1,
@@ -128,7 +129,7 @@ impl Room {
             let shared = PLACES * WARPS * OF_WARP * piece(dtype, PIECE) + x + norm;
             return (shared + OWN_SHARED[0] <= whole).then_some(Self { shared, ring: None });
         }
-        // As many stages as possible with the most blocks on a multiprocessor.
+        // Prefers large segments, then many blocks on a multiprocessor, then many stages.
         let fits = |blocks: usize, segment: usize| {
             let of_segment = groups.min(segment);
             let (stage, terms) = (OUTPUTS * room(dtype, of_segment), 2 * 4 * NEXT_GROUP * of_segment);
@@ -153,7 +154,7 @@ fn shared_of_some(dtype: Dtype, rows: usize, width: usize) -> usize {
     PLACES * OUTPUTS * room(dtype, PIECE) + rows * (width / GROUP) * (GROUP + 4 + 4 * sums(dtype))
 }
 
-/// The most rows of a launch for `rows` rows; `None` if they do not fit.
+/// The maximum number of rows of one launch if there are `rows` rows in all: 1, 8 or 16. `None` if no kernel fits.
 fn at_once(cuda: &Cuda, dtype: Dtype, width: usize, rows: usize) -> Option<usize> {
     let room = |shared: usize, of: usize| shared + OWN_SHARED[of] <= cuda.queue.device().about().shared;
     match rows {
@@ -210,8 +211,8 @@ fn source(cuda: &Cuda, x: &Input) -> Result<[u64; SOURCE]> {
             words[2..].copy_from_slice(&norm.words());
             return Ok(words);
         }
-        // Every block quantises the whole row. A separate launch is faster for a wide row, and a waiting gate can
-        // quantise too.
+        // Every block quantises the whole row. A separate launch is faster for a wide row. A gate kernel that is not
+        // launched yet can quantise its own result.
         if x.width <= norm::KEPT && !is_gate(cuda, x) {
             words[2] = x.x();
             return Ok(words);
@@ -314,8 +315,8 @@ fn of_gated(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     }
 }
 
-/// The first word of the int8 result's addresses. `None` unless `kernel` makes these rows of `width` values at `out`
-/// and does not quantise them yet.
+/// The first word of the int8 result's addresses. `None` if `kernel` does not make these rows of `width` values at
+/// `out`, or already quantises them.
 fn makes(kernel: Kernel, words: &[u64], (out, rows, width): (Address, usize, usize)) -> Option<usize> {
     let (own, at) = of_gated(kernel, words)?;
     let can = width.is_multiple_of(TILE)
@@ -337,8 +338,8 @@ fn is_gate(cuda: &Cuda, x: &Input) -> bool {
     is
 }
 
-/// Makes the last gate also quantise its result at `out` to these values and scales, if it still waits. Returns whether
-/// it does.
+/// If the last gate kernel is not launched yet, makes it also quantise its result at `out` into `to`, the addresses of
+/// values and scales. Returns whether it will.
 pub(super) fn quantize_too(cuda: &Cuda, made: (Address, usize, usize), to: [Address; 2]) -> bool {
     cuda.kernels.change_recent(|kernel, last| {
         let words = last.arguments.all_mut();
@@ -362,7 +363,7 @@ pub(super) fn turns_of(kernel: Kernel) -> Option<usize> {
     }
 }
 
-/// For a kernel that can add a buffer to its only product: its number of rows, and the first word of `struct Added`.
+/// For a kernel with one product that can add a buffer to it: its number of rows, and the first word of `struct Added`.
 pub(super) fn added(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     match (kernel.file, kernel.name) {
         OF_ONE_ROW | OF_TILES => Some((1, ADDED[0])),

@@ -4,9 +4,9 @@
 //! allocates nothing. A backend knows nothing about the meaning of the numbers.
 //!
 //! [`Backend::begin_pass`] sets everything that is new in a pass: its ids, its positions and the number of cached
-//! tokens. The operations read these values from device memory. All other arguments are the same in every pass over the
-//! same number of tokens. A device may therefore record the operations of one pass and replay them for the next, as a
-//! CUDA graph does.
+//! tokens. These values are in memory that the operations can read. All other arguments are the same in every pass over
+//! the same number of tokens. A device may therefore record the operations of one pass and replay them for the next, as
+//! a CUDA graph does.
 
 pub mod cpu;
 mod pass;

@@ -29,8 +29,8 @@ impl<B: Backend> Model<B> {
         Ok(values)
     }
 
-    /// Shows rows of a matrix to `see` in the int8 form that its products multiply. In other precisions it shows
-    /// nothing.
+    /// Calls `see` with rows of a matrix as the int8 values that are multiplied. In other precisions it does not call
+    /// `see`.
     ///
     /// # Errors
     /// The errors of [`Model::rows`] and those of `see`.

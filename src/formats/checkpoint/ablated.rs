@@ -10,7 +10,7 @@ use super::names::{LayerWeight, Weight};
 use llama_trace_core::config::ModelConfig;
 use llama_trace_core::error::{Error, Result};
 
-/// A part that writes into the residual stream, named as in `attribute`.
+/// A part that writes into the residual stream, with the name that `attribute` uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ablated {
     /// A query head: its columns of wo.

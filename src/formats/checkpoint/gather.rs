@@ -1,6 +1,6 @@
 //! Tensors whose values are not stored in the needed form, as consecutive values or as float32. They are assembled in
 //! memory when they are first read (see [`Bytes::build`]), and never earlier. If the process is asked to stop
-//! meanwhile, the rest is left out. The reader checks the same request before it uses the result.
+//! meanwhile, the rest of the values is left out. The reader checks the same request before it uses the result.
 
 use llama_trace_core::error::Result;
 use llama_trace_core::stop::{self, Stop};

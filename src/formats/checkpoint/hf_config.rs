@@ -21,7 +21,7 @@ use llama_trace_core::error::Result;
 /// deviations from the file. `place` names the file in messages.
 ///
 /// The defaults are those of transformers' configuration class for the family. The sizes of the model are required: a
-/// file without them belongs to something else.
+/// file without them does not describe a language model.
 ///
 /// # Errors
 /// Returns [`Error::Model`](llama_trace_core::error::Error::Model) if the text is not a JSON object, a field has the

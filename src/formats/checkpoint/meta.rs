@@ -104,7 +104,7 @@ fn load(
     let params = Params::read(&read_text(params_path, MAX_PARAMS)?, &params_place, ignore)?;
     let (embedding, head) = [Weight::Embedding, Weight::Head].map(|weight| Naming::Meta.name(weight)).into();
     let rows = rows(&parts, &embedding, params.dim);
-    // The head is tied if one of the tables is missing, or if both are views of the same storage.
+    // The head is tied if it is missing, or if it and the embedding table are views of the same storage.
     let tied = parts.iter().all(|part| match (part.tensors.get(&embedding), part.tensors.get(&head)) {
         (Some(embedding), Some(head)) => embedding.bytes().same_place(head.bytes()),
         (_, None) => !part.unreadable.contains_key(&head),

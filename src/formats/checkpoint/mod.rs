@@ -55,7 +55,7 @@ pub struct Checkpoint {
     pub format: Format,
     /// The path; `None` for the built-in model.
     pub path: Option<PathBuf>,
-    /// The files of the built-in model, if it is that.
+    /// The files of the built-in model, if this is the built-in model.
     built_in: Option<&'static BuiltIn>,
     /// The hyperparameters, checked.
     pub config: ModelConfig,
@@ -128,8 +128,8 @@ pub fn open(path: &Path) -> Result<Checkpoint> {
     open_ignoring(path, &[])
 }
 
-/// Opens the checkpoint at `path` as if its configuration did not have the fields `ignore`. These are named as in
-/// messages.
+/// Opens the checkpoint at `path` as if its configuration did not have the fields `ignore`, with the names that the
+/// error messages use.
 ///
 /// # Errors
 /// The errors of [`open`], and [`Error::Usage`] if there is no such field or ignoring it has no effect.
@@ -143,7 +143,8 @@ pub fn open_ignoring(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
     })?;
     if folder {
         let shards = meta::shards(path);
-        // A repository may have both formats. config.json marks its main one.
+        // A repository may have both formats. If config.json and its weights are there, Hugging Face's format is the
+        // main one.
         match shards.is_empty() || huggingface::is_here(path) {
             true => huggingface::open(path, ignore),
             false => meta::open(path, &shards, ignore),
@@ -166,7 +167,7 @@ pub fn open_ignoring(path: &Path, ignore: &[String]) -> Result<Checkpoint> {
 
 impl Checkpoint {
     /// The tensor of `weight`, whose shape must be `shape` (outermost first). If the head is tied, one stored tensor
-    /// serves as both tables.
+    /// serves as the embedding table and as the head.
     ///
     /// # Errors
     /// Returns [`Error::Model`] if the tensor is missing (with the most similar names), if it has another shape, or if
@@ -204,7 +205,7 @@ impl Checkpoint {
         Ok(tensor)
     }
 
-    /// The error for a model of another class that has no output head `name`.
+    /// The error for a model that has no output head `name` because it is of another class.
     fn no_head(&self, class: &Class, name: &str) -> Error {
         let own = class.head().filter(|own| self.tensors.contains_key(*own));
         let next = match own {
@@ -246,14 +247,14 @@ impl Checkpoint {
         self.notes.ablated.iter().filter_map(|part| part.columns(weight, &self.config)).collect()
     }
 
-    /// Whether the checkpoint has its own tensor for `weight`; a tied head does not.
+    /// Whether the checkpoint has its own tensor for `weight`; for a tied head it has none.
     #[cfg(test)]
     pub(crate) fn has(&self, weight: Weight) -> bool {
         !(self.config.tied && weight == Weight::Head) && self.tensors.contains_key(&self.stored_name(weight))
     }
 
-    /// The name of the stored tensor of `weight`. In a tied model one tensor serves as both tables, and some files
-    /// store only the head.
+    /// The name of the stored tensor of `weight`. In a tied model one tensor serves as the embedding table and as the
+    /// head, and some files store it only as the head.
     fn stored_name(&self, weight: Weight) -> String {
         let name = self.naming.name(weight);
         if !self.config.tied || !matches!(weight, Weight::Embedding | Weight::Head) {
@@ -298,8 +299,8 @@ impl Checkpoint {
         })
     }
 
-    /// The number of activations that share a scale if weights are multiplied as stored integers. It is the group size
-    /// in the file, or [`DEFAULT_GROUP`] for blocks. `None` if the weights are floats.
+    /// The number of activations that share a scale if weights are multiplied in their stored integer form. It is the
+    /// group size in the file, or [`DEFAULT_GROUP`] for blocks. `None` if the weights are floats.
     pub fn group(&self) -> Option<usize> {
         self.tensors.values().find_map(|tensor| match tensor.scales() {
             Some(scales) => Some(scales.group),
@@ -307,7 +308,7 @@ impl Checkpoint {
         })
     }
 
-    /// Every tensor of the file with its name there, by name.
+    /// All tensors, each with its name in the file, sorted by name.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }

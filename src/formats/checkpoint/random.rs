@@ -109,7 +109,7 @@ pub fn checkpoint(name: &str, weights: impl Into<Weights>) -> Result<Checkpoint>
     let block = weights.matrix(Weight::Embedding, &config).block();
     if let Some(width) = [dim, ffn_dim].into_iter().find(|width| !width.is_multiple_of(block)) {
         return Err(Error::usage("the rows of this shape's matrices are not made of whole blocks")
-            .expected(format!("rows of a multiple of {block} values"))
+            .expected(format!("rows whose length is a multiple of {block}"))
             .found(format!("rows of {width} values in {name}"))
             .next("give another number type with --weights, or another shape"));
     }

@@ -68,7 +68,7 @@ fn few(names: &[String]) -> String {
 pub(super) struct Screen<'a> {
     /// The file, for messages.
     place: &'a str,
-    /// The fields to ignore, named as in messages.
+    /// The fields to ignore, with the names that the error messages use.
     ignore: &'a [String],
     pub(super) notes: Notes,
 }

@@ -2,11 +2,12 @@
 //! text are merged while their concatenation is a piece: the best score first, and of equal scores the leftmost. All
 //! file formats with such a vocabulary share this code.
 //!
-//! The `tokenizers` crate has no model that gives these ids. Its BPE numbers its merges, so no two are equal. It begins
-//! with tokens, but SentencePiece begins with characters. Converters (`SentencePieceExtractor` in transformers) order
-//! equal scores arbitrarily and lose everything that merges cannot express:
+//! The `tokenizers` crate has no model that gives these ids. Its BPE gives each merge a number, so no two merges have
+//! equal priority. It begins with tokens, but SentencePiece begins with characters. Converters
+//! (`SentencePieceExtractor` in transformers) order equal scores arbitrarily and lose everything that merges cannot
+//! express:
 //!
-//! - Pieces of equal score. Vocabularies that were added to Llama's have thousands of them: all Chinese ones have the
+//! - Pieces of equal score. Vocabularies that extend Llama's have thousands of such pieces: all Chinese ones have the
 //!   score 0. With the pieces `今天` and `天气`, `今天气` becomes `今天` `气`, whatever their order in the file. Runs of spaces
 //!   have the same score in Llama 2's own vocabulary.
 //! - A piece with a character that is not a piece itself. The crate spells the character in bytes before it merges.
@@ -45,7 +46,7 @@ pub(super) enum Kind {
 /// One entry of the vocabulary.
 #[derive(Debug)]
 pub(super) struct Piece {
-    /// Its bytes as they are compared with the text. The caller chooses the spelling of a space.
+    /// The bytes that are compared with the text. The caller chooses the spelling of a space.
     pub(super) bytes: Arc<[u8]>,
     /// Its priority in merges; the highest comes first.
     pub(super) score: f32,
@@ -65,12 +66,12 @@ pub(super) struct Pieces {
     /// The pieces of [`Kind::User`].
     user: Specials,
     /// The pairs of characters that are adjacent in a piece, computed when a long text is split. `None` if the
-    /// vocabulary has unused pieces. Such a piece is split in the way it was last merged anywhere in the text, so the
-    /// text must not be cut.
+    /// vocabulary has unused pieces. How such a piece is split depends on its last merge in the whole text, so the text
+    /// must not be cut.
     neighbours: OnceLock<Option<HashSet<(char, char)>>>,
 }
 
-/// The approximate number of bytes merged at once. Merging takes some hundred bytes of memory for each.
+/// The approximate number of bytes merged at once. Merging takes tens of bytes of memory for each byte of text.
 const LENGTH: usize = 64 << 10;
 
 /// A symbol of the merge loop: a stretch of the text, initially a character or a user-defined piece.
@@ -284,7 +285,7 @@ impl Pieces {
         };
         let merged = bpe::merge(parts, join, watch);
         for part in merged {
-            // The parts still to be written, the first one last.
+            // The parts still to be written, in reverse order.
             let mut waiting = vec![part.of(text)];
             while let Some(part) = waiting.pop() {
                 let id = self.lookup(part.as_bytes());

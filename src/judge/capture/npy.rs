@@ -12,12 +12,12 @@ use crate::diff::Found;
 use llama_trace_core::error::Error;
 use llama_trace_core::trace::{Frame, FrameData, Site, Stage};
 
-/// The values of the file at `path` as those of `site`, in the file's own shape.
+/// The values in the file at `path`, used as the values of `site`, in the file's own shape.
 ///
 /// Supported are float32, float64, float16, bfloat16, int32, int64 and int8, little-endian, in C or Fortran order. A mask
 /// may be bool too.
 pub(crate) fn read(path: &Path, site: Site) -> Found {
-    // A path without a file is missing; a file that cannot be read is damaged.
+    // If there is no file at the path, the values are missing; a file that cannot be read is damaged.
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Found::Missing,
         Ok(file) if file.is_file() && file.len() == 0 => return Found::Damaged("the file is empty".into()),

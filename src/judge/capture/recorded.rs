@@ -59,7 +59,9 @@ impl RecordedFolder {
                 let config = match config()? {
                     Some(config) => config,
                     None => config_of(first, keys).map_err(|found| {
-                        wrong(found).next("add what is missing to the file, or give the --model that was run")
+                        wrong(found).next(
+                            "add what is missing to the file, or add --model with the model that was run",
+                        )
                     })?,
                 };
                 let precision = first.precision.unwrap_or(Precision::F32);
@@ -228,7 +230,7 @@ impl Kept for RecordedFolder {
         if rows.start * width < first {
             return Err(Error::usage(format!("the folder has no {site} for the tokens before the last"))
                 .found("only the rows of the last token")
-                .next("capture all rows, or add the --model that was run"));
+                .next("capture all rows, or add --model with the model that was run"));
         }
         let shape = IxDyn(&[rows.len(), width]);
         let values = frame.values().slice(rows.start * width..rows.end * width);

@@ -134,7 +134,9 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
                 1 => format!("p{} is", first.pass),
                 more => format!("p{} to p{} are", first.pass, first.pass + more - 1),
             };
-            self.report.notes.push(format!("B sampled or wrote fewer tokens than A: {passes} not compared"));
+            self.report
+                .notes
+                .push(format!("B sampled or wrote fewer tokens than A, so {passes} not compared"));
         }
         if let (more @ 1.., true) = (of_b.saturating_sub(passes.len()), until == passes.len()) {
             let passes = if more == 1 { "a pass" } else { &format!("{more} passes") };
@@ -159,7 +161,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         if self.report.lines.is_empty() && self.report.first.is_none() {
             if let Some(missing) = self.report.damaged().next() {
                 return Err(Error::model(
-                    "there is nothing to compare: B's files of A's stages cannot be read",
+                    "there is nothing to compare: none of B's files for the stages of A can be read",
                 )
                 .at(missing.site)
                 .expected("values that can be compared")

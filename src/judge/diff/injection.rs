@@ -40,15 +40,15 @@ const EXPLAINED: f64 = PLACES / 2.0;
 /// The smallest tolerance of a bfloat16 stage.
 const LEAST_ROUNDED: f64 = 1e-2;
 
-/// Factor for the rounding of earlier layers in bfloat16: the tolerance of a layer grows by this factor times the root
-/// of their number. A layer's inputs are inexact, and products and norms amplify the error. Measured on the built-in
-/// model and the golden ones in transformers: the worst case uses 0.8 of the tolerance.
+/// Factor for the rounding of earlier layers in bfloat16: the tolerance of a stage in layer L grows by at least this
+/// factor times √(L + 1). A layer's inputs are inexact, and products and norms amplify the error. Measured on the
+/// built-in model and the golden ones in transformers: the worst case uses 0.8 of the tolerance.
 const PASSED_ON: f64 = 2.0;
 
 /// Tolerance of an int8 product.
 const WHOLE: f64 = 0.05;
 
-/// Tolerance for a cache with at least 8 bits per number.
+/// Tolerance for a cache that keeps at least 8 significant bits of a number (bf16, f16).
 const CACHED: f64 = 4e-3;
 
 /// A unit in the last place of an angle in float32, relative to the angle.
@@ -270,8 +270,7 @@ impl<'m, B: Backend> Injection<'m, B> {
     }
 
     /// The number of stages of the pass that are computed to get a stage of B from B's own stages. Then the number of
-    /// further stages on which it depends only through stages of the reference. Only stages that are rounded in
-    /// bfloat16 count.
+    /// further stages that lead to it through stages of the reference. Only stages that are rounded in bfloat16 count.
     fn computed(&self, site: Site) -> [usize; 2] {
         let bench = self.bench(&self.rules, false);
         let own: HashSet<Site> = bench.chain(site).into_iter().collect();
@@ -291,8 +290,8 @@ impl<'m, B: Backend> Injection<'m, B> {
 
     /// The tolerance of a stage of B; `may` gives it for a precision. If the computation uses stages that B lacks, the
     /// rounding of both runs in those counts: the tolerance grows with the root of their number, as independent errors
-    /// do. If it uses outputs of the reference's layers, it grows as in [`tolerance::of`]; in bfloat16 at least with
-    /// the root of the ratio of all stages to the measured ones.
+    /// do. If it uses outputs of the reference's layers, it grows as in [`tolerance::of`]; in bfloat16 by [`PASSED_ON`]
+    /// times as much, or by the root of the ratio of all stages to the measured ones if that is larger.
     fn borrowing(&self, site: Site, may: impl Fn(Precision) -> Result<f64>) -> Result<f64> {
         let [of_a, own] = self.precisions;
         let precision = tolerance::coarser(of_a, own);

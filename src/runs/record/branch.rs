@@ -6,13 +6,13 @@ use llama_trace_core::trace::{Address, Fork, Run};
 /// The largest number of branches in a trace.
 pub(super) const MOST: usize = 64;
 
-/// A branch: it shares the passes of another run up to one, then continues with its own token. The first branch of a
-/// trace is `r1`, the next `r2`.
+/// A branch: it shares the passes of another run up to a given pass, then continues with its own token. The first
+/// branch of a trace is `r1`, the next `r2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Branch {
     /// Its sequence, which is also that of the run it branches from.
     pub sequence: usize,
-    /// The run it branches from: the run itself, or an earlier branch.
+    /// The run it branches from: the original run, or an earlier branch.
     pub of: Run,
     /// The last shared pass.
     pub pass: usize,
@@ -44,7 +44,8 @@ impl Branch {
         Ok(Self { sequence: address.sequence.unwrap_or(0), of, pass, token })
     }
 
-    /// Checks that each branch starts from a pass that exists before it, in a run of `sequences` sequences.
+    /// Checks that each branch starts from a pass of the run or of an earlier branch; the run has `sequences`
+    /// sequences.
     ///
     /// # Errors
     /// [`Error::Usage`] if one does not, or there are too many.

@@ -8,7 +8,7 @@ use llama_trace_formats::tokenizer::{Priority, Stretch, Tokenizer};
 /// merges.
 pub(super) fn token_pieces(tokenizer: Option<&dyn Tokenizer>, ids: &[u32]) -> Result<Vec<TokenPieces>> {
     let tokenizer = tokenizer.ok_or_else(|| {
-        Error::usage("there is no tokenizer: only the ids of its tokens are known")
+        Error::usage("there is no tokenizer, so the ids are known but not the texts of the tokens")
             .next("give --tokenizer, or a model with one")
     })?;
     let mut stream = tokenizer.stream();

@@ -83,7 +83,7 @@ fn strips(app: &App, room: usize) -> (Range<usize>, usize) {
     (held..held + 1, sizes.head_dim.div_ceil(room.max(1)).max(1))
 }
 
-/// The first column of each: the pass, the bytes so far, and the values.
+/// The first columns of the pass, of the bytes so far, and of the values.
 fn columns(app: &App, layout: &Layout) -> (usize, usize, usize) {
     let digits = labels::digits(layout.rows).max(3);
     let text = labels::text_width(app, Axis::Key, layout.rows, TEXT);

@@ -39,7 +39,7 @@ const TEXT: usize = 12;
 const WHICH: usize = 16;
 /// The mark of omitted entries at the start of the trail.
 const MORE: &str = "… › ";
-/// Columns before the operands: of a term without a bar, and of operands that are below their term.
+/// Columns before the operands of a term without a bar, and before operands that are below their term.
 const OPERANDS: usize = NUMBER + 4;
 /// Columns before the factors of a term if the factors are below it.
 const UNDER: usize = 4;

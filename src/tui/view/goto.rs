@@ -26,8 +26,8 @@ pub struct GotoPopup<'a> {
 
 const LISTED: usize = 10;
 
-/// The hint if there are no completions: the letters of the step's axes in brackets, or, if the line names no place,
-/// what Enter does.
+/// The hint if there are no completions: what Enter does for a prompt or a comparison, the letters of the step's axes
+/// inside brackets, otherwise examples of places.
 fn hint(app: &App, text: &str) -> String {
     if prompt_of(text).is_some() {
         return "Enter runs this text in a run of its own".to_owned();

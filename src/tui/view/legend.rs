@@ -131,7 +131,8 @@ fn scale_with(
     put_fit(buf, foot, 0, 0, &pieces);
 }
 
-/// The colours of a span, with the values at its ends. For a `flat` tensor, which has only zeros, only the mark of 0.
+/// The colours of a span, with the values at its ends. A `flat` tensor has only zeros, and its legend is only the mark
+/// of 0.
 pub(super) fn scale(
     app: &App,
     span: Span,

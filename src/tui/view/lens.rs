@@ -46,8 +46,8 @@ impl Lens {
         app.answers.get(&Self::question(app, layer, token))?.ok()?.get(token % AT_ONCE)
     }
 
-    /// The first layer from which on the model's final answer for a token stays the likeliest. None until all layers
-    /// are known.
+    /// The first layer after which the model's final answer for a token stays the likeliest. None until all layers are
+    /// known.
     fn leads_from(app: &App, layers: usize, token: usize) -> Option<usize> {
         let mut ranks = Vec::new();
         for layer in 0..layers {

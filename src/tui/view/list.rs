@@ -1,5 +1,5 @@
-//! Lists: a single axis downwards. Each line has an id with its text, or a value with a bar. For a vocabulary there is
-//! also a list that is sorted, the largest value first.
+//! Lists: one axis, drawn from top to bottom. Each line has an id with its text, or a value with a bar. For a
+//! vocabulary there is also a list that is sorted, the largest value first.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -18,10 +18,10 @@ use super::{grid, labels, legend};
 
 /// The columns of a value.
 const VALUE: u16 = 9;
-/// Columns of the mark in words. They fit the longest mark, that of a branch, so that the bars of a branch and of its
-/// parent are equally long.
+/// Columns that a mark with its word takes ("← picked"). They fit the longest mark, which only a branch has, so that
+/// the bars of a branch and of its parent are equally long.
 const MARK: usize = " ← picked".len() - "←".len() + 1;
-/// Minimum columns of texts and bars beside a mark in words.
+/// Minimum columns of texts and bars beside a mark with its word.
 const ROOMY: usize = 16;
 
 /// The values of a tensor with one axis, by index.
@@ -124,7 +124,7 @@ impl View for Largest {
         if seen.is_empty() {
             return List.caption(app, layout);
         }
-        // The row of a token that was picked although the sampler cut it has no rank.
+        // A token may be picked although the sampler cut it; its row has no rank.
         let ranks = layout.rows - usize::from(app.picked_though_cut().is_some());
         let range = format!("{}-{} of {ranks}", (seen.start + 1).min(ranks), seen.end.min(ranks));
         let mut pieces = vec![Piece::forms([format!("largest first, {range}"), range], dim).rank(1)];

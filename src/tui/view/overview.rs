@@ -63,7 +63,8 @@ impl Sheet {
         let mut best = (1, of(1));
         for bands in 2..=high.div_ceil(2) {
             let raster = of(bands);
-            // A larger number of bands is better only if fewer columns share a place, and not more rows than before.
+            // A larger number of bands is better only if fewer columns share a place, and no more rows share one than
+            // before.
             if raster.each.0 <= best.1.each.0 && raster.each.1 < best.1.each.1 {
                 best = (bands, raster);
             }

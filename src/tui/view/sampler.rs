@@ -48,7 +48,7 @@ const SMALL_HEADER: u16 = 2;
 const LEAST: u16 = 2;
 /// Columns of a number.
 const NUMBER: u16 = 8;
-/// Minimum columns of bars beside a mark in words (`BARS`); columns of a mark without words (`SHORT`).
+/// Minimum columns of bars beside a mark with its word (`BARS`); columns of a mark without a word (`SHORT`).
 const BARS: u16 = 8;
 const SHORT: u16 = 4;
 

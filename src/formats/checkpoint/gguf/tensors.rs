@@ -105,7 +105,7 @@ pub(super) fn read(file: &Bytes, header: &Header<'_>, place: &str) -> Result<Con
         let Some(range) = range(&row, dtype, start) else {
             let found = format!("{:?}", row.shape);
             let expected =
-                format!("rows of a multiple of {} values, and a size below 2^64 bytes", dtype.block());
+                format!("rows whose length is a multiple of {}, and a size below 2^64 bytes", dtype.block());
             return Err(wrong(&format!("({dtype}) has an invalid shape"), expected, found));
         };
         let Some(bytes) = file.slice(range.clone()) else {

@@ -57,7 +57,7 @@ impl Huge {
             (all, rest) = rest.split_at_mut(range.len().next_multiple_of(LINE));
             copies.extend(part.chunks(PIECE).zip(all.chunks_mut(PIECE)));
         }
-        // On one thread: the compute threads are started later, in the number that was asked for.
+        // Copies on one thread, because the compute threads start only later, in the number that was asked for.
         for (part, out) in copies {
             stop::check()?;
             out[..part.len()].copy_from_slice(part);
@@ -88,7 +88,7 @@ fn map(length: usize) -> Result<(MmapMut, bool)> {
         return Ok((map, true));
     }
     let map = MmapMut::map_anon(length).map_err(|error| no_memory(length, error))?;
-    // A failure of the advice is not an error; the result is reported.
+    // If `madvise` fails, this is not an error; the result is reported.
     let _ = map.advise(memmap2::Advice::HugePage);
     Ok((map, false))
 }

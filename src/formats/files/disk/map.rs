@@ -88,8 +88,8 @@ impl Held for File {
         #[cfg(unix)]
         {
             let advice = memmap2::UncheckedAdvice::DontNeed;
-            // SAFETY: no code writes to the map, so a page that is read again has the same bytes of the file. A failure
-            // of the advice is not an error.
+            // SAFETY: no code writes to the map, so a page that is read again has the same bytes of the file. If
+            // `madvise` fails, this is not an error.
             let _ = unsafe { self.map.unchecked_advise_range(advice, range.start, range.len()) };
         }
         #[cfg(not(unix))]
