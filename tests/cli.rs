@@ -218,7 +218,7 @@ fn memory_is_refused_where_nothing_is_traced() {
     let output = llama_trace(["--prompt", "x", "-n", "1", "--memory", "64MiB"]);
     let said = stderr(&output);
     assert_eq!((output.status.code(), stdout(&output)), (Some(2), String::new()), "{said}");
-    assert!(said.contains("--memory bounds") && said.contains("add --step"), "{said}");
+    assert!(said.contains("--memory limits") && said.contains("add --step"), "{said}");
     // Where the tracer opens it is an option like others.
     for args in [&["--memory", "64MiB"][..], &["--prompt", "x", "--step", "--memory", "64MiB"]] {
         assert_eq!(llama_trace(args).status.code(), Some(6), "there is no terminal here");

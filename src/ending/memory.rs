@@ -67,7 +67,8 @@ fn given(block: *mut u8, size: usize) -> *mut u8 {
 
 /// Ends the process if the system has no memory for a thread's first allocations.
 pub(super) fn end_where_short() {
-    const ROOM: usize = 256 << 10;
+    // glibc asks for 1 MiB at once if its heap cannot grow. Other threads may have freed some since it failed.
+    const ROOM: usize = 2 << 20;
     // SAFETY: a new mapping at an address that the system chooses. Its pages are never accessed.
     let room = unsafe {
         libc::mmap(ptr::null_mut(), ROOM, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0)

@@ -230,8 +230,8 @@ fn absurd_tensors_are_errors() {
     with(head, &[4, 3], 0, 1 << 40, "past the end");
     with(head, &[4, 3], 0, 16, "a multiple of 32");
     with(head, &[4, 3], 0, 0, "overlap");
-    with(head, &[40, 3], 2, 0, "a multiple of 32 values");
-    with(head, &[128, 3], 12, 0, "a multiple of 256 values");
+    with(head, &[40, 3], 2, 0, "a multiple of 32");
+    with(head, &[128, 3], 12, 0, "a multiple of 256");
     with("output_norm.weight", &[4], 0, 0, "is there twice");
     with("output_norm.weight", &[4], 16, 0, "is there twice");
 }
