@@ -95,7 +95,7 @@ impl Playback {
             _ => "step by step",
         };
         let every = PACES[*pace].as_secs_f32();
-        Some(format!("{what}, one in {every} s: + is faster, - slower, any other key stops"))
+        Some(format!("{what}, one every {every} s: + is faster, - slower, any other key stops"))
     }
 
     /// Time until the next step of the playback. None if nothing is playing, or if the place is not `ready` on the

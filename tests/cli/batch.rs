@@ -231,7 +231,7 @@ fn a_log_of_several_says_whose_each_line_is() {
         "pass 0 of s0 (prefill), 5 tokens after 0 cached",
         "pass 1 of s1 (decode), 1 token after 3 cached",
         "[s1/p0] layer 0 of 0-3 matmul       attn_norm (T=3,",
-        "pass 1 of s1 drew ",
+        "pass 1 of s1 sampled ",
         "µs for all]",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");

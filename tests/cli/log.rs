@@ -64,7 +64,7 @@ fn the_log_counts_layers_from_0_and_takes_the_selections_of_export() {
         [place("layer 0"), place("layer 0"), place("layer 2"), place("layer 2"), place("- matmul")]
     };
     assert_eq!(places(&text), [pass(1), pass(2)].concat(), "{text}");
-    assert!(!text.contains("pass 0") && text.contains("pass 2 drew"), "{text}");
+    assert!(!text.contains("pass 0") && text.contains("pass 2 sampled"), "{text}");
     let json = ok(&llama_trace(args.into_iter().chain(["--format", "json", "--values"])));
     let lines: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 10);

@@ -44,7 +44,7 @@ fn a_line_stops_while_its_template_is_rendered_and_the_chat_goes_on() {
         chat.until("the editor", vt100::Screen::bracketed_paste);
     }
     let screen = chat.shows(&["> "]);
-    assert_eq!(screen.matches("(stopped; the line was taken back)").count(), 2, "{screen}");
+    assert_eq!(screen.matches("(stopped; your line was removed)").count(), 2, "{screen}");
     assert!(!screen.contains("error:"), "{screen}");
     say(&mut chat, "ab");
     chat.until("the editor", vt100::Screen::bracketed_paste);

@@ -355,7 +355,7 @@ fn the_hint_of_bars_promises_other_heads_where_their_keys_have_room() {
     stage.choose("bars");
     assert!(!stage.body().iter().any(|line| line.starts_with("head ")), "{}", stage.screen());
     let hint = stage.app.view().hint().concat();
-    assert!(hint.contains("Other heads stand below, where all their keys have room."), "{hint}");
+    assert!(hint.contains("The other heads are below, if all their keys fit."), "{hint}");
 }
 
 /// In colour, two values share a character. If one of them is below 0, the character has another shape.

@@ -140,7 +140,7 @@ fn two_that_stand_side_by_side_have_one_span() {
 fn nothing_is_compared_with_itself() {
     let mut stage = Stage::sized("xq", (120, 40), Depth::None);
     for asked in ["compare h=2", "compare L1", "compare xq", "compare p0/L1/xq[h=2]"] {
-        stage.keys("/").keys(asked).shows("Enter sets it beside what is shown");
+        stage.keys("/").keys(asked).shows("Enter compares it with the shown place");
         stage.key(KeyCode::Enter);
         assert!(
             stage.message().ends_with("is what is shown: compare it with another"),

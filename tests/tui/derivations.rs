@@ -353,7 +353,7 @@ fn a_weight_that_the_screen_names_is_gone_to_by_its_address_and_a_step_by_its_nu
     desk.go("p0/L1/qk[h=2,t=3,k=1]");
     desk.key(KeyCode::Enter).key(KeyCode::Enter).shows(" › ");
     desk.keys("N");
-    assert!(desk.app.message().unwrap().text.contains("the way of Enter ends here"));
+    assert!(desk.app.message().unwrap().text.contains("Backspace cannot go further"));
 }
 
 /// Every number of every kind of stage has a derivation that gives the run's value, in every precision.

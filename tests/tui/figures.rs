@@ -375,7 +375,7 @@ fn every_number_of_the_tokens_follows_from_the_logits_before_them() {
             stage.keys("$kkk");
             let at = stage.app.index()[0];
             let shown = stage.screen();
-            let (_, below) = shown.split_once("what the model expected in its place:").unwrap();
+            let (_, below) = shown.split_once("the model expected instead:").unwrap();
             let logits = row(at - 1);
             let mut ids: Vec<usize> = (0..64).collect();
             ids.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));

@@ -166,7 +166,7 @@ fn a_key_goes_through_every_difference_and_round() {
     // A message says that no run was judged, or that no stage differs.
     let mut alone = Stage::at("xq");
     alone.keys("D");
-    assert!(alone.message().starts_with("nothing is judged here"), "{}", alone.message());
+    assert!(alone.message().starts_with("no runs are compared here"), "{}", alone.message());
     let pair = Pair::new((80, 24), Depth::True, &Report::default());
     assert!(pair.stage.message().starts_with("The same"), "{}", pair.stage.message());
 }
@@ -216,7 +216,7 @@ fn a_number_is_taken_apart_in_both() {
         pair.keys("\r");
         // The synthetic runs have no weights, and each panel shows this message.
         let screen = pair.stage.screen();
-        assert_eq!(screen.matches("This number cannot be taken apart").count(), 2, "{size:?}\n{screen}");
+        assert_eq!(screen.matches("This number cannot be explained").count(), 2, "{size:?}\n{screen}");
         pair.keys("\u{1b}");
         assert!(!pair.stage.screen().contains("cannot be taken apart"), "{size:?}\n{}", pair.stage.screen());
     }

@@ -268,15 +268,15 @@ fn a_token_that_is_picked_begins_a_branch_that_is_listed_and_stands_beside_the_r
         // The token at the fork was not sampled.
         program.keys("/p1/probs\r");
         program.stage.shows("← picked");
-        assert!(!program.stage.screen().contains("← drawn"));
+        assert!(!program.stage.screen().contains("← sampled"));
         program.keys("/p2/probs\r");
-        program.stage.shows("← drawn");
+        program.stage.shows("← sampled");
         // A later token of the branch.
         program.keys("t");
         assert_eq!(program.stage.app.outline().passes.len(), 4);
         // Both lines, at the fork.
         program.keys("B");
-        program.stage.shows("parts from r0 after p1");
+        program.stage.shows("forks from r0 after p1");
         program.stage.shows("the run itself");
         program.stage.shows("║ is where they part");
         crate::pictures::compare(&format!("branches-{}x{}", size.0, size.1), &program.stage.screen());
@@ -371,7 +371,7 @@ fn the_sampler_says_of_what_top_p_is_a_share_and_what_its_bars_are() {
         let screen = program.keys("]]→").stage.screen();
         let legend =
             screen.lines().find(|line| line.contains("T tried")).unwrap_or_else(|| panic!("{screen}"));
-        assert!(legend.contains("█ may be drawn") || legend.contains("█ stays"), "{legend}");
+        assert!(legend.contains("█ may be sampled") || legend.contains("█ stays"), "{legend}");
     }
 }
 
@@ -469,7 +469,7 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
     // At other stages there is no token for a branch.
     program.keys("/r0:p0/L1/xq\rb");
     assert!(
-        program.stage.message().starts_with("b goes on with another token"),
+        program.stage.message().starts_with("b continues with another token"),
         "{}",
         program.stage.message()
     );
@@ -543,7 +543,11 @@ fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
     assert_eq!(program.stage.app.place().path(), "p0/L1/xq");
     // The same prompt, with a part of the model switched off.
     program.keys("/without\r");
-    assert!(program.stage.message().starts_with("name what is switched off"), "{}", program.stage.message());
+    assert!(
+        program.stage.message().starts_with("name the part to switch off"),
+        "{}",
+        program.stage.message()
+    );
     program.keys("\u{1b}/without L9/h9\r");
     assert_eq!(program.stage.message(), "the model has no L9/h9");
     assert_eq!(program.stage.app.place().path(), "p0/L1/xq");

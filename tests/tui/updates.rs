@@ -115,7 +115,7 @@ fn a_pass_that_does_not_come_is_told() {
     let mut stage = Stage::at("softmax");
     stage.source.loses_passes = true;
     stage.keys("t");
-    assert_eq!(stage.message(), "the next token did not come; t asks again, and is told why");
+    assert_eq!(stage.message(), "the next token did not arrive; t tries again, and shows the reason");
     stage.source.loses_passes = false;
     assert_eq!(stage.keys("t").wait().app.place().path(), "p1/L1/softmax");
     assert_eq!(stage.message(), "");
@@ -422,7 +422,7 @@ fn a_key_that_does_nothing_says_so() {
         (KeyCode::Char('p'), "this is the first step"),
         (KeyCode::Char('u'), "u does nothing here; ? lists the keys"),
         (KeyCode::F(5), "F5 does nothing here; ? lists the keys"),
-        (KeyCode::Char('r'), "nothing was stopped: r computes again what was"),
+        (KeyCode::Char('r'), "nothing was stopped: r computes again after a stop"),
     ] {
         stage.key(code);
         assert_eq!(stage.message(), said);
@@ -468,6 +468,6 @@ fn a_view_that_is_covered_does_not_change_unseen() {
 #[test]
 fn the_go_to_box_says_what_enter_does_with_a_prompt() {
     let mut stage = begin();
-    stage.keys("/prompt A fox").shows("Enter runs this text in a run of its own");
+    stage.keys("/prompt A fox").shows("Enter runs this text as a new run");
     stage.shows("another prompt");
 }

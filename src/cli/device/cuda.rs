@@ -47,7 +47,7 @@ pub(in crate::cli) fn suits(
     let name = cuda.device_name();
     match (takes, fits) {
         (true, _) => {
-            tell(format_args!("Computing on {name} (--device cuda); --device cpu takes the processor."));
+            tell(format_args!("Computing on {name} (--device cuda); --device cpu uses the processor."));
         }
         (false, true) => tell(format_args!(
             "Computing on the processor: the kernels cannot be prepared on {name} (--device cuda says why)."

@@ -65,7 +65,7 @@ struct Quantized {
 // Value `x` of each lane is one of a group of 32. `first` is the index of the group's first value.
 __device__ inline void quantize_group(float x, const Quantized& to, long long first) {
     float largest = fabsf(x);
-    // NaN stays NaN, because a comparison never takes its first operand, if that is NaN, for the larger one.
+    // NaN stays NaN, because a comparison with a NaN maximum is false and keeps the maximum.
     for (int apart = 16; apart > 0; apart /= 2) largest = larger_or_none(largest, __shfl_xor_sync(FULL, largest, apart));
     const float scale = scale_of_largest(largest);
     const int lane = threadIdx.x % 32;

@@ -74,13 +74,13 @@ pub fn name(axis: Axis) -> &'static str {
 
 /// The next token and its origin: it follows in the prompt, was sampled, or was picked for a branch.
 pub fn next_token(app: &App) -> (Option<u32>, &'static str) {
-    let Some(pass) = app.outline().passes.get(app.place().pass) else { return (None, "drawn") };
+    let Some(pass) = app.outline().passes.get(app.place().pass) else { return (None, "sampled") };
     let row = app.cursor.selected.get(Axis::Token, pass.tokens.len());
     match pass.tokens.get(row + 1) {
         Some(next) if app.place().step.axes().contains(&Axis::Token) => (Some(next.id), "came next"),
         _ => {
             let picked = app.outline().fork.is_some_and(|fork| fork.pass == app.place().pass);
-            (pass.sampled.as_ref().map(|token| token.id), if picked { "picked" } else { "drawn" })
+            (pass.sampled.as_ref().map(|token| token.id), if picked { "picked" } else { "sampled" })
         }
     }
 }

@@ -90,9 +90,9 @@ impl View for Neurons {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "The units of the feed-forward network for a token, the strongest first: hidden = silu(gate) × up, a line a unit.",
-            "+ are the tokens whose logits a unit raises most by what it writes, − those it lowers: what do they have in common?",
-            "It is what reaches the logits directly, by the final norm as it was for this token; what later layers make of it is left out.",
+            "The units of the feed-forward network for a token, the strongest first: hidden = silu(gate) × up, one line per unit.",
+            "+ are the tokens whose logits a unit's output raises most, − those that it lowers most. What do they have in common?",
+            "This is the direct effect on the logits, through the final norm of this token. The effect through later layers is left out.",
         ]
     }
 
@@ -308,14 +308,14 @@ impl Neurons {
                 (&writing.most[..], &writing.least[..])
             }
             Some(Err(reason)) => {
-                let said = format!("what it writes cannot be told: {reason}");
+                let said = format!("its effect is not available: {reason}");
                 for (down, line) in (0..).zip(text::wrap(&said, area.width.into())) {
                     put(buf, area, 0, top + 1 + down, &line, theme.error());
                 }
                 (&[][..], &[][..])
             }
             None => {
-                pieces.push(Piece::whole(" · reading what it writes …", theme.dim()).rank(1));
+                pieces.push(Piece::whole(" · reading its effect …", theme.dim()).rank(1));
                 (&[][..], &[][..])
             }
         };
