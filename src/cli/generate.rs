@@ -194,7 +194,7 @@ impl<'a> Texts<'a> {
         Ok(all)
     }
 
-    /// Whether tokens are printed at once. They are if there is only one text.
+    /// Returns whether tokens are printed at once. They are if there is only one text.
     fn streams(&self) -> bool {
         self.format == LogFormat::Text && self.texts.len() == 1
     }

@@ -177,7 +177,7 @@ fn beside<D: Device>(
     }
 }
 
-/// Whether options change the model that the trace is opened with.
+/// Returns whether options change the model that the trace is opened with.
 fn is_otherwise(args: &ModelArgs, cpu: &CpuArgs) -> bool {
     args.precision.is_some()
         || args.rope_factor.is_some()
@@ -260,7 +260,7 @@ fn different<D: Device>(kept: &dyn Kept, says: &Says, model: &Model<D>) -> Resul
     Ok(differs)
 }
 
-/// Whether two settings are equal as float32.
+/// Returns whether two settings are equal as float32.
 fn alike(ours: Option<&Value>, theirs: &Value) -> bool {
     let float = |value: &Value| value.as_f64().map(|x| x as f32);
     match ours {

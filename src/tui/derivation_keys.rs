@@ -163,7 +163,7 @@ pub(super) fn choose(app: &mut App, down: isize, right: isize) {
     }
 }
 
-/// Whether the line of an operand is on the screen.
+/// Returns whether the line of an operand is on the screen.
 fn is_seen(app: &App, operand: (usize, usize)) -> bool {
     let area = derivation::below(view::Panels::new(app).derivation.unwrap_or_default());
     let first = app.derivation().map_or(0, |derivation| derivation.line);

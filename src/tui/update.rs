@@ -531,7 +531,7 @@ fn mark(app: &mut App, action: &Action) -> Effect {
     }
 }
 
-/// Whether `mark` is at the cell under the cursor.
+/// Returns whether `mark` is at the cell under the cursor.
 fn is_here(app: &App, mark: &Mark) -> bool {
     let Ok(Target::Here(spot)) = goto::target(app, &mark.address) else { return false };
     let mut cell = app.place.step.axes().iter().copied().zip(app.index());

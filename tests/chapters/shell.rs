@@ -43,7 +43,7 @@ pub(crate) fn print(words: &[String], folder: &Path) -> (i32, String) {
 /// exit code. A command that ends by itself is not kept waiting.
 ///
 /// # Errors
-/// The last screen, where the place never came.
+/// The last screen, if the place never appears.
 pub(crate) fn view(words: &[String], folder: &Path) -> Result<i32, String> {
     let pair = native_pty_system().openpty(SIZE).unwrap();
     let mut command = CommandBuilder::new(BINARY);
@@ -87,7 +87,7 @@ pub(crate) fn view(words: &[String], folder: &Path) -> Result<i32, String> {
 /// Returns the screen when it is `done`.
 ///
 /// # Errors
-/// The last screen, where something never came.
+/// The last screen, if some text never appears.
 pub(crate) fn screen(
     words: &[String],
     (cols, rows): (u16, u16),

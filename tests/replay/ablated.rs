@@ -179,7 +179,7 @@ fn of_the_weights_only_the_columns_of_the_part_are_0() {
     assert!(aligned.iter().all(|&count| count > 1), "{aligned:?}");
 }
 
-/// Whether a block has the columns of more than one head.
+/// Returns whether a block has the columns of more than one head.
 fn checkpoint_has_wide_blocks(checkpoint: &checkpoint::Checkpoint, head_dim: usize) -> bool {
     checkpoint.tensors().any(|(_, tensor)| !head_dim.is_multiple_of(tensor.dtype().block()))
 }

@@ -39,7 +39,7 @@ fn enter_takes_the_number_under_the_cursor_apart_beside_the_tensor_or_under_it()
     }
 }
 
-/// Whether the line of an operand is visible.
+/// Returns whether the line of an operand is visible.
 fn is_seen(desk: &Desk, operand: (usize, usize)) -> bool {
     let area = derivation::below(Panels::new(&desk.app).derivation.unwrap());
     let first = desk.app.derivation().unwrap().line;

@@ -148,7 +148,7 @@ fn what_is_said_of_a_mark_stays_with_its_place() {
     save_marks(&mut stage.app);
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
     stage.keys("'a").shows("who looks back?");
-    // The message is not about another cell, and it names the place where the value went.
+    // The note is not about another cell. A message says where the note went.
     let other = stage.keys("l").app.place().address(&stage.app.index());
     stage.keys("ma");
     save_marks(&mut stage.app);

@@ -59,7 +59,7 @@ impl Reader<'_> {
         self.holds(in_order && enough, &format!("{what}: {found:?} of {expected:?}"));
     }
 
-    /// Whether `text` is the text of a token of the prompt.
+    /// Returns whether `text` is the text of a token of the prompt.
     fn is_token(&self, text: &str) -> bool {
         let mut tokens = self.app.outline().passes.iter().flat_map(|pass| &pass.tokens);
         tokens.any(|token| read_text(&token.text).iter().any(|number| number == text))
@@ -392,7 +392,7 @@ impl Reader<'_> {
         y
     }
 
-    /// Whether a line ends with the root mean square of the token's row.
+    /// Returns whether a line ends with the root mean square of the token's row.
     fn is_root(&self, told: &str) -> bool {
         let values: Vec<f64> = self.app.tensor().unwrap().frame().values().numbers().collect();
         let row = values.chunks(values.len() / self.app.dims().tokens).nth(self.app.index()[0]).unwrap();

@@ -56,7 +56,7 @@ pub(crate) fn read_text(text: &str) -> Vec<String> {
     read(&cells).into_iter().map(|read| read.text).collect()
 }
 
-/// Whether `shown` is `value` with fewer digits. If `rounded`, it may have no digits other than 0.
+/// Returns whether `shown` is `value` with fewer digits. If `rounded`, it may have no digits other than 0.
 pub(crate) fn is(shown: &str, value: f64, rounded: bool) -> bool {
     let number: f64 = shown.parse().unwrap();
     let (mantissa, power) = shown.split_once('e').unwrap_or((shown, "0"));

@@ -86,7 +86,7 @@ fn the_hint_stands_below_the_values_where_there_is_room() {
     assert!(shown > 6, "{shown}");
 }
 
-/// Whether a view is a diagram, whose cells are boxes or empty. Diagrams have separate tests.
+/// Returns whether a view is a diagram, whose cells are boxes or empty. Diagrams have separate tests.
 fn is_diagram(stage: &Stage) -> bool {
     ["flow", "pass"].contains(&stage.app.view().name())
 }

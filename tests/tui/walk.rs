@@ -101,8 +101,8 @@ fn event(rng: &mut impl Rng) -> Event {
     }
 }
 
-/// Whether the number checker knows all numbers on the screen. The numbers of messages, derivations, comparisons and
-/// blocks are checked in other tests.
+/// Returns whether the number checker knows all numbers on the screen. The numbers of messages, derivations,
+/// comparisons and blocks are checked in other tests.
 fn is_plain(stage: &Stage) -> bool {
     let app = &stage.app;
     *app.mode() == Mode::Walk

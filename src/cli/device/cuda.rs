@@ -21,8 +21,8 @@ pub(in crate::cli) fn built() -> Result<()> {
     Ok(())
 }
 
-/// Whether there is a GPU on which the model of `open` fits with a context of `context` tokens. Another model takes
-/// `beside` bytes of the GPU's memory. Reports the choice of the device, if there was one.
+/// Returns whether there is a GPU on which the model of `open` fits with a context of `context` tokens. Another model
+/// takes `beside` bytes of the GPU's memory. Reports the choice of the device, if there was one.
 ///
 /// # Errors
 /// The errors of `open`.

@@ -29,7 +29,7 @@ pub trait Operands {
     /// An error if it cannot be read.
     fn whole(&mut self, row: Line, x: &[i8], scales: &[f32], group: usize) -> Result<(Vec<f32>, f32)>;
 
-    /// Whether missing values are available nowhere else. An explanation then omits the parts that need them.
+    /// Returns whether missing values are available nowhere else. An explanation then omits the parts that need them.
     fn is_all(&self) -> bool {
         false
     }

@@ -69,12 +69,12 @@ impl Select {
         })
     }
 
-    /// Whether `site` is selected. A selection of layers keeps the stages outside the layers.
+    /// Returns whether `site` is selected. A selection of layers keeps the stages outside the layers.
     pub fn contains(&self, site: Site) -> bool {
         self.has_step(site.pass, site.layer, Step::Stage(site.stage))
     }
 
-    /// Whether this step is selected.
+    /// Returns whether this step is selected.
     pub fn has_step(&self, pass: usize, layer: Option<usize>, step: Step) -> bool {
         self.has_pass(pass)
             && layer.is_none_or(|layer| self.layers.as_ref().is_none_or(|layers| layers.contains(&layer)))
@@ -101,7 +101,7 @@ impl Select {
         self.steps.as_deref()
     }
 
-    /// Whether anything of this pass is selected.
+    /// Returns whether anything of this pass is selected.
     pub fn has_pass(&self, pass: usize) -> bool {
         self.passes.as_ref().is_none_or(|passes| passes.contains(&pass))
     }

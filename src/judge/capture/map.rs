@@ -232,7 +232,7 @@ impl Capture {
         self.stages.get(site.stage.name()).filter(|layout| layout.is_of(site))
     }
 
-    /// Whether the map names a file.
+    /// Returns whether the map names a file.
     pub(super) fn names_files(&self) -> bool {
         self.stages.values().any(|layout| layout.file.is_some())
     }

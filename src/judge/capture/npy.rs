@@ -76,7 +76,7 @@ pub(crate) fn shape(path: &Path) -> Option<Vec<usize>> {
         .or_else(|| sixteen::read(&bytes).map(|x| of(x.shape())))
 }
 
-/// Whether the file at `path` holds int8 values.
+/// Returns whether the file at `path` holds int8 values.
 pub(crate) fn is_int8(path: &Path) -> bool {
     llama_trace_formats::files::map(path).is_ok_and(|bytes| view::<i8>(&bytes).is_some())
 }

@@ -180,7 +180,7 @@ fn merged(text: &str, mut changed: BTreeMap<char, &Mark>) -> String {
     out
 }
 
-/// Whether a line is a comment or blank.
+/// Returns whether a line is a comment or blank.
 fn is_for_people(line: &str) -> bool {
     line.trim().is_empty() || line.starts_with('#')
 }

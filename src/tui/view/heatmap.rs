@@ -23,7 +23,7 @@ fn digits(app: &App, cell: u16) -> Option<usize> {
     (cell >= least).then(|| usize::from(cell) - beside)
 }
 
-/// Whether a value on the screen has no room for even one digit.
+/// Returns whether a value on the screen has no room for even one digit.
 fn cut_numbers(app: &App) -> bool {
     let (Some(layout), Some(tensor)) = (app.layout(), app.tensor()) else { return false };
     let Some(columns) = digits(app, layout.cell) else { return false };

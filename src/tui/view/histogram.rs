@@ -110,7 +110,7 @@ impl Bins {
     }
 }
 
-/// Whether empty bins between others are left out.
+/// Returns whether empty bins between others are left out.
 fn bins_left_out(app: &App) -> bool {
     let last = app.answers.bins.0.borrow();
     let bins = last.as_ref().map(|(_, bins)| bins);

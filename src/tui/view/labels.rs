@@ -23,7 +23,7 @@ pub fn text_of(app: &App, axis: Axis, index: usize) -> Option<String> {
     raw.map(|raw| text::visible(&raw))
 }
 
-/// Whether the indices of an axis stand for tokens.
+/// Returns whether the indices of an axis stand for tokens.
 pub fn has_text(axis: Axis) -> bool {
     matches!(axis, Axis::Token | Axis::Key | Axis::Vocab | Axis::One)
 }

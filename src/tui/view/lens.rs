@@ -23,7 +23,7 @@ use super::tensor_foot;
 
 /// Number of likeliest tokens in the list.
 const TOP: usize = 5;
-/// Number of tokens that are asked for at once.
+/// Number of tokens in one query.
 const AT_ONCE: usize = 8;
 /// Columns of a cell (`CELL`), and of the token in it (`TEXT`).
 const CELL: u16 = 12;

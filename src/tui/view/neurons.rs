@@ -22,7 +22,7 @@ use super::{labels, tensor_foot};
 /// The stages of a unit, in the order of the pass.
 const STAGES: [(Stage, &str); 4] =
     [(Stage::FfnGate, "gate"), (Stage::FfnSilu, "silu"), (Stage::FfnUp, "up"), (Stage::FfnHidden, "hidden")];
-/// Number of units whose output is asked for at once (`AT_ONCE`); number of promoted and of suppressed tokens (`TOP`).
+/// Number of units whose output is in one query (`AT_ONCE`); number of promoted and of suppressed tokens (`TOP`).
 const AT_ONCE: usize = 8;
 const TOP: usize = 6;
 /// Columns of a unit's number (`UNIT`), and of a value with the space before it (`VALUE`).

@@ -1,4 +1,4 @@
-//! The overview: a whole slice of any size at once.
+//! The overview: a whole slice of any size on one screen.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;

@@ -19,7 +19,7 @@ use super::list::bar;
 use super::paint::{put, put_fit, put_line};
 use super::{figure, grid, labels, tensor_foot};
 
-/// Number of tokens that are asked for at once.
+/// Number of tokens in one query.
 const AT_ONCE: usize = 16;
 /// Columns of a row's name, of a norm with the space before it, of an angle, and of a share.
 const NAME: u16 = 9;
@@ -66,7 +66,7 @@ fn question(app: &App, layer: usize, token: usize) -> StreamAt {
     StreamAt { site, tokens: first..app.dims().tokens.min(first + AT_ONCE) }
 }
 
-/// What a row's sublayer adds to a token's stream, once it is known.
+/// The vector that a row's sublayer adds to a token's stream, once it is known.
 fn addition(app: &App, row: usize, token: usize) -> Option<&Addition> {
     let at = row.checked_sub(1)?;
     let all = app.answers.get(&question(app, at / 2, token))?.ok()?;

@@ -44,7 +44,7 @@ const POSITIONS: usize = 4096;
 #[derive(Debug)]
 pub struct Rope;
 
-/// Whether `step` is one of the tables.
+/// Returns whether `step` is one of the tables.
 fn is_table(step: Step) -> bool {
     [Stage::RopeCos, Stage::RopeSin].map(Step::Stage).contains(&step)
 }

@@ -24,8 +24,8 @@ pub(crate) struct Padding {
 }
 
 impl Padding {
-    /// Whether `shape` has a leading batch axis: it has one axis more than the stage, or the same number of axes if the
-    /// heads are merged into one axis.
+    /// Returns whether `shape` has a leading batch axis: it has one axis more than the stage, or the same number of
+    /// axes if the heads are merged into one axis.
     fn is_batch(self, shape: &[usize], stage: Stage, head_dim: usize) -> bool {
         let (own, rows) = (stage.axes(), self.around.into_iter().fold(self.tokens, usize::saturating_add));
         let side_by_side =
@@ -70,12 +70,12 @@ pub(crate) enum Pairs {
 }
 
 impl Layout {
-    /// Whether the file has the layout of `export`.
+    /// Returns whether the file has the layout of `export`.
     pub(crate) fn is_plain(&self) -> bool {
         *self == Self { file: self.file.clone(), layers: self.layers, ..Self::default() }
     }
 
-    /// Whether the entry covers the layer of `site`.
+    /// Returns whether the entry covers the layer of `site`.
     pub(crate) fn is_of(&self, site: Site) -> bool {
         match (self.layers, site.layer) {
             (Some([from, to]), Some(layer)) => (from..to).contains(&layer),
