@@ -263,8 +263,10 @@ impl ColourArgs {
     pub(super) fn refuse(self) -> llama_trace_core::error::Result<()> {
         match (self.light, self.palette) {
             (false, PaletteName::RedBlue) => Ok(()),
-            _ => Err(Error::usage("--light and --palette are the tracer's, and a text has no colours")
-                .next("add --step, or leave them out")),
+            _ => Err(Error::usage(
+                "--light and --palette are options of the tracer, and a text has no colours",
+            )
+            .next("add --step, or leave them out")),
         }
     }
 }

@@ -126,7 +126,7 @@ impl<D: Device + 'static> Traced<D> {
     pub(super) fn say_branches(&self) {
         if let count @ 1.. = self.kept.branches().len() {
             tell(format_args!(
-                "This is the run itself; the trace has {count} {} too, {}: `open`, `snapshot --at` and `explain` show them by address.",
+                "This is the run r0. The trace also has {count} {}, {}: `open`, `snapshot --at` and `explain` show them by address.",
                 if count == 1 { "branch" } else { "branches" },
                 if count == 1 { "r1".to_owned() } else { format!("r1 to r{count}") },
             ));
@@ -293,7 +293,7 @@ fn say_bounds(trace: &Trace) {
         ));
     } else if !trace.is_exact() {
         tell(
-            "The run added its sums in an order of its own: derived values may differ in their last bits, within the bound of the run's backend.",
+            "The run summed in a different order: derived values may differ in their last bits, within the bound of the run's backend.",
         );
     }
 }

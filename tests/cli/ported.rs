@@ -450,7 +450,7 @@ fn where_a_mistake_may_lie_is_said_and_what_is_wrong_with_a_file() {
     }
     let whole = fs::read(b.join("pass_000/layer_01/xq.npy")).unwrap();
     for (bytes, what) in [
-        (&b"a text"[..], "it is no .npy file: one begins with the bytes"),
+        (&b"a text"[..], "it is not a .npy file, which begins with the bytes"),
         (&whole[..40], "it is cut off in its header"),
         (&whole[..140], "it is cut off: "),
     ] {

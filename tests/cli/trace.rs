@@ -458,7 +458,7 @@ fn a_branch_of_a_trace_is_looked_at_by_its_address() {
     // A command without an address names the run that it uses.
     for command in [&["log"][..], &["lens"], &["attribute"]] {
         let done = llama_trace([command, &["--trace", trace]].concat());
-        assert!(stderr(&done).contains("2 branches too, r1 to r2:"), "{command:?}: {}", stderr(&done));
+        assert!(stderr(&done).contains("also has 2 branches, r1 to r2:"), "{command:?}: {}", stderr(&done));
     }
     refused(
         &["explain", "r3:p2/L0/xq[t=0,h=0,c=0]", "--trace", trace],

@@ -59,8 +59,8 @@ fn a_stage_a_layer_or_a_pass_that_does_not_exist() {
     export(&["--passes", "1"], &["0, the only pass", "`1`", "-n 2"]);
     export(&["--pass", "9"], &["no pass 9", "add -n 10"]);
     export(&["--pass", "600"], &["room for"]);
-    export(&["--layer", "x"], &["no list of layer numbers", "`x`", "leave --layer out"]);
-    export(&["--layer", "-1"], &["no list of layer numbers", "from 0 to 3"]);
+    export(&["--layer", "x"], &["not a list of layer numbers", "`x`", "leave --layer out"]);
+    export(&["--layer", "-1"], &["not a list of layer numbers", "from 0 to 3"]);
     export(&["--layer", "3-1"], &["runs backwards", "smaller number first: 1-3"]);
     export(&["--stage", "foo"], &["next: choose one of these"]);
     export(&["--stage", "ffn"], &["did you mean `ffn_"]);

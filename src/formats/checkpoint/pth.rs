@@ -61,7 +61,7 @@ pub(super) fn read(file: &Bytes, place: &str) -> Result<Contents> {
     }
     if !file.starts_with(ZIP) {
         let found = magic::recognise(file).unwrap_or("something else").to_string();
-        let what = "the file is no PyTorch checkpoint".into();
+        let what = "the file is not a PyTorch checkpoint".into();
         return Err(wrong(Wrong { what, expected: "a zip archive, as torch.save writes".into(), found }));
     }
     let archive = Archive::open(file).map_err(wrong)?;

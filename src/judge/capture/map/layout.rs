@@ -100,7 +100,7 @@ impl Layout {
             if let Some((_, place)) = filled.to_string_lossy().split_once('{') {
                 let place = place.split('}').next().unwrap_or_default();
                 return Err(format!(
-                    "`{{{place}}}` in `{file}` of {name} is no place for a number: use {{pass}} and {{layer}}, \
+                    "`{{{place}}}` in `{file}` of {name} is not a place for a number: use {{pass}} and {{layer}}, \
                      {{layer+1}} for numbers that begin at 1, and {{layer:02}} to {{layer:0{WIDEST}}} for leading zeros"
                 ));
             }
@@ -245,7 +245,7 @@ fn axis_of(stage: Stage, name: &str) -> Option<usize> {
 fn one_of(values: ArrayD<f32>, axis: usize, one: usize) -> Result<ArrayD<f32>, String> {
     match values.len_of(At(axis)) {
         0 => Err("its batch is empty".into()),
-        count if one >= count => Err(format!("its batch is of {count} and has no number {one}")),
+        count if one >= count => Err(format!("its batch has {count} sequences, and no number {one}")),
         _ => Ok(values.index_axis_move(At(axis), one)),
     }
 }
