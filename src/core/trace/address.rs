@@ -187,7 +187,7 @@ fn no_number(part: &str) -> Option<String> {
         'l' => ("layer", 'L'),
         _ => return None,
     };
-    Some(format!("`{part}` is not a {what}, which has a whole number from 0 on, as in {shown}0"))
+    Some(format!("`{part}` is not a {what}: write a whole number from 0 on, as in {shown}0"))
 }
 
 /// A message for an unknown name, with similar names.
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(wrong("p0/L0/nothing[t=0]"), "there is no stage `nothing`");
         assert_eq!(wrong("softmax[h=2"), "`[h=2` has no `]` at its end");
         assert_eq!(wrong("softmax[h2]"), "`h2` is not an index: write a letter, `=` and a number, as in t=5");
-        assert_eq!(wrong("softmax[h=-1]"), "`h=-1`: `-1` is no number from 0 on");
+        assert_eq!(wrong("softmax[h=-1]"), "`h=-1`: `-1` is not a number from 0 on");
         assert_eq!(wrong("softmax[head=1]"), "`head=1`: an axis is named by one letter, as in t=5");
         assert_eq!(wrong("L0/p1/xq"), "`p1` must come first, and only once, as in p0/L1/softmax");
         assert_eq!(
@@ -321,9 +321,9 @@ mod tests {
             "`a b:` is not a name of a run: use letters, digits, `-` and `_`, as in r0:"
         );
         assert_eq!(wrong("L0/x/xq"), "there is no stage `x`");
-        assert_eq!(wrong("L-1/xq"), "`L-1` is no layer: these have whole numbers from 0, as in L0");
-        assert_eq!(wrong("p1.5/xq"), "`p1.5` is not a pass, which has a whole number from 0 on, as in p0");
-        assert_eq!(wrong("s-0/xq"), "`s-0` is no sequence: these have whole numbers from 0, as in s0");
+        assert_eq!(wrong("L-1/xq"), "`L-1` is not a layer: write a whole number from 0 on, as in L0");
+        assert_eq!(wrong("p1.5/xq"), "`p1.5` is not a pass: write a whole number from 0 on, as in p0");
+        assert_eq!(wrong("s-0/xq"), "`s-0` is not a sequence: write a whole number from 0 on, as in s0");
         assert_eq!(wrong("xq/L0"), "only an index in brackets can follow xq, not `L0`");
         let axes = |text: &str| Address::parse(text).unwrap().axes(XQ_ROPE).unwrap_err();
         assert_eq!(
