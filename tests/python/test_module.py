@@ -1,4 +1,4 @@
-"""The Python module beside the program. Run by .ci/wheel against an installed wheel: `pytest tests/python`."""
+"""Tests of the Python module. .ci/wheel runs them against an installed wheel: `pytest tests/python`."""
 
 import importlib.util
 import json
@@ -65,7 +65,7 @@ def test_a_trace_and_an_export_have_the_bits_that_numpy_reads(runs):
             assert found.tobytes() == expected.tobytes(), address
         if address in few:
             assert few[address].tobytes() == expected.tobytes(), address
-    # What a trace does not keep has the bits of the run too.
+    # Stages that a trace does not keep also have the bits of the run.
     assert "p0/L1/softmax" not in few
     for address in ("p0/L1/softmax", "p1/L0/cache_k", "p0/L0/ffn_residual"):
         assert few[address].tobytes() == export[address].tobytes()
