@@ -51,8 +51,8 @@ fn notes() -> &'static [Note] {
     static NOTES: OnceLock<Vec<Note>> = OnceLock::new();
     NOTES.get_or_init(|| {
         let mut files: Vec<PathBuf> = fs::read_dir(folder()).unwrap().map(|e| e.unwrap().path()).collect();
-        // Their pictures and the manual are in subfolders, and README.md is the list of the chapters.
-        files.retain(|file| !file.is_dir() && !file.ends_with("README.md"));
+        // The other files are their list and the notebook; pictures and the manual are in subfolders.
+        files.retain(|file| !file.is_dir() && !file.ends_with("README.md") && !file.ends_with("python.ipynb"));
         files.sort();
         let read = |file: &PathBuf| {
             assert_eq!(file.extension().unwrap(), "md", "{} is no note", file.display());
