@@ -175,12 +175,12 @@ fn what_is_no_part_of_the_nucleus_is_told_why() {
     };
     let cold = notes(&["--temperature", "0.05"], 12);
     assert!(cold.contains(" possible, because the probability of the other "), "{cold}");
-    assert!(cold.contains("no top-k and top-p 1 keep all ") && !cold.contains("removed"), "{cold}");
-    assert!(cold.contains("This one is not among them: its probability is 0 in float32."), "{cold}");
+    assert!(cold.contains("no top-k and top-p 1 keep all ") && !cold.contains("remove"), "{cold}");
+    assert!(cold.contains("This token is not among them: its probability is 0 in float32."), "{cold}");
     let least = notes(&["--temperature", "1", "--top-k", "3"], 12);
-    assert!(least.contains("This one is not among them: top-k removes it."), "{least}");
+    assert!(least.contains("This token is not among them: top-k removes it."), "{least}");
     let least = notes(&["--temperature", "1", "--top-p", "0.05"], 12);
-    assert!(least.contains("This one is not among them: top-p removes it."), "{least}");
+    assert!(least.contains("This token is not among them: top-p removes it."), "{least}");
 }
 
 #[test]

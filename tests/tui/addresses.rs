@@ -98,7 +98,7 @@ fn the_titles_own_words_lead_to_its_place() {
     for (words, message) in [
         ("layer 3", "there is no layer 3: 0 to 2"),
         ("layer", "there is no stage `layer`; Tab completes, Esc closes"),
-        ("layer 0 L0", "`L0` is a second layer; one stands before the stage, as in L1/softmax"),
+        ("layer 0 L0", "`L0` is a second layer: give only one, before the stage, as in L1/softmax"),
         ("layer x", "there is no stage `layer x`; Tab completes, Esc closes"),
         ("layer 1 zzzzzz", "there is no stage `zzzzzz`; Tab completes, Esc closes"),
     ] {

@@ -269,11 +269,11 @@ fn a_rotation_and_a_gate_are_drawn() {
 #[test]
 fn a_nucleus_says_what_it_keeps_and_what_it_removes() {
     let mut desk = Desk::at("p0/nucleus[v=11]", (200, 60));
-    desk.key(KeyCode::Enter).shows("1024 tokens are possible; top-k 20 and top-p 0.9 keep 1, which sum to");
-    desk.shows("are removed.");
-    desk.shows("This one is number 1 of them; the sum up to this one is");
+    desk.key(KeyCode::Enter).shows("1024 tokens are possible; top-k 20 and top-p 0.9 keep 1 and remove");
+    desk.shows("together.");
+    desk.shows("This token is number 1 of them; the sum up to and including it is");
     desk.go("p0/nucleus[v=7]");
-    desk.shows("This one is not among them: top-");
+    desk.shows("This token is not among them: top-");
 }
 
 /// If e^x is too small for float32, the view does not say that a filter cut the token.

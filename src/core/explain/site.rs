@@ -89,7 +89,7 @@ impl Rules {
         Some(SiteRules { rules: self, site, dims, width, input_width, inputs, weight, bias })
     }
 
-    /// The sites that the cells of `site` are computed from, in no order.
+    /// The sites that the cells of `site` are computed from, in no particular order.
     pub fn sources(&self, site: Site) -> Vec<Site> {
         let Some(rules) = self.of(site) else { return Vec::new() };
         let inputs = rules.inputs.into_iter().flatten();

@@ -67,7 +67,7 @@ fn token<'a, O: Operands>(
 }
 
 impl<O: Operands> Token<'_, O> {
-    /// The contribution of each unit to the input of the head, D rows of units.
+    /// The contribution of each unit to the input of the output head: D rows, with one column per unit.
     fn written(&mut self, units: &[u32]) -> Result<Vec<[f64; TOGETHER]>> {
         let sizes = *self.rules.sizes();
         let layer = self.site.layer;
@@ -99,7 +99,8 @@ impl<O: Operands> Token<'_, O> {
         Ok(columns)
     }
 
-    /// Multiplies these contributions by the head, and keeps the largest and smallest logits.
+    /// Multiplies the contributions `written` by the output head, and keeps the largest and the smallest results of
+    /// each unit.
     fn read(&mut self, units: &[u32], written: &[[f64; TOGETHER]], top: usize) -> Result<Vec<Writing>> {
         let (vocab, dim) = (self.rules.sizes().vocab, self.rules.sizes().dim);
         let mut ends = vec![(Ends::new(top), Ends::new(top)); units.len()];
@@ -131,7 +132,7 @@ impl<O: Operands> Token<'_, O> {
     }
 }
 
-/// The first `top` entries in some order, equal ones by id.
+/// The first `top` entries in the order that the caller gives. Equal entries are in the order of their ids.
 #[derive(Clone, Debug)]
 struct Ends {
     kept: Vec<Promoted>,

@@ -29,8 +29,8 @@ fn in_int8(stage: Stage, group: usize) -> String {
     });
     match (matrix, quantized) {
         (Some(weight), Some(input)) => format!(
-            "; in int8: {input} · the int8 values of {}, summed as whole numbers until a group of {group} \
-             ends on either side, then times both scales",
+            "; in int8: {input} · the int8 values of {}, summed as integers up to the end of a group of {group} \
+             in one of the two; each sum is multiplied by both scales",
             weight.name
         ),
         (Some(weight), None) => format!("; {} is int8 values times a scale for each {group}", weight.name),

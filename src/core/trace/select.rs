@@ -117,7 +117,7 @@ pub fn absent(step: Step, card: &ModelCard, dims: PassDims) -> Error {
     }
 }
 
-/// The advice for a pass number beyond the run's last.
+/// The advice for a pass number beyond the last pass of the run.
 pub fn ask_for_pass(pass: usize) -> String {
     format!("add -n {}, which runs that pass unless the text ends before it", pass.saturating_add(1))
 }
