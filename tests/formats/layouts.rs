@@ -29,7 +29,7 @@ const SAID: [(&str, &str, &[&str]); 13] = [
     (
         "shards",
         "2 safetensors files",
-        &["the index names and no shard has: `mtp.fc.weight`", "in several shards"],
+        &["the index lists but no shard has: `mtp.fc.weight`", "in several shards"],
     ),
 ];
 

@@ -21,7 +21,7 @@ fn a_safetensors_file_of_another_size_than_its_header_says() {
         (5, &["cut off", "found: 5 bytes"]),
         (8, &["cut off", "8 bytes"]),
         (100, &["cut off", "in a file of 100 bytes"]),
-        (size / 2, &["cut off", "bytes by its header"]),
+        (size / 2, &["cut off", "bytes, as its header says"]),
         (size - 1, &["cut off", &format!("expected: {size} bytes"), &format!("found: {} bytes", size - 1)]),
     ] {
         fs::write(&path, &whole[..length]).unwrap();

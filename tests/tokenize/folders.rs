@@ -93,7 +93,7 @@ fn info_says_what_tokens_and_rows_do_not_fit() {
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));
     for expected in [
-        "LlamaTokenizer of transformers 5 reads it: with its vocabulary and merges, but not with its own rules for splitting texts",
+        "LlamaTokenizer of transformers 5 reads it: with the file's vocabulary and merges, but without the file's rules for splitting texts",
         "1 of the model's 426 rows have no token",
         "writes <|nothing|>, which",
     ] {

@@ -1,8 +1,8 @@
 //! Meta's own format: params.json, and one or more files consolidated.NN.pth.
 //!
 //! A model that was trained on several devices is saved in as many files, each with a slice of every matrix
-//! (fairscale's column- and row-parallel layers). The files do not contain the split axis of a tensor. It is the axis
-//! along which the slices add up to the shape in the configuration.
+//! (fairscale's column- and row-parallel layers). The files do not say along which axis a tensor was split. It is the
+//! axis along which the slices add up to the shape in the configuration.
 
 mod params;
 
@@ -163,7 +163,7 @@ fn assemble(
         room = room.saturating_add(usize::try_from(size).unwrap_or(usize::MAX));
     }
     for name in names {
-        // Buffers that no weight needs are complete in every file.
+        // Buffers, such as RoPE's frequencies, are not weights. They are complete in every file.
         let Some(weight) = Naming::Meta.weight(&name) else {
             all.tensors.extend(
                 parts
@@ -187,7 +187,7 @@ fn assemble(
             })
             .collect::<Result<Vec<Tensor>>>()?;
         let tensor = join(&name, &slices, &weight.shape(config), place)?;
-        // A join along an axis copies. A tensor that every file has complete is used in place.
+        // A join along an axis copies. A tensor that is complete in every file is used in place.
         if tensor.shape() != slices[0].shape() {
             room = room.checked_sub(tensor.bytes().len()).ok_or_else(|| {
                 Error::model("the joined slices would be larger than the files")
@@ -206,7 +206,8 @@ fn assemble(
     Ok(all)
 }
 
-/// Joins slices to a tensor of `shape`: complete in every file, or split along the one axis that adds up.
+/// Joins slices to a tensor of `shape`. Either the tensor is complete in every file, or it was split along the one axis
+/// whose sizes add up.
 fn join(name: &str, slices: &[Tensor], shape: &[usize], place: &str) -> Result<Tensor> {
     let first = &slices[0];
     let alike = |axis: Option<usize>| {
@@ -228,7 +229,7 @@ fn join(name: &str, slices: &[Tensor], shape: &[usize], place: &str) -> Result<T
             slices.iter().take(16).map(|slice| format!("{} {:?}", slice.dtype(), slice.shape())).collect();
         Error::model(format!("the slices of tensor `{}` do not add up", printable(name)))
             .at(place)
-            .expected(format!("{shape:?} by params.json, cut along one axis"))
+            .expected(format!("{shape:?} as params.json says, cut along one axis"))
             .found(found.join(", "))
             .next("check that every file of the model is there, and that params.json belongs to them")
     })

@@ -105,7 +105,7 @@ pub fn checkpoint(name: &str, weights: impl Into<Weights>) -> Result<Checkpoint>
         tied,
     };
     let weights = weights.into();
-    // The widths of all matrices are among these.
+    // The rows of all matrices have one of these widths.
     let block = weights.matrix(Weight::Embedding, &config).block();
     if let Some(width) = [dim, ffn_dim].into_iter().find(|width| !width.is_multiple_of(block)) {
         return Err(Error::usage("the rows of this shape's matrices are not made of whole blocks")

@@ -1,5 +1,5 @@
-//! tokenizer.json, read by Hugging Face's `tokenizers` crate. Other files of the same kind are converted to the crate's
-//! tokenizer here (see [`byte_level`]).
+//! tokenizer.json, read by Hugging Face's `tokenizers` crate. Byte-level vocabularies in other files are also converted
+//! to the crate's tokenizer (see [`byte_level`]).
 
 pub(super) mod byte_level;
 mod check;
@@ -38,7 +38,8 @@ pub(super) struct HfTokenizer {
     ends: Vec<u32>,
     /// A note about how the file is read, if the file alone does not determine it.
     note: Option<String>,
-    /// The text at which CodeLlama's tokenizer splits a prompt to fill the gap, which is not computed here.
+    /// The text at which CodeLlama's tokenizer splits a prompt for infilling. Infilling is not supported: a prompt with
+    /// this text is an error.
     fill: Option<String>,
     /// The merge rules of the model, created when they are first shown.
     rules: OnceLock<Rules>,
@@ -142,7 +143,7 @@ impl HfTokenizer {
     /// Wraps the tokenizer that the crate created from a file.
     fn new(inner: tokenizers::Tokenizer, checked: Checked) -> std::result::Result<Self, String> {
         let bos = leading_special(&inner)?;
-        // A token that was once added as special stays special, whatever follows.
+        // A token that was added as special stays special, even if it is added again without this flag.
         let added = inner.get_added_vocabulary();
         let special = added.get_added_tokens_decoder().iter();
         let special =

@@ -40,7 +40,10 @@ pub(super) fn parse(bytes: &[u8], vocab: Option<usize>, place: &str) -> Result<L
             .next("give the tokenizer that belongs to the model with --tokenizer")
     };
     let cut_off = |id: usize| {
-        wrong("the tokenizer file is cut off or of another kind", format!("its end in token {id}"))
+        wrong(
+            "the tokenizer file is cut off or of another kind",
+            format!("the end of the file in token {id}"),
+        )
     };
     // The stored maximum length is skipped; it is computed below instead.
     let (_, mut rest) = bytes.split_first_chunk::<4>().ok_or_else(|| cut_off(0))?;
@@ -145,7 +148,7 @@ impl Tokenizer for Llama2cTokenizer {
     fn label(&self, id: u32) -> String {
         match (id, self.token(id)) {
             (_, None) => label::unknown(id),
-            // The file has line feeds around them, for run.c to print.
+            // The file has line feeds around `<s>` and `</s>`, because run.c prints them.
             (BOS | EOS, Some(token)) => label::of_bytes(token.trim_ascii()),
             (_, Some(token)) => match label::byte_token(token) {
                 Some(byte) => label::of_bytes(&[byte]),

@@ -144,7 +144,8 @@ pub fn check_length(tokenizer: &dyn Tokenizer, bytes: usize, context: Option<usi
     let wrong = |what: &str, expected: String| {
         Error::prompt(what).expected(expected).found(format!("{bytes} bytes")).next("give a shorter text")
     };
-    // Every token has at least one byte. Only if that could exceed the context, the longest token is computed.
+    // Every token has at least one byte, so a text of at most `context` bytes always fits. The longest token is
+    // computed only for longer texts.
     if let Some(context) = context.filter(|&context| context < bytes) {
         let longest = tokenizer.longest();
         let most = context.saturating_mul(longest);

@@ -57,7 +57,7 @@ impl Huge {
             (all, rest) = rest.split_at_mut(range.len().next_multiple_of(LINE));
             copies.extend(part.chunks(PIECE).zip(all.chunks_mut(PIECE)));
         }
-        // Copies on one thread, because the compute threads start only later, in the number that was asked for.
+        // Copies on one thread. The compute threads start later, in the number that the user asked for.
         for (part, out) in copies {
             stop::check()?;
             out[..part.len()].copy_from_slice(part);

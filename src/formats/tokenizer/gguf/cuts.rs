@@ -12,7 +12,8 @@ const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|
 const WORDS: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
 const CHINESE: &str = "[一-龥぀-ゟ゠-ヿ]+";
 const SIGNS: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
-/// llama.cpp compares these without character classes, and with every space beyond ASCII as a vertical tab.
+/// llama.cpp matches such ranges after it has replaced every space beyond ASCII by a vertical tab. The ranges therefore
+/// exclude spaces (`&&\S`).
 const ASIAN: &str = r"[[一-龥ࠀ-一가-\u{D7FF}]&&\S]+";
 
 /// The default for models that name no pre-tokenization.

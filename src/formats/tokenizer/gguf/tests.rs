@@ -144,7 +144,7 @@ fn special_tokens_have_bounds() {
     with(&["x".repeat(1024)]).unwrap();
     assert!(with(&["x".repeat(1025)]).unwrap_err().contains("up to 1025 bytes"));
     assert!(with(&vec!["x".into(); 16385]).unwrap_err().contains("16385"));
-    assert!(with(&vec!["x".repeat(1000); 1049]).unwrap_err().contains("1049000 in all"));
+    assert!(with(&vec!["x".repeat(1000); 1049]).unwrap_err().contains("1049000 bytes in all"));
 }
 
 #[test]
