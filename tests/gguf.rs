@@ -122,7 +122,7 @@ fn a_file_of_blocks_runs_in_q8_unless_told_otherwise() {
     };
     assert_eq!(
         precision(&[]),
-        "precision   q8: the file's blocks times activations in int8, a scale for every 32 values"
+        "precision   q8: int8 activations, a scale for every 32 values, times the file's blocks"
     );
     assert!(precision(&["--precision", "f32"]).starts_with("precision   f32: "));
     assert!(precision(&["--precision", "bf16"]).starts_with("precision   bf16: "));

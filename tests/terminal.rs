@@ -279,7 +279,7 @@ fn a_folder_that_cannot_be_written_is_told_and_the_viewer_goes_on() {
     viewer.shows(&["step 1 of "]);
     fs::remove_dir(&gone).unwrap();
     viewer.send("e");
-    viewer.shows(&["cannot be exported", "start in a folder of yours"]);
+    viewer.shows(&["cannot be exported", "start in a folder that you may write to"]);
     viewer.send("n");
     viewer.shows(&["step 2 of "]);
     quit(viewer);

@@ -181,7 +181,7 @@ pub(super) struct MemoryArgs {
     pub(super) memory: Option<usize>,
 }
 
-/// A run that was recorded, in place of one that is to be run.
+/// Options for reading a recorded run instead of running a prompt.
 #[derive(Args, Clone, Debug)]
 pub(super) struct TraceArgs {
     /// Read a recorded run instead of running a prompt
@@ -264,7 +264,7 @@ impl ColourArgs {
         match (self.light, self.palette) {
             (false, PaletteName::RedBlue) => Ok(()),
             _ => Err(Error::usage(
-                "--light and --palette are options of the tracer, and a text has no colours",
+                "--light and --palette are options of the tracer; text output has no colours",
             )
             .next("add --step, or leave them out")),
         }
@@ -307,7 +307,7 @@ pub(super) enum RuntimeName {
 /// The value of `--device`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum DeviceName {
-    /// A GPU if there is one that the model fits on; otherwise the processor.
+    /// A GPU on which the model fits; if there is none, the processor.
     #[default]
     Auto,
     /// The processor.
@@ -328,7 +328,7 @@ impl DeviceName {
             }
             _ => None,
         }
-        .ok_or_else(|| "auto, cpu, cuda or cuda:N is expected, N the number of the GPU from 0 on".into())
+        .ok_or_else(|| "auto, cpu, cuda or cuda:N is expected; N is the number of the GPU, from 0".into())
     }
 }
 
@@ -383,8 +383,8 @@ pub(super) enum PrecisionName {
     F32,
     /// As PyTorch runs a bfloat16 model: every stage's result rounded to bfloat16
     Bf16,
-    /// Matrix products in whole numbers: activations in int8, with a scale for each group; weights as stored if they are
-    /// int8 or blocks, else quantised too
+    /// Matrix products of integers: activations in int8, with a scale for each group; weights as stored if
+    /// they are int8 or blocks, otherwise quantised too
     Q8,
 }
 
@@ -420,7 +420,7 @@ const RANDOM_WEIGHTS: [(&str, random::Weights); 18] = [
     ("q4_k_m", random::Weights::Q4KM),
 ];
 
-/// Reads the number types of random weights by their name.
+/// Parser for the number type of random weights.
 pub(super) fn random_weights() -> impl TypedValueParser<Value = random::Weights> {
     let named = |(name, weights)| match weights {
         random::Weights::Of(Dtype::I8) => PossibleValue::new(name).help("int8, a scale for every 32"),
@@ -463,7 +463,7 @@ pub(super) enum DiffFormat {
 pub(super) enum LogFormat {
     /// Lines to read
     Text,
-    /// JSON, one object a line; of lens they are an array
+    /// JSON, one object a line; `lens` prints one array
     Json,
 }
 

@@ -222,7 +222,7 @@ pub(super) struct ChatArgs {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(super) system: Option<String>,
 
-    /// Most tokens of an answer [default: no limit]
+    /// Longest answer, in tokens [default: no limit]
     #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) tokens: Option<usize>,
 
@@ -291,7 +291,7 @@ pub(super) struct BenchArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) cached: Vec<usize>,
 
-    /// Texts to grow side by side [default: none; GPU: 16]
+    /// Texts to generate together [default: none; GPU: 16]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) batch: Vec<usize>,
 
@@ -303,7 +303,7 @@ pub(super) struct BenchArgs {
     #[arg(long)]
     pub(super) stages: bool,
 
-    /// Time every kernel, and print the table's line
+    /// Time every kernel; print a line for processor.rs
     #[arg(long, conflicts_with = "cpu_kernel")]
     pub(super) tune: bool,
 

@@ -46,7 +46,7 @@ impl Answers {
                 Poll::Pending => Known::Pending,
                 Poll::Ready(Ok(answer)) => Known::Answered(answer),
                 Poll::Ready(Err(Error::Interrupted(_))) => {
-                    Known::Failed("It was stopped. r computes it.".to_owned())
+                    Known::Failed("It was stopped. r computes it again.".to_owned())
                 }
                 Poll::Ready(Err(error)) => Known::Failed(error.to_string()),
             };

@@ -108,7 +108,7 @@ impl App {
             sampler: SamplerTrial::default(),
             strip: StripValues::default(),
         };
-        // The pass predicts the token after its last one.
+        // The cursor starts at the last token: from this token, the pass predicts the next one.
         app.cursor.selected.set(Axis::Token, app.dims().tokens.saturating_sub(1));
         app
     }

@@ -28,7 +28,9 @@ pub(super) fn open(app: &mut App, chapter: &'static Chapter) {
             Some(name) => format!("its stages exist only with --precision {name}"),
             None => match elsewhere(app, chapter) {
                 Some(path) => {
-                    format!("none of its stages is in this pass; /{path} goes to one, C opens it there")
+                    format!(
+                        "none of its stages is in this pass; /{path} goes to one, where C opens the chapter"
+                    )
                 }
                 None => "none of its stages is in this pass".to_owned(),
             },

@@ -34,7 +34,8 @@ impl Pinned {
     }
 }
 
-/// State of the comparison. The second tensor has its own viewer, `App::other`, and that viewer has such a state too.
+/// State of the comparison. The second tensor has its own viewer, `App::other`, which has its own
+/// `Comparison`.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     pub(super) with: Option<ComparedWith>,

@@ -176,7 +176,7 @@ fn tokens(app: &App, part: &str) -> Vec<(Rank, usize)> {
     fits.take(TOKENS).collect()
 }
 
-/// The address of a step with the wanted layer, pass, head and token; none if it has no such index.
+/// The address of a step with the wanted layer, pass, head and token; none if the step has no such index.
 fn place(
     app: &App,
     before: &str,

@@ -137,7 +137,7 @@ pub fn begin_run(app: &mut App, runs: &mut Runs, new: NewRun) {
 pub fn save_marks(app: &mut App) {
     let mut marks = app.marks().clone();
     let saved = marks.save();
-    // Marks that could not be written are still to be written.
+    // After a failure, `marks` still lists the changed letters, so that the next save writes them.
     report(app, Report::Marks(marks));
     if let Err(error) = saved {
         fail(app, error.to_string());

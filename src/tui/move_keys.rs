@@ -55,7 +55,7 @@ pub(super) fn layer(app: &mut App, by: isize) {
         }
         None => {
             let end = if by > 0 { "last" } else { "first" };
-            app.say(format!("there is no layer beyond: layer {} is the {end}", end_layer(&walk, by)), false);
+            app.say(format!("layer {} is the {end} layer", end_layer(&walk, by)), false);
         }
     }
 }

@@ -92,8 +92,8 @@ impl Guard {
         Ok(())
     }
 
-    /// Takes the terminal again after a signal that cannot be caught stopped the process. What the shell did with the
-    /// terminal meanwhile is unknown.
+    /// Takes the terminal again after a signal that cannot be caught stopped the process. It is unknown what
+    /// the shell did with the terminal meanwhile.
     ///
     /// # Errors
     /// [`Error::Terminal`] if the terminal cannot be taken again.

@@ -18,8 +18,8 @@ fn names(report: &Value) -> Vec<String> {
     report["checks"].as_array().unwrap().iter().map(|check| check["name"].as_str().unwrap().into()).collect()
 }
 
-/// Ids that come from no text need not survive a round trip, but their text must. A tokenizer may put a blank before
-/// the text; this blank is removed.
+/// Arbitrary ids may change if they are decoded and encoded again, but their text must stay the same. A tokenizer may
+/// put a space before a text; this space is removed again.
 #[test]
 fn given_ids_hold_where_the_tokenizer_begins_texts_with_a_blank() {
     let special = |id: usize, name: &str| {
@@ -77,7 +77,7 @@ fn every_line_is_in_the_table_and_in_the_json_and_holds_in_every_precision() {
         assert_eq!(table.lines().filter(|line| line.starts_with("ok ")).count(), all.len(), "{table}");
         assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
         assert!(
-            table.contains("256 or more of each (--full: all)") && table.ends_with("passes.\n"),
+            table.contains("at least 256 per matrix (--full: all)") && table.ends_with("passes.\n"),
             "{table}"
         );
     }
@@ -159,7 +159,7 @@ fn ctrl_c_ends_a_check() {
         .stderr(Stdio::piped())
         .spawn();
     let mut child = child.unwrap();
-    // A test of an interrupt in each kind of work, runs and recomputations, would take minutes.
+    // Interrupts the command once. To interrupt each of its runs and recomputations would take minutes.
     std::thread::sleep(Duration::from_secs(4));
     assert!(child.try_wait().unwrap().is_none(), "the check is not long enough for this test");
     interrupt(&child);

@@ -13,8 +13,8 @@ use super::{command, fixture, llama_trace, ok, stderr, stdout};
 /// The ids of "Once upon a time" in the built-in model.
 pub(crate) const IDS: &str = "1019,420,419,258,391";
 
-/// Returns an export of the built-in model with the options `more`, and the same folder as another runtime's: with a
-/// map of these lines instead of a manifest.
+/// Returns an export of the built-in model with the options `more`, and a copy that looks like another runtime's
+/// folder: it has a capture.toml with the lines `map` instead of a manifest.
 pub(crate) fn both(folder: &TempDir, more: &[&str], map: &str) -> [PathBuf; 2] {
     let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
     for out in [&a, &b] {
@@ -107,7 +107,7 @@ fn the_same_ids_in_other_passes_are_no_difference_and_the_reference_can_be_run_i
     mapped(port, &format!("{first}258] }}, {{ start = 4, tokens = [391] }}]\n"));
     said(whole, port, &["a: 5 tokens in p0", "b: 2 tokens in p0", "export A again with --chunk 2: "]);
     said(port, whole, &["export B again with --chunk 2: "]);
-    // No export can read a prompt in these parts.
+    // No `--chunk` gives these passes, because their lengths differ.
     mapped(port, &format!("{first}258, 391] }}]\n"));
     said(whole, port, &["let the other runtime read its prompt at once, or in parts of one length"]);
     // The port reads its prompt in one pass, and the export in parts.
@@ -116,11 +116,11 @@ fn the_same_ids_in_other_passes_are_no_difference_and_the_reference_can_be_run_i
     mapped(port, &format!("passes = [{{ start = 0, tokens = [{IDS}] }}]\n"));
     said(&parts, port, &["export A again without --chunk: "]);
     said(whole, &parts, &["run A with the passes of the other run", "export --chunk 3`"]);
-    // Fewer prompt tokens and no sampled ones are another text.
+    // A port with fewer prompt tokens read another text.
     mapped(&folders[1], "passes = [{ start = 0, tokens = [1019, 420] }]\n");
     let (code, report) = diff(&folders, &[]);
     assert_eq!((code, &report["first"]["kind"]), (1, &json!("tokens")));
-    // Simulates a port without a prefill.
+    // Simulates ports that read the prompt in several passes of `chunk` tokens.
     for (chunk, passes) in [("1", 5), ("2", 3), ("9", 1)] {
         let folder = TempDir::new().unwrap();
         let [a, b] = both(&folder, &["--chunk", chunk, "-n", "3"], "");
@@ -134,7 +134,7 @@ fn the_same_ids_in_other_passes_are_no_difference_and_the_reference_can_be_run_i
             format!("{{ start = {}, tokens = {} }}", pass["start"], json!(ids))
         });
         mapped(&b, &format!("passes = [{}]\n", lines.collect::<Vec<_>>().join(", ")));
-        // The sampled text is the same as with one prefill pass.
+        // The sampled token is the same as after a prefill in one pass.
         let whole = TempDir::new().unwrap();
         let [one, _] = both(&whole, &["-n", "3"], "");
         let once: Value = serde_json::from_slice(&fs::read(one.join("manifest.json")).unwrap()).unwrap();
@@ -165,7 +165,7 @@ fn layers_say_what_is_not_compared_and_never_more_than_there_are() {
     assert_eq!(code, 0, "{report}");
     let text = stdout(&llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]));
     assert!(text.contains("in B only the first 2 of 4 layers ran"), "{text}");
-    // With all four tokens, no stage is left out.
+    // If all four layers ran, no stage is left out.
     let (code, report) = compared(4);
     assert_eq!((code, &report["first"]["kind"]), (1, &json!("stage")));
     assert!(report["first"]["address"].as_str().unwrap().starts_with("p0/logits["), "{report}");
@@ -178,7 +178,7 @@ fn probabilities_are_judged_by_the_logits_of_their_own_run() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "");
     times(&folders[1], "logits", 1.01, usize::MAX);
-    // The softmax of the other logits.
+    // Gives B the probabilities that follow from its changed logits.
     let read = |folder: &Path, name: &str| -> Vec<f32> {
         let bytes = fs::read(folder.join(format!("pass_000/{name}.npy"))).unwrap();
         bytes[128..].chunks_exact(4).map(|value| f32::from_le_bytes(value.try_into().unwrap())).collect()
@@ -213,7 +213,7 @@ fn what_a_map_names_and_is_nowhere_is_an_error() {
         &folders,
         &["4 stages of", "p0/L0/xq", "`typo_{layer}.npy`, but no pass and no layer has that file"],
     );
-    // There is a file for one layer only, so it is missing for the other layers.
+    // If there is a file for one layer only, it is missing for the other layers.
     fs::copy(folders[1].join("pass_000/layer_03/xq.npy"), folders[1].join("typo_3.npy")).unwrap();
     refused(&folders, &["3 stages of", "p0/L0/xq", "names `typo_{layer}.npy`, but there is no typo_0.npy"]);
     mapped(&folders[1], &format!("{ids}stages = {{\n"));
@@ -298,7 +298,7 @@ fn a_sequence_or_a_branch_that_is_absent_does_not_pass() {
         let xml = printed(&["--format", "junit"]);
         assert!(xml.contains("failures=\"0\" errors=\"1\""), "{xml}");
         assert!(xml.contains("><error message=\"B does not have this "), "{xml}");
-        // More stages in B do not change the comparison.
+        // Additional sequences, branches or passes in B do not change the comparison.
         assert_eq!(diff(&[one.clone(), more], &[]).0, 0);
     }
 }
@@ -326,7 +326,7 @@ fn a_pass_that_is_absent_does_not_pass_and_is_said_to_be_of_fewer_tokens() {
             &*format!("except for {what} that B does not have"),
             "fewer tokens than A",
             note,
-            "and the whole of that pass",
+            "and the rest of this pass",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
@@ -381,7 +381,7 @@ fn masked_scores_of_a_pass_of_one_token_are_compared_with_the_scores_that_they_m
     }
 }
 
-/// The note is only for a stage whose file is wrong, while the run went on with the right values.
+/// A note reports that only the file of a stage is wrong, and that the run went on with the right values.
 #[test]
 fn a_file_of_other_values_than_the_run_went_on_with_is_told_from_a_mistake_of_the_run() {
     let folder = TempDir::new().unwrap();
@@ -399,7 +399,7 @@ fn a_file_of_other_values_than_the_run_went_on_with_is_told_from_a_mistake_of_th
         assert!(first.contains("p0/L1/ffn_up["), "{first}");
         assert!(notes.contains("p0/L1/ffn_hidden reads this stage and is the same in both"), "{notes}");
     }
-    // No mistake of the run is named for it, but the file is said to look like one.
+    // The report names no mistake of the run. It says that the file looks like the result of a mistake.
     let [a, b] = [0, 1].map(|i| folders[i].to_str().unwrap());
     for (format, what) in [
         ("text", "\n  B's file looks like gate_up_swapped "),
@@ -410,9 +410,9 @@ fn a_file_of_other_values_than_the_run_went_on_with_is_told_from_a_mistake_of_th
         assert!(stdout(&output).contains(what), "{}", stdout(&output));
         assert!(stderr(&output).contains("; B's file looks like gate_up_swapped"), "{}", stderr(&output));
     }
-    // Here the run went on with the wrong values, so the note must not appear. An equal norm does not show the
-    // contrary, because a norm is the same for a vector of any length. Neither does an equal softmax, if all scores are
-    // further from 0.
+    // Here the run went on with the wrong values, so the note must not appear. That a later norm or softmax is equal
+    // proves nothing: a norm is the same for a vector of any length, and scores that are further from 0 may give the
+    // same softmax.
     fs::write(file("layer_01", "ffn_up"), own).unwrap();
     times(&folders[1], "embedding", 2.0, usize::MAX);
     let (first, notes) = said(&folders, &["--model", &model()]);
@@ -516,12 +516,12 @@ fn a_stage_of_another_shape_hides_no_difference_and_is_told_apart() {
     // Stages that are computed from the differing values differ too.
     assert!(page.contains("failures=\"4\"") && page.matches("<failure").count() == 4, "{page}");
     assert!(!page.contains("nan"), "{page}");
-    // The suggested map reads it.
+    // The suggested map makes this stage readable.
     let map = ok(&llama_trace(["diff", paths[0], paths[1], "--suggest-map"]));
     assert!(map.contains("/rope_cos.npy\", columns = [0,16] }"), "{map}");
     fs::write(b.join("capture.toml"), map).unwrap();
     assert!(!diff(&folders, &[]).1["notes"].to_string().contains("cannot be compared"));
-    // No map reads a file that does not exist.
+    // For a stage without a file, no map is suggested.
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "");
     let layer = folders[1].join("pass_000/layer_00");

@@ -1,4 +1,4 @@
-//! The number of threads, if the environment or the system does not allow it.
+//! Numbers of threads that the environment states wrongly or that the system does not allow.
 
 #[cfg(target_os = "linux")]
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ fn with_processes(program: &Path, limit: u32, args: &[&str]) -> (bool, std::proc
     // Shells use different letters for this limit.
     let limited = format!("ulimit -u {limit} 2>/dev/null || ulimit -p {limit}; exec \"$0\" \"$@\"");
     child.args(["-c", &limited]).arg(program).args(args).current_dir("/");
-    // No server answers, and there is no cache.
+    // With these variables, no server answers and there is no cache.
     child.env("HF_ENDPOINT", "http://127.0.0.1:1").env("HF_HOME", "/proc/none").env_remove("HTTPS_PROXY");
     child.stdin(std::process::Stdio::null());
     if is_root {
@@ -113,7 +113,7 @@ fn where_fewer_threads_can_be_started_fewer_compute() {
     }
     let said = stderr(&output);
     assert!(output.status.success(), "{said}");
-    assert!(said.starts_with("The system does not let 100 threads start: computing on "), "{said}");
+    assert!(said.starts_with("The system refuses to start 100 threads: computing on "), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
 }
 
@@ -128,7 +128,7 @@ fn with_few_processes_allowed_every_command_says_what_is_missing_and_none_panics
         &["chat", "-n", "1"],
         &["bench", "--gen", "1"],
         &["tokenize", "a"],
-        // The download uses one thread, and the search for the host another.
+        // The download uses one thread, and the lookup of the host name another.
         &["--model", "org/name", "--prompt", "a", "-n", "1"],
     ];
     for args in commands {

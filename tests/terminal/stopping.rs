@@ -138,7 +138,7 @@ fn escape_stops_an_export_and_its_file_goes() {
     viewer.send("e");
     viewer.shows(&["writing p0/L6/softmax: ", "Esc stops"]);
     viewer.send("\x1b");
-    viewer.shows(&["the export was stopped, and its file removed; e begins again"]);
+    viewer.shows(&["the export was stopped, and its file removed; e starts it again"]);
     assert_eq!(fs::read_dir(&here).unwrap().count(), 0);
     viewer.shows(&["p0/L6/softmax[h=0,t=1199,k="]);
     viewer.send("q");

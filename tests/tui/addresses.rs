@@ -147,7 +147,7 @@ fn a_wrong_part_is_named_with_what_there_is() {
     }
     go(&mut stage, "ffn_residual");
     go(&mut stage, "h2");
-    assert_eq!(stage.message(), "ffn_residual has no heads; name a stage that has, as in softmax h2");
+    assert_eq!(stage.message(), "ffn_residual has no heads; name a stage with heads, as in softmax h2");
     stage.key(KeyCode::Esc);
     go(&mut stage, "p1/L1/xq_rope[t=12]");
     let told = "token 12 is past the last: 0 is the only one; t counts the rows of pass 1, and position 12 is its t=0";

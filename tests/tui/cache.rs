@@ -13,7 +13,7 @@ fn the_growth_of_the_cache_is_drawn_where_there_is_room() {
     let mut stage = Stage::sized("cache_k", (200, 60), Depth::None);
     stage.choose("cache");
     let (lines, token) = (stage.body(), 384);
-    let from = lines.iter().position(|line| line.contains("█ as the cache grows")).unwrap();
+    let from = lines.iter().position(|line| line.contains("█ size of the cache")).unwrap();
     let mut counts = Vec::new();
     for line in lines[from + 1..].iter().take_while(|line| !line.trim().is_empty()) {
         let numbers = read_text(line);
@@ -27,7 +27,7 @@ fn the_growth_of_the_cache_is_drawn_where_there_is_room() {
     assert_eq!(counts, [12, 13, 14, 15, 16, 17, 18, 19, 20, 50], "up to the room for 64");
     let stage_small = &mut Stage::sized("cache_k", (80, 24), Depth::None);
     stage_small.choose("cache");
-    assert!(!stage_small.screen().contains("as the cache grows"));
+    assert!(!stage_small.screen().contains("█ size of the cache"));
 }
 
 #[test]

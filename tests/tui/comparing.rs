@@ -84,7 +84,7 @@ fn the_go_to_line_says_what_to_compare_with() {
     for (asked, wrong) in [
         ("compare", "type what to compare with"),
         ("compare h=9", "head 9 is past the last"),
-        ("compare softmax", "other axes"),
+        ("compare softmax", "different axes"),
         ("compare s3", "go to that sequence or run first"),
     ] {
         stage.keys("/").keys(asked).key(KeyCode::Enter);
@@ -140,7 +140,7 @@ fn two_that_stand_side_by_side_have_one_span() {
 fn nothing_is_compared_with_itself() {
     let mut stage = Stage::sized("xq", (120, 40), Depth::None);
     for asked in ["compare h=2", "compare L1", "compare xq", "compare p0/L1/xq[h=2]"] {
-        stage.keys("/").keys(asked).shows("Enter compares it with the shown place");
+        stage.keys("/").keys(asked).shows("Enter compares it with the place on the screen");
         stage.key(KeyCode::Enter);
         assert!(
             stage.message().ends_with("is what is shown: compare it with another"),

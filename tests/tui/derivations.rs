@@ -291,13 +291,13 @@ fn the_sampler_says_which_tokens_have_no_probability_and_that_nobody_cut_them() 
                 desk.key(if right { KeyCode::Right } else { KeyCode::Left });
             }
         }
-        assert!(desk.app.message().unwrap().text.contains("top-p 1 is the last step"));
+        assert!(desk.app.message().unwrap().text.contains("top-p 1 is the largest value"));
         let at = desk.app.draw_at(desk.app.sampler_trial().setting());
         let draw = desk.app.answers().get(&at).unwrap().unwrap().clone();
         let above = draw.tokens.iter().filter(|token| token.prob > 0.0).count();
         assert!(draw.setting.top_k == 0 && above < draw.vocab && above < 8, "{above}");
         desk.key(KeyCode::Down);
-        desk.shows(&format!("probability 0 in float32: {above} above it, sum 1 "));
+        desk.shows(&format!("below: prob 0 in float32; above: {above} tokens, sum 1 "));
         desk.shows(&format!("→ {above} above 0"));
         desk.hides("top-k cuts");
         let screen = desk.screen();

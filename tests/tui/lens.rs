@@ -18,7 +18,7 @@ fn the_lens_shows_layer_by_layer_what_would_be_answered_and_from_which_on_the_an
     desk.shows(" 1. ␣time          0.4828");
     desk.shows(" 2. ,              0.3759");
     desk.shows("the last layer answers \",\": number 2 here, 0.3759");
-    desk.shows("it leads from layer 3 on");
+    desk.shows("this answer leads from layer 3 on");
     desk.key(KeyCode::Down);
     assert_eq!(desk.app.place().layer, Some(3), "from layer to layer");
     desk.shows("the last layer answers \",\": number 1 here, 0.9999");

@@ -136,9 +136,9 @@ fn the_outline_and_the_notes_fold_and_their_room_is_the_tensors() {
 fn a_walk_goes_on_by_itself_until_its_end_or_any_other_key() {
     let mut stage = Stage::at("xq");
     stage.keys("N");
-    stage.keys("P").keys("A").shows("layer by layer, one in 2 s");
-    stage.keys("+").shows("one in 1 s");
-    stage.keys("--").shows("one in 4 s");
+    stage.keys("P").keys("A").shows("layer by layer, one every 2 s");
+    stage.keys("+").shows("one every 1 s");
+    stage.keys("--").shows("one every 4 s");
     assert_eq!(stage.app.place().layer, Some(1));
     update(&mut stage.app, Action::PlayOn);
     stage.sync();
@@ -146,7 +146,7 @@ fn a_walk_goes_on_by_itself_until_its_end_or_any_other_key() {
     // Layer 0 is the last one in this direction.
     update(&mut stage.app, Action::PlayOn);
     assert_eq!(stage.app.place().layer, Some(0));
-    stage.shows("there is no layer beyond");
+    stage.shows("layer 0 is the first layer");
     update(&mut stage.app, Action::PlayOn);
     assert_eq!(stage.app.place().layer, Some(0));
     // Any other key stops the play and does nothing else, even a key that would go on or quit.

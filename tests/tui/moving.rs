@@ -127,7 +127,7 @@ fn a_mark_is_returned_to() {
     let (path, index) = (stage.app.place().path(), stage.app.index());
     assert_eq!(stage.key(KeyCode::Char('a')), Effect::SaveMarks);
     stage.keys("Gm!").shows("a mark is a letter or a digit");
-    stage.keys("'").shows("which one? a p0/L1/softmax[h=2,t=");
+    stage.keys("'").shows("which mark? a p0/L1/softmax[h=2,t=");
     stage.keys("x").shows("there is no mark x");
     stage.keys("'a");
     assert_eq!((stage.app.place().path(), stage.app.index()), (path, index));
@@ -244,7 +244,7 @@ fn large() -> Synthetic {
 /// The heading of a grid of heads says how many values each mark stands for, and has no empty field.
 #[test]
 fn heads_in_little_room_say_what_a_mark_stands_for() {
-    for (depth, each) in [(Depth::None, " each"), (Depth::True, " each half")] {
+    for (depth, each) in [(Depth::None, " per cell"), (Depth::True, " per half")] {
         let mut stage = Stage::new(large(), (80, 24), depth);
         stage.keys("/L1/softmax[h=2,t=9,k=0]").key(KeyCode::Enter);
         stage.choose("heads");

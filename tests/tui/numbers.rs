@@ -147,18 +147,18 @@ impl Reader<'_> {
             let sides =
                 [(length(Some(app.cut().rows)), layout.rows / bands), (length(app.cut().columns), bands)];
             let line = self.line(area, area.y + 1).concat();
-            for (told, at) in line.match_indices(" each").filter_map(|(at, _)| {
+            for (told, at) in line.match_indices(" per ").filter_map(|(at, _)| {
                 let number = line[..at].rsplit(' ').next()?;
                 Some((number.parse::<usize>().ok()?, at))
             }) {
                 expected.push(told);
                 // A character has two halves.
-                let told = if line[at..].starts_with(" each half") { 2 * told } else { told };
+                let told = if line[at..].starts_with(" per half") { 2 * told } else { told };
                 let [(rows, lines), (columns, bands)] = sides;
                 // With bands, the last places may have fewer values.
                 let across = columns.div_ceil(told);
                 let right = rows.div_ceil(told) == lines || across.div_ceil(layout.columns) == bands;
-                self.holds(right, &format!("{told} each"));
+                self.holds(right, &format!("{told} per place"));
             }
         } else if app.view().name() == "histogram" {
             let counted = self.counted(area);
@@ -168,7 +168,7 @@ impl Reader<'_> {
         } else if app.view().name() == "heads" {
             // The number of values that a mark stands for.
             let line = self.line(area, area.y + 1).concat();
-            for told in line.match_indices(" each").filter_map(|(at, _)| line[..at].rsplit(' ').next()) {
+            for told in line.match_indices(" per ").filter_map(|(at, _)| line[..at].rsplit(' ').next()) {
                 expected.push(told.parse().unwrap());
             }
         } else {

@@ -50,7 +50,7 @@ fn escape_leaves_before_the_first_pass_is_done_and_afterwards_stops_the_work_onl
 fn what_was_stopped_is_said_and_computed_when_asked_for() {
     let mut stage = Stage::at("xq");
     stage.source.interrupts = true;
-    stage.keys("N").shows("It was stopped. r computes it.");
+    stage.keys("N").shows("It was stopped. r computes it again.");
     stage.source.interrupts = false;
     stage.sync();
     stage.shows("It was stopped.");

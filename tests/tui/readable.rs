@@ -115,10 +115,10 @@ fn a_row_of_a_decode_pass_has_its_index_and_its_position() {
 fn a_small_map_says_how_many_values_a_mark_stands_for() {
     let mut stage = Stage::sized("softmax", (80, 24), Depth::None);
     stage.keys("3");
-    assert!(caption(&stage).contains("↓ token, 2 each"), "{}", stage.screen());
+    assert!(caption(&stage).contains("↓ token, 2 per cell"), "{}", stage.screen());
     let mut stage = Stage::sized("softmax", (200, 60), Depth::None);
     stage.keys("3");
-    assert!(!caption(&stage).contains(" each"), "{}", stage.screen());
+    assert!(!caption(&stage).contains(" per cell"), "{}", stage.screen());
 
     for (size, each, columns) in [((120, 40), 2, 16), ((230, 60), 1, 32)] {
         let mut desk = Desk::at("p0/L1/cache_k[k=0,g=0,c=0]", size);
@@ -201,14 +201,14 @@ fn a_number_without_room_is_told_in_the_legend() {
 fn the_strip_says_whose_attention_it_carries() {
     let strip = |stage: &Stage| stage.screen().lines().nth(1).unwrap().to_owned();
     for (width, told) in [
-        (200, "behind each its attention, L1 h2 t11: ░≥0.05"),
+        (200, "after each token, its attention L1 h2 t11: ░≥0.05"),
         (120, " attention L1 h2 t11 ░≥0.05"),
         (80, " L1 h2 t11 ░≥0.05"),
     ] {
         let mut stage = Stage::sized("softmax", (width, 40), Depth::None);
         stage.keys("TT");
         assert!(strip(&stage).contains(told), "{}", strip(&stage));
-        assert!(stage.message().contains("the mark behind a token is its own"), "{}", stage.message());
+        assert!(stage.message().contains("each mark belongs to the token before it"), "{}", stage.message());
         stage.keys("]k");
         assert!(strip(&stage).contains("L1 h3 t10"), "{}", strip(&stage));
         stage.keys("/logits").key(KeyCode::Enter);
@@ -217,7 +217,7 @@ fn the_strip_says_whose_attention_it_carries() {
     let mut stage = Stage::sized("softmax", (200, 40), Depth::None);
     stage.keys("T");
     assert!(strip(&stage).contains("behind each its −log p: ░≥1"), "{}", strip(&stage));
-    assert!(stage.message().contains("the mark behind a token is its own"), "{}", stage.message());
+    assert!(stage.message().contains("each mark belongs to the token before it"), "{}", stage.message());
 }
 
 /// For another token, the list of units starts at the same line.

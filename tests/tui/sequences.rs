@@ -523,7 +523,7 @@ fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
     assert!(program.stage.message().starts_with("no other prompt can be run here"));
     program.runs = Runs::new(Box::new(Synthetic::new())).with_starter(Box::new(beginner));
     program.keys("/L1/xq[h=1]\r/prompt\r");
-    assert!(program.stage.message().starts_with("type the text after it"), "{}", program.stage.message());
+    assert!(program.stage.message().starts_with("type a text after the word prompt"), "{}", program.stage.message());
     program.keys("\u{1b}/prompt \"\"\r");
     assert_eq!(program.stage.message(), "a text of no characters", "as a shell has it");
     program.keys("\u{1b}/prompt nothing\r");

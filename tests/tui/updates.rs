@@ -56,7 +56,7 @@ fn next_walks_through_every_step_and_previous_back() {
 fn layers_keep_the_step() {
     let mut stage = Stage::at("ffn_up");
     assert_eq!(stage.keys("N").app.place().path(), "p0/L2/ffn_up");
-    assert_eq!(stage.keys("N").message(), "there is no layer beyond: layer 2 is the last");
+    assert_eq!(stage.keys("N").message(), "layer 2 is the last layer");
     assert_eq!(stage.keys("PP").app.place().path(), "p0/L0/ffn_up");
     assert_eq!(stage.keys("gN").app.place().path(), "p0/L0/attn_norm");
     assert_eq!(stage.keys("GP").app.place().path(), "p0/L2/ffn_residual");
@@ -191,7 +191,7 @@ fn what_v_is_said_to_show_is_what_it_shows() {
             stage.keys("v");
         }
         let screen = stage.screen();
-        let (_, told) = screen.split_once(" v goes on to: ").unwrap();
+        let (_, told) = screen.split_once(" v opens the next view: ").unwrap();
         let told = told.split_whitespace().next().unwrap().to_owned();
         assert_eq!(stage.keys("v").app.view().name(), told, "{step}");
     }
@@ -268,7 +268,7 @@ fn a_pasted_prompt_is_taken_as_it_is_or_not_at_all() {
     let (same, message) = pasted(&mut stage, &"x".repeat(70_000));
     assert_eq!(same, text);
     let message = message.unwrap();
-    assert!(message.contains("of at most 65536") && message.contains("--prompt-file"), "{message}");
+    assert!(message.contains("at most 65536") && message.contains("--prompt-file"), "{message}");
     assert_eq!(stage.key(KeyCode::Enter), Effect::Begin(NewRun::Prompt(long)));
 
     // An address has only one line.

@@ -105,7 +105,7 @@ fn text_of(path: &Path) -> Result<Option<String>> {
         failed("the marks cannot be read")
             .expected("a text in UTF-8")
             .found(error)
-            .next("give another file, or one that is not there yet: --marks FILE")
+            .next("give another file, or one that does not exist yet: --marks FILE")
     };
     let about = match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -114,7 +114,7 @@ fn text_of(path: &Path) -> Result<Option<String>> {
     if !about.is_file() {
         let found = if about.is_dir() { "a directory" } else { "a pipe, socket or device" };
         return Err(failed("this is not a regular file")
-            .expected("a file of marks on disk, or one that is not there yet")
+            .expected("a file of marks on disk, or one that does not exist yet")
             .found(found)
             .next("give the path of a file: --marks FILE"));
     }

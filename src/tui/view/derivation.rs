@@ -105,7 +105,8 @@ fn trail(app: &App, derivation: &Derivation, width: usize) -> Line<'static> {
     // The mark of omitted entries needs room too.
     let more = if way.is_empty() { 0 } else { text::width(MORE) };
     let mut room = width.saturating_sub(text::width(&last));
-    // The lines that name the weight's row can be scrolled out of sight, so the trail, which cannot, names the row too.
+    // The lines that name the weight's row can be scrolled out of sight. The trail cannot, so it names the
+    // row too.
     let what = derivation.weight.as_ref().map(|weight| {
         let about = Writer { app, rows: Vec::new(), width }.about(weight);
         let about = if about.is_empty() { about } else { format!(" · {about}") };

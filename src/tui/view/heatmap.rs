@@ -17,7 +17,8 @@ use super::layout::Layout;
 use super::legend;
 use super::paint::put;
 
-/// Columns for a number in a cell; none if it has no room. Without colours, shades take a part of the cell.
+/// Columns for a number in a cell; none if the cell has no room for a number. Without colours, the shade
+/// takes a part of the cell.
 fn digits(app: &App, cell: u16) -> Option<usize> {
     let (least, beside) = if app.theme.depth() > Depth::Ansi { (WRITTEN, 1) } else { (WRITTEN + 2, 3) };
     (cell >= least).then(|| usize::from(cell) - beside)
