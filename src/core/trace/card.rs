@@ -61,7 +61,7 @@ impl ModelCard {
         });
         let scaled = match &self.config.rope_scaling {
             RopeScaling::None => String::new(),
-            scaling => format!(", the speed scaled: {scaling}"),
+            scaling => format!(", frequencies scaled: {scaling}"),
         };
         let numbers = [
             ("{window}", window),
