@@ -549,7 +549,7 @@ fn what_a_map_gets_wrong_is_refused_by_its_key() {
         (
             "",
             "columns = [8, 999]",
-            "v.0.npy: it has 32 columns, and not columns 8 to 999: see `columns` in capture.toml",
+            "v.0.npy: it has 32 columns, but `columns` in capture.toml asks for 8 to 999",
         ),
         (
             "padding = 3",

@@ -1,4 +1,4 @@
-//! A folder of `export` or of a capture script as a run for `diff`.
+//! A folder that `export` or a capture script wrote, as a run for `diff`.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use llama_trace_formats::files::read_text;
 /// The largest manifest.json or capture.toml that is read, in bytes.
 const LIMIT: u64 = 256 << 20;
 
-/// A folder of `export` or of a capture script. Each sequence numbers its own passes.
+/// A folder that `export` or a capture script wrote. Each sequence numbers its own passes.
 pub struct Folder {
     path: PathBuf,
     says: Says,
@@ -135,7 +135,8 @@ impl Folder {
         })
     }
 
-    /// Returns whether the stage has a file of its own in this pass, and not one that all passes share.
+    /// Returns whether the stage has its own file in this pass; a file that all passes share does not count after pass
+    /// 0.
     fn writes(&self, site: Site) -> bool {
         let file = self.file(site);
         file.is_file() && (site.pass == 0 || file != self.file(Site { pass: 0, ..site }))

@@ -5,7 +5,7 @@ use std::ops::Range;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Recomputed rows per matrix, at least.
+/// The minimum number of recomputed rows of a matrix.
 pub const ROWS: usize = 256;
 
 /// Length of a run of consecutive rows, which fills the kernels' tiles.
