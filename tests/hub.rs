@@ -32,7 +32,7 @@ use server::{Answer, Request};
 const WEIGHTS: &str = "model.safetensors";
 const RUN: [&str; 6] = ["--model", "org/tiny", "--prompt", "Once upon", "-n", "2"];
 
-/// The built-in model, together with the unneeded files of real repositories.
+/// The files of the built-in model, and files that real repositories have but that are not needed.
 fn tiny() -> Files {
     let mut all = files(&fixture("builtin"));
     for name in ["README.md", ".gitattributes", "pytorch_model.bin", "original/consolidated.00.pth"] {
@@ -124,7 +124,7 @@ fn only_what_is_needed_is_fetched_and_only_once() {
     assert!(hub.hub.asked().is_empty() && hub.store.asked().is_empty());
 }
 
-/// PyTorch's files, and shards in folders of the repository. Their index writes `./` before the names.
+/// Layouts with PyTorch's files, and with shards in subfolders. The index of the shards has `./` before the names.
 #[test]
 fn files_of_every_layout_are_fetched_and_read_from_the_cache() {
     for (name, index, shards) in [
@@ -213,7 +213,7 @@ fn info_of(path: &Path) -> Vec<String> {
     info.lines().skip(1).map(str::to_owned).collect()
 }
 
-/// The requested parts of the files with the values.
+/// The requests for weight files so far, each with the requested range.
 fn ranges(hub: &Hub) -> Vec<String> {
     let asked = hub.store.asked();
     asked.iter().map(|request| format!("{} {}", request.line(), request.range().unwrap_or("all"))).collect()
@@ -317,7 +317,7 @@ fn a_cache_that_somebody_else_filled_is_shared() {
     assert_eq!(ok(&hub.run(&[&RUN[..], &["--offline"]].concat())), expected());
     assert_eq!(ok(&hub.run(&RUN)), expected());
     assert_eq!(hub.hub.asked().len(), 1);
-    // A blob without a link is linked, not downloaded again. The cache may be in another folder.
+    // If a blob has no link, it is linked and not downloaded again. The cache may be in another folder.
     fs::remove_file(snapshot.join(WEIGHTS)).unwrap();
     fs::create_dir(&cache).unwrap();
     fs::rename(&cached, cache.join("models--org--tiny")).unwrap();
@@ -402,7 +402,7 @@ fn a_refusal_says_why_and_what_to_do() {
         (
             Answer::status(401),
             None,
-            &["no such path here, and no such repository", "or it is private", "HF_TOKEN"],
+            &["no such path on this machine", "no such repository, or it is private", "HF_TOKEN"],
         ),
         (Answer::status(401), Some("hf_x"), &["does not accept the token"]),
         (Answer::status(403), None, &["access to the repository is denied", "status 403"]),
