@@ -22,7 +22,7 @@ fn what_is_no_number_of_threads_in_the_environment_is_said_and_nothing_is_nothin
         let output = command(RUN).env("RAYON_NUM_THREADS", value).output().unwrap();
         assert!(output.status.success(), "{}", stderr(&output));
         let line = format!(
-            "RAYON_NUM_THREADS={value} is no number from 1 to 1024: computing on one thread for each core.\n"
+            "RAYON_NUM_THREADS={value} is not a number from 1 to 1024: computing on one thread for each core.\n"
         );
         assert_eq!(stderr(&output), if said { line } else { String::new() });
     }

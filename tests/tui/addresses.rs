@@ -44,7 +44,7 @@ fn every_address_on_the_screen_leads_back_to_where_it_was() {
                 stage.keys(key);
             }
             let (address, place, index) = (here(&stage), stage.app.place(), stage.app.index());
-            // The same address from another place.
+            // Typed at another place, the address leads to the same cell.
             for from in ["p0/tokens[t=0]", "p1/L2/ffn_up[f=47]", "p0/L0/softmax[h=0,t=0,k=0]"] {
                 go(&mut stage, from);
                 go(&mut stage, &address);
@@ -116,13 +116,13 @@ fn a_wrong_part_is_named_with_what_there_is() {
         ("L1/xq_rope[k=0]", "xq_rope has no axis `k`: its letters are t (token), h (head), c (head_dim)"),
         ("L1/xq_rope[h=4]", "head 4 is past the last: 0 to 3"),
         ("L1/xq_rope[h=0,t=12]", "token 12 is past the last: 0 to 11"),
-        ("L1/xq_rope[h=x]", "`h=x`: `x` is no number from 0 on"),
+        ("L1/xq_rope[h=x]", "`h=x`: `x` is not a number from 0 on"),
         ("L1/xq_rope[h=0", "`[h=0` has no `]` at its end"),
         ("L3/xq_rope[h=0]", "there is no layer 3: 0 to 2"),
         ("p2/L0/xq_rope[h=0]", "there is no pass 2: 0 to 1 so far"),
         ("L0/logits[v=3]", "logits is outside the layers: its address is p0/logits"),
         ("L0/sofmax[h=3]", "there is no stage `sofmax`; did you mean softmax?"),
-        ("7", "there is no layer 7: 0 to 2; a number alone is a layer, and step 7 a step"),
+        ("7", "there is no layer 7: 0 to 2; a plain number is a layer, and step 7 is a step"),
         ("h4", "there is no head 4: 0 to 3"),
         ("//L3", "there is no layer 3: 0 to 2"),
         ("L0/qqqqqqqq", "there is no stage `qqqqqqqq`; Tab completes, Esc closes"),
@@ -172,7 +172,7 @@ fn another_run_is_opened_by_its_address() {
     let value = |stage: &Stage| stage.app.tensor().unwrap().get(&stage.app.index());
     let before = value(&stage);
     let ask = |stage: &mut Stage, runs: &mut Runs, text: &str| {
-        // Not through the stage, which has only the source of the first run.
+        // Does not use the methods of `Stage`, because it has only the source of the first run.
         let mut press = |code| {
             let event = Event::Key(KeyEvent::new(code, KeyModifiers::NONE));
             let action = action_of(&stage.app, event).unwrap();
@@ -196,7 +196,7 @@ fn another_run_is_opened_by_its_address() {
     stage.shows("r1:p0/L2/xq[t=11,h=3,c=1] = ");
     ask(&mut stage, &mut runs, "r0:p0/L1/softmax[h=2]");
     assert_eq!(here(&stage), "p0/L1/softmax[h=2,t=11,k=7]", "the last query's largest key");
-    // In another run, an error is about that run.
+    // An error about an address in another run describes that run.
     ask(&mut stage, &mut runs, "r1:p3");
     assert_eq!(stage.message(), "there is no pass 3: 0 to 0 so far");
 }
@@ -238,7 +238,7 @@ fn heads_and_tokens_are_found_by_letters_and_words_narrow_each_other() {
     }
     // A stage's own name comes before tokens that contain it.
     assert_eq!(first(&mut stage, "softmax"), own("softmax", ""));
-    // If the stage has no tokens, the first stage with tokens is used.
+    // If the current stage has no token axis, the token leads to the first stage that has one.
     go(&mut stage, "probs");
     go(&mut stage, "upon");
     assert_eq!((stage.message(), stage.app.place().path()), ("", "p0/tokens".into()));

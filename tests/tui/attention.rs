@@ -10,7 +10,7 @@ use crate::shown::{is, read_text, real};
 use crate::stage::Stage;
 use crate::synthetic::wide;
 
-/// The matrix of the chosen head.
+/// The attention matrix of the chosen head, (query, key).
 fn matrix(app: &App) -> Vec<Vec<f64>> {
     let (tensor, index, shape) = (app.tensor().unwrap(), app.index(), app.shape());
     let row = |t: usize| (0..shape[2]).map(|k| real(tensor.get(&[index[0], t, k]).unwrap())).collect();
@@ -37,7 +37,7 @@ fn attention_opens_at_the_last_querys_largest_key_and_the_cell_stays_when_head_l
     let mut stage = Stage::at("xq");
     stage.keys("/softmax[k=0]").key(KeyCode::Enter);
     assert_eq!(stage.app.index()[2], 0);
-    // For a query that was chosen before, the cursor goes to the largest key of this query.
+    // If a query was chosen before, the cursor goes to the key with the largest value of this query.
     let mut stage = Stage::at("xq");
     stage.keys("kkk/softmax").key(KeyCode::Enter);
     let row = &matrix(&stage.app)[8];
@@ -63,7 +63,7 @@ fn a_key_that_is_hidden_from_the_query_is_not_landed_on_where_none_was_named() {
         stage.keys(&format!("/{at}")).key(KeyCode::Enter);
         assert_eq!(stage.app.index()[2], key, "{at}");
     }
-    // Going back returns to a hidden cell.
+    // Alt-← returns to a cell even if its key is masked.
     stage.keys("/ffn_up").key(KeyCode::Enter);
     stage.event(Event::Key(KeyEvent::new(KeyCode::Left, KeyModifiers::ALT)));
     assert_eq!(stage.app.index()[1..], [3, 7]);
@@ -133,7 +133,7 @@ fn the_map_finds_the_built_in_models_head_that_looks_one_token_back() {
     desk.keys("6");
     assert_eq!(desk.app.view().name(), "layers");
     desk.shows(&format!("one token back   L{} h{} {:.2}", best.1, best.2, best.0));
-    // The view of a decode pass alone has one query.
+    // In a decode pass, the view `layers` has only one query.
     desk.go("p1/L0/softmax");
     desk.keys("6").shows("of the one query");
 }
@@ -204,7 +204,7 @@ fn in_decode_passes_the_rows_of_earlier_passes_stand_above() {
         }
     });
     assert!(seen > 14, "more than the pass's own row\n{}", stage.screen());
-    // Up goes to the previous pass, at its row in that pass.
+    // The key `k` goes up to the row of the previous pass, and so to that pass.
     stage.keys("1k");
     assert_eq!((stage.app.place().pass, stage.app.index()[1]), (1, 0));
     stage.keys("k");
@@ -213,7 +213,7 @@ fn in_decode_passes_the_rows_of_earlier_passes_stand_above() {
     assert_eq!(stage.app.place().pass, 2);
 }
 
-/// The same in the panels of all heads: earlier rows stay where they were, and each pass adds one row.
+/// In the panels of all heads too, earlier rows stay where they were, and each pass adds one row.
 #[test]
 fn in_decode_passes_each_head_has_the_rows_of_earlier_passes() {
     let panel = |stage: &Stage, head: usize| {
@@ -240,7 +240,7 @@ fn in_decode_passes_each_head_has_the_rows_of_earlier_passes() {
         let now = panel(&stage, head);
         assert_eq!(now.len(), 14, "{}", stage.screen());
         for (row, line) in before.iter().enumerate() {
-            // Two more columns, for keys that came later.
+            // In an old row, the two new columns are empty: they belong to keys that came later.
             assert_eq!(
                 *line,
                 now[row].chars().take(24).collect::<String>(),
@@ -257,7 +257,7 @@ fn in_decode_passes_each_head_has_the_rows_of_earlier_passes() {
     }
 }
 
-/// If there is room, the panels of the heads are this large.
+/// On a large screen, the panels of the heads and the overview use more than a quarter of the area.
 #[test]
 fn heads_and_the_overview_are_drawn_larger_where_there_is_room() {
     for depth in [Depth::None, Depth::True] {
@@ -275,8 +275,8 @@ fn heads_and_the_overview_are_drawn_larger_where_there_is_room() {
     }
 }
 
-/// A wide and low slice is split into bands, so that fewer of its columns share a place. Each column is in one place,
-/// and the cursor reaches all columns.
+/// A slice with many columns and few rows is split into bands, so that fewer columns share a cell of the screen. The
+/// bands have all columns, and the cursor reaches all of them.
 #[test]
 fn a_wide_overview_is_broken_into_bands() {
     for depth in [Depth::None, Depth::True] {
@@ -314,7 +314,7 @@ fn a_wide_overview_is_broken_into_bands() {
     }
 }
 
-/// If there is room, the other heads are below, with their own values.
+/// If there is room, the bars of the other heads are below, each with its own values.
 #[test]
 fn bars_of_the_other_heads_stand_below() {
     let mut stage = Stage::sized("scores", (200, 60), Depth::None);
@@ -348,7 +348,7 @@ fn bars_of_the_other_heads_stand_below() {
     assert!(seen >= 2, "{}", stage.screen());
 }
 
-/// If there is no room for them, the hint does not mention them.
+/// The hint of the view `bars` mentions the other heads only if there is room for them.
 #[test]
 fn the_hint_of_bars_promises_other_heads_where_their_keys_have_room() {
     let mut stage = Stage::sized("softmax", (120, 30), Depth::None);
@@ -358,7 +358,8 @@ fn the_hint_of_bars_promises_other_heads_where_their_keys_have_room() {
     assert!(hint.contains("The other heads are below, if all their keys fit."), "{hint}");
 }
 
-/// In colour, two values share a character. If one of them is below 0, the character has another shape.
+/// On a terminal with colours, two values share a character. If one of the two is below 0, the character has another
+/// shape.
 #[test]
 fn signs_have_a_shape_of_their_own_in_the_overview_and_in_the_heads() {
     for (view, step) in [("overview", "xq"), ("heads", "xq"), ("overview", "ffn_hidden")] {

@@ -1,4 +1,4 @@
-//! The display of the cache: its present size, its growth, and the room that is left.
+//! The view of the cache: its present size, its growth, and how many more tokens fit.
 
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::user_event::Event;
@@ -19,7 +19,8 @@ fn the_growth_of_the_cache_is_drawn_where_there_is_room() {
         let numbers = read_text(line);
         let count: usize = numbers[0].parse().unwrap();
         assert_eq!(numbers[1], (count * token).to_string(), "{line}");
-        // Two query heads share a kv head, so without sharing the bar would be twice as long.
+        // Two query heads share a kv head. The bar shows in `░` how much longer it would be without sharing: twice as
+        // long.
         let (taken, more) = (line.matches('█').count(), line.matches('░').count());
         assert!(taken.abs_diff(more) <= 1, "{line}");
         counts.push(count);
@@ -53,7 +54,7 @@ fn the_cache_says_how_many_bytes_there_are_now_and_will_be() {
     stage.shows(&format!("room for 64 tokens, {} bytes", 64 * token));
     stage.shows(&format!("52 tokens, {} bytes left", 52 * token));
     stage.shows(&format!("one layer: {} bytes a token", token / 3));
-    stage.shows(&format!("else a token took {} bytes, 2 times as much", 2 * token));
+    stage.shows(&format!("otherwise {} bytes a token, 2 times as much", 2 * token));
     let row = |stage: &Stage, key: usize| {
         let lines = stage.body();
         let found = lines

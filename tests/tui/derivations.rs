@@ -31,7 +31,7 @@ fn enter_takes_the_number_under_the_cursor_apart_beside_the_tensor_or_under_it()
         desk.key(KeyCode::Esc).hides("together 47");
         assert_eq!(desk.app.focus(), Focus::Tensor);
     }
-    // If there is no room for both, Tab switches between them.
+    // If there is no room for both the tensor and the explanation, Tab switches between them.
     for size in [(60, 16), (80, 24)] {
         let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", size);
         desk.key(KeyCode::Enter).shows("together 47.01256");
@@ -79,8 +79,8 @@ fn the_first_terms_and_the_one_that_is_chosen_are_seen_on_a_small_screen() {
     }
 }
 
-/// A name that is too long loses the parts that it shares with the number, and keeps the parts that differ from other
-/// operands.
+/// If the name of an operand is too long, the indices that it shares with the explained number are left out. The
+/// indices in which the operands differ stay.
 #[test]
 fn an_operand_is_told_from_the_others_in_little_room() {
     let mut desk = Desk::at("p0/L1/softmax[h=2,t=3,k=1]", (80, 24));
@@ -100,7 +100,7 @@ fn an_operand_is_told_from_the_others_in_little_room() {
     desk.key(KeyCode::Enter).shows("k=5 \",\"]");
 }
 
-/// In q8 a term has three factors. If they do not fit next to the term, they are below it, with all digits.
+/// In q8 a term has three factors. If they do not fit next to the term, they are shown below it, with all digits.
 #[test]
 fn factors_that_have_no_room_beside_their_term_stand_under_it() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/golden/gqa");
@@ -166,7 +166,7 @@ fn terms_are_named_once_and_have_their_tokens_bars_and_shares() {
     desk.go("p0/L1/attn_heads[t=3,h=2,c=5]");
     desk.shows("softmax[h=2,t=3 ␣a,k] × values[h=2,c=5,k]");
     desk.shows("k=1 Once");
-    // Every factor is shown at every width. Axes with a common index are shown as one index.
+    // Every factor is shown at every width. Two axes with the same index are written together: `d,i=81`.
     for size in [(80, 24), (160, 50), (200, 60)] {
         let mut desk = Desk::at("p0/L1/xv[t=3,g=1,c=9]", size);
         desk.key(KeyCode::Enter).key(KeyCode::Down).key(KeyCode::Down);
@@ -194,7 +194,7 @@ fn enter_alone_leads_from_a_logit_to_a_row_of_the_embedding_and_backspace_all_th
     assert!(way.last().unwrap().contains("/embedding["), "{way:?}");
     let id = desk.app.token(0).unwrap().id;
     desk.shows(&format!("› tok_embeddings[v={id},d="));
-    desk.key(KeyCode::PageUp).key(KeyCode::PageUp).key(KeyCode::PageUp).shows("The weights were learned");
+    desk.key(KeyCode::PageUp).key(KeyCode::PageUp).key(KeyCode::PageUp).shows("Weights are learned");
     desk.shows(&format!("│ id {id} {}", text::visible(&desk.app.token(0).unwrap().text)));
     desk.key(KeyCode::Enter);
     assert!(desk.app.message().unwrap().text.contains("Backspace goes back"));
@@ -276,7 +276,8 @@ fn a_nucleus_says_what_it_keeps_and_what_it_removes() {
     desk.shows("This token is not among them: top-");
 }
 
-/// If e^x is too small for float32, the view does not say that a filter cut the token.
+/// If the probability of a token is 0 only because e^x is too small for float32, the view does not say that top-k or
+/// top-p cut the token.
 #[test]
 fn the_sampler_says_which_tokens_have_no_probability_and_that_nobody_cut_them() {
     for size in [(80, 24), (120, 40), (200, 60)] {
@@ -303,7 +304,7 @@ fn the_sampler_says_which_tokens_have_no_probability_and_that_nobody_cut_them() 
         let screen = desk.screen();
         let first = draw.tokens[above].id.to_string();
         let row = screen.lines().find(|line| line.contains(&format!(" {first} "))).unwrap();
-        // The run's own top-k cuts it. The tried settings do not.
+        // The row says once that the token is cut: by the run's own top-k, and not by the tried settings.
         assert_eq!(row.matches("cut").count(), 1, "{screen}");
         // A top-k that cuts some of the possible tokens is named as before.
         desk.keys("[");

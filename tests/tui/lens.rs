@@ -23,7 +23,7 @@ fn the_lens_shows_layer_by_layer_what_would_be_answered_and_from_which_on_the_an
     assert_eq!(desk.app.place().layer, Some(3), "from layer to layer");
     desk.shows("the last layer answers \",\": number 1 here, 0.9999");
     desk.key(KeyCode::Left).shows("after layer 3, token 3 ␣a");
-    // On a low screen the cells are still there.
+    // On a screen with few rows, the cells are still shown.
     let mut low = Desk::at("p0/L2/ffn_residual[t=4,d=0]", (60, 16));
     low.keys("vv").shows("layer 2");
 }
@@ -72,8 +72,7 @@ fn the_strongest_units_come_first_with_the_tokens_that_they_raise_and_lower() {
     desk.shows("ffn_gate[t, f] = Σ_d ffn_norm[t, d] · w1[f, d]");
 }
 
-/// A source without weights, for example a trace without its model. The views that need weights show a complete
-/// message.
+/// If the source has no weights, as a trace without its model, the views that need weights show a complete message.
 #[test]
 fn views_that_need_the_weights_say_so_where_there_are_none() {
     for (size, step, view) in [
@@ -98,7 +97,8 @@ fn views_that_need_the_weights_say_so_where_there_are_none() {
     }
 }
 
-/// The pass predicts the token after its last token, so these views do not open on the token of another step.
+/// These views open on the last token, whichever token was chosen at another step, because the prediction of a pass is
+/// the one after its last token.
 #[test]
 fn logits_attribution_and_units_open_on_the_last_token_whichever_another_step_showed() {
     let last = |desk: &Desk, step: &str| {
@@ -118,7 +118,7 @@ fn logits_attribution_and_units_open_on_the_last_token_whichever_another_step_sh
     assert!(first.contains(','), "what comes first is what the strip calls next: {first}");
     view(&mut desk, "attribution");
     desk.shows("logit of , −");
-    // The same for every way to get there, and each time.
+    // This holds for every way to get there, and each time.
     for keys in ["/logits", ":p0/logits"] {
         desk.go("p0/L2/attn_residual[t=2,d=3]");
         desk.keys(keys).key(KeyCode::Enter);

@@ -71,10 +71,10 @@ fn cells_like_one_are_counted_and_walked_through_in_both_directions() {
         assert!(stage.app.filter().is_none());
     }
     let mut stage = Stage::at("xq");
-    stage.keys("+").shows("= looks for cells like the one under the cursor");
+    stage.keys("+").shows("= finds cells like the one under the cursor");
 }
 
-/// The same in blocks, and with values that arrive late.
+/// Cells are also found if the stage arrives in blocks, and if values arrive late.
 #[test]
 fn cells_like_one_are_found_in_blocks() {
     let mut source = Synthetic::new();
@@ -99,7 +99,7 @@ fn what_a_filter_leaves_out_is_dimmed_and_the_rule_says_what_it_takes() {
         let filtered = stage.screen();
         assert_ne!(before, filtered);
         stage.shows(" or more ");
-        // Another step does not mark these cells. Back at the first step, they are marked again.
+        // The filter applies only to its own step. After going back to this step, the cells are marked again.
         stage.keys("n");
         assert!(!stage.screen().contains(" or more "));
         stage.keys("p").shows(" or more ");
@@ -121,7 +121,7 @@ fn the_outline_and_the_notes_fold_and_their_room_is_the_tensors() {
         let panels = Panels::new(&stage.app);
         assert!(panels.notes.is_none() && panels.middle.unwrap().width == size.0, "{size:?}");
         if size.0 == 80 {
-            // In this window the notes are hidden anyway, and a message says how to show them.
+            // In a window of this size the notes are hidden anyway. A message says how to show them.
             assert!(stage.message().contains("i shows them"), "{}", stage.message());
         }
         // Moving to a folded panel unfolds it.
@@ -143,7 +143,7 @@ fn a_walk_goes_on_by_itself_until_its_end_or_any_other_key() {
     update(&mut stage.app, Action::PlayOn);
     stage.sync();
     assert_eq!((stage.app.place().layer, stage.message()), (Some(0), ""));
-    // Layer 0 is the last one in this direction.
+    // The play goes towards layer 0 and ends there.
     update(&mut stage.app, Action::PlayOn);
     assert_eq!(stage.app.place().layer, Some(0));
     stage.shows("layer 0 is the first layer");
@@ -175,7 +175,7 @@ fn what_is_dragged_goes_with_the_pointer() {
     assert_eq!(stage.app.index()[1], before[1] + 2, "up by two lines shows two more below");
     stage.event(mouse(MouseEventKind::Drag(MouseButton::Left), x, y));
     assert_eq!(stage.app.index(), before);
-    // A cell has several columns. Columns that are less than a cell are added to the next drag.
+    // A cell is several columns wide. If a drag is shorter than a cell, its columns are added to the next drag.
     let cell = stage.app.layout().unwrap().cell;
     for column in 1..=2 * cell {
         stage.event(mouse(MouseEventKind::Drag(MouseButton::Left), x - column, y));
@@ -224,7 +224,7 @@ fn a_chapter_is_chosen_from_a_list_and_opens_at_its_stage() {
     }
     stage.keys("C").key(KeyCode::Esc);
     assert_eq!(stage.app.mode(), &Mode::Walk);
-    // For a stage that a decode pass lacks, the message says where it is.
+    // If a decode pass does not have the stage of a chapter, the message says which pass has it.
     let decode = |stage: &mut Stage| {
         stage.keys("/p1/L0/softmax").key(KeyCode::Enter);
         assert_eq!(stage.app.place().pass, 1);
@@ -284,7 +284,7 @@ fn the_answer_that_is_asked_for_is_on_the_screen() {
     }
 }
 
-/// The chapters mention the root mean square of the last token's row. It is shown below the row.
+/// The chapters mention the root mean square of the last token's row. The view shows this number below the row.
 #[test]
 fn the_root_mean_square_of_the_row_stands_below_it() {
     for (address, root) in [

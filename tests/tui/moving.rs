@@ -79,7 +79,7 @@ fn star_goes_to_the_largest_of_the_row_and_hash_to_that_of_the_tensor() {
     assert!(stage.app.index() != [0, 3], "{:?}", stage.app.index());
 }
 
-/// If a tensor arrives in blocks, all of it is searched, and late blocks are waited for.
+/// If a tensor arrives in blocks, all blocks are searched, including those that arrive late.
 #[test]
 fn the_largest_is_found_in_blocks_and_when_it_comes() {
     let mut source = Synthetic::new();
@@ -148,7 +148,7 @@ fn what_is_said_of_a_mark_stays_with_its_place() {
     save_marks(&mut stage.app);
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
     stage.keys("'a").shows("who looks back?");
-    // The note is not about another cell. A message says where the note went.
+    // If the mark is set at another cell, its note does not move along. A message says where the note went.
     let other = stage.keys("l").app.place().address(&stage.app.index());
     stage.keys("ma");
     save_marks(&mut stage.app);
@@ -254,7 +254,8 @@ fn heads_in_little_room_say_what_a_mark_stands_for() {
     }
 }
 
-/// Every place of an overview has the value furthest from 0 among its values, and arrows move the cursor to that value.
+/// Each cell of an overview shows the value furthest from 0 among its values, and the arrow keys move the cursor to
+/// that value.
 #[test]
 fn an_overview_loses_no_extreme() {
     let mut source = large();
@@ -264,7 +265,7 @@ fn an_overview_loses_no_extreme() {
         stage.keys("/L1/ffn_hidden[t=9,f=0]").key(KeyCode::Enter);
         stage.keys("3");
         assert_eq!(stage.app.view().name(), "overview");
-        // The place of the outlier at [0, 5] is drawn as the largest value below 0.
+        // The cell with the outlier at [0, 5] has the character of the values furthest below 0.
         assert!(stage.screen().contains('≣'), "{}", stage.screen());
         let layout = stage.app.layout().unwrap();
         assert!(layout.rows < 300);

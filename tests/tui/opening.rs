@@ -122,7 +122,7 @@ fn an_address_opens_at_its_number_and_what_is_left_out_is_the_first() {
     }
 }
 
-/// The same place on a source of whole stages, and on a source of blocks of 40 values.
+/// Two viewers at the same place: the first gets whole stages, the second gets blocks of 40 values.
 fn in_blocks(step: &str) -> (Stage, Stage) {
     let mut source = Synthetic::new();
     source.largest = 40;

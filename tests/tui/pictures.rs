@@ -67,7 +67,7 @@ pub(crate) fn colours(stage: &Stage) -> String {
     picture
 }
 
-/// The views, each with a step that it shows and the keys that open it.
+/// The pictures: a view, a step that it shows, and the keys that open it.
 const VIEWS: [(&str, &str, &str); 31] = [
     ("list", "tokens", ""),
     ("ranked", "logits", ""),
@@ -112,7 +112,7 @@ fn typed<'a>(stage: &'a mut Stage, keys: &str) -> &'a mut Stage {
     stage.keys(keys)
 }
 
-/// A view as a picture at this size and number of colours. At 100x30 the background is light.
+/// Draws a view at this size and with this number of colours. At 100x30 the background is light.
 fn picture(step: &str, keys: &str, size: (u16, u16), depth: Depth) -> Stage {
     let paper = if size == LIGHT { Paper::Light } else { Paper::Dark };
     let mut stage = Stage::on(step, size, Theme::new(depth).with(Palette::default(), paper));
@@ -132,7 +132,7 @@ fn every_view_at_every_size() {
     compare("sampled-80x24", &text(&Stage::at("sampled")));
 }
 
-/// At the two smaller sizes the colours are shown as letters, on a dark and on a light background.
+/// At the two smaller sizes, the pictures also have the colours as letters, on a dark and on a light background.
 #[test]
 fn every_view_with_sixteen_colours_at_every_size() {
     for size in SIZES {
@@ -259,7 +259,8 @@ fn a_mark_leaves_the_bars_and_the_values_alone() {
             let row = screen.lines().find(|line| line.contains(rank)).unwrap();
             row.chars().filter(|c| "█▉▊▋▌▍▎▏".contains(*c)).count()
         };
-        // The sampled token is third, and its bar is between those of the second and the fourth.
+        // The sampled token is the third in the list. The mark does not change its bar, which is not longer than the
+        // second and not shorter than the fourth.
         assert!(screen.contains("20 ␣w") && screen.contains('←'), "{screen}");
         assert!((bar("   4   27")..=bar("   2   13")).contains(&bar("   3   20")), "{width}\n{screen}");
         assert!(screen.contains("2.9179"), "{width}\n{screen}");

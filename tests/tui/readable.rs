@@ -34,8 +34,8 @@ fn caption(stage: &Stage) -> String {
     stage.screen().lines().nth(4).unwrap().to_owned()
 }
 
-/// An index counted from 0 is never followed by "of" and a count. The last index would then look as if one were
-/// missing.
+/// An index that is counted from 0 is never followed by "of" and a count: "3 of 4" for the last index would look as if
+/// there were one more.
 #[test]
 fn an_index_is_told_among_the_first_and_the_last() {
     let mut seen = BTreeSet::new();
@@ -67,7 +67,8 @@ fn an_index_is_told_among_the_first_and_the_last() {
     assert!(all.iter().all(|name| seen.contains(name)), "{seen:?}");
 }
 
-/// A row of a decode pass is row 0 of its pass, and has a position among all tokens. The screen shows both or neither.
+/// A row of a decode pass is row 0 of its pass, and it has a position among all tokens. The screen shows both numbers
+/// or neither of them.
 #[test]
 fn a_row_of_a_decode_pass_has_its_index_and_its_position() {
     let mut desk = Desk::at("p1/L1/softmax[h=0,t=0,k=2]", (120, 40));
@@ -110,7 +111,7 @@ fn a_row_of_a_decode_pass_has_its_index_and_its_position() {
     desk.hides("position");
 }
 
-/// If a mark stands for several values, the caption says for how many.
+/// If a character stands for several values, the caption says how many.
 #[test]
 fn a_small_map_says_how_many_values_a_mark_stands_for() {
     let mut stage = Stage::sized("softmax", (80, 24), Depth::None);
@@ -142,7 +143,7 @@ fn a_diagram_says_of_which_tokens_and_which_head_its_boxes_are() {
             stage.keys("v");
         }
         assert!(caption(&stage).contains("all tokens, head 2 "), "{}", caption(&stage));
-        // The chosen head is already shown there.
+        // At this step, the caption has the chosen head and its range.
         let mut stage = Stage::sized("xq", size, Depth::None);
         while stage.app.view().name() != "flow" {
             stage.keys("v");
@@ -150,14 +151,14 @@ fn a_diagram_says_of_which_tokens_and_which_head_its_boxes_are() {
         assert!(caption(&stage).contains("head 2 of 0-3"), "{}", caption(&stage));
         assert!(caption(&stage).contains("all tokens"), "{}", caption(&stage));
     }
-    // If there are many values, only some rows are computed.
+    // If the stage has very many values, only some rows are computed, and the caption says which.
     let mut desk = long(18, "p0/logits[t=17,v=3]", (120, 40));
     view(&mut desk, "pass");
     desk.shows("this box: token 16-17");
 }
 
-/// The overview shows the tokens of the rows if the values leave room. The number of values is the same with and
-/// without them.
+/// The overview shows the tokens of the rows if there is room next to the values. The tokens never take room from the
+/// values.
 #[test]
 fn the_overview_has_its_tokens_where_there_is_room() {
     let mut desk = Desk::at("p0/L1/softmax[h=0,t=4,k=4]", (120, 40));
@@ -172,7 +173,7 @@ fn the_overview_has_its_tokens_where_there_is_room() {
     assert!(!body.contains("2 ␣upon"), "{body}");
 }
 
-/// The legend of a heatmap with numbers explains `…` if there is one, and only then.
+/// The legend of a heatmap explains the sign `…`, but only if a cell has this sign.
 #[test]
 fn a_number_without_room_is_told_in_the_legend() {
     let mut seen = BTreeSet::new();
@@ -196,7 +197,7 @@ fn a_number_without_room_is_told_in_the_legend() {
     assert_eq!(seen.len(), 2, "both were seen");
 }
 
-/// The strip names the query whose attention it shows. If it shows none, it names none.
+/// If the strip shows the attention of a query, it names the query.
 #[test]
 fn the_strip_says_whose_attention_it_carries() {
     let strip = |stage: &Stage| stage.screen().lines().nth(1).unwrap().to_owned();
@@ -216,11 +217,11 @@ fn the_strip_says_whose_attention_it_carries() {
     }
     let mut stage = Stage::sized("softmax", (200, 40), Depth::None);
     stage.keys("T");
-    assert!(strip(&stage).contains("behind each its −log p: ░≥1"), "{}", strip(&stage));
+    assert!(strip(&stage).contains("after each token, its −log p: ░≥1"), "{}", strip(&stage));
     assert!(stage.message().contains("each mark belongs to the token before it"), "{}", stage.message());
 }
 
-/// For another token, the list of units starts at the same line.
+/// If the user goes to another token, the list of units stays scrolled to the same line.
 #[test]
 fn units_of_another_token_are_seen_from_the_same_line_on() {
     let mut desk = Desk::at("p0/L1/ffn_hidden[t=4,f=0]", (120, 40));

@@ -20,7 +20,7 @@ fn rope_turns_a_pair_by_its_position_times_theta() {
     desk.keys("6");
     assert_eq!(desk.app.view().name(), "rope");
     let shown = desk.screen();
-    // The pairing is the model's own: the two components of the pair are the ones that the rule rotates together.
+    // The view has the model's pairing: its two components are those that the explanation rotates together.
     let line = shown.lines().find(|line| line.contains(" at position 4: ")).unwrap();
     let (pair, of) = line.split_once("pair ").unwrap().1.split_once(" at position 4: ").unwrap();
     let angle: f64 = read_text(of)[0].parse().unwrap();
@@ -38,7 +38,7 @@ fn rope_turns_a_pair_by_its_position_times_theta() {
     let numbers = read_text(line.split_once("θ_i = ").unwrap().1);
     assert!(is(&numbers[0], theta, false), "{line}");
     assert!(numbers.iter().any(|number| is(number, 4.0 * theta, false)), "{line}");
-    // There, the fastest pair is beyond half a turn. The rest is the angle above.
+    // At this position the fastest pair has turned by more than half a circle, so the angle is shown as a negative one.
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut desk = Desk::at("L1/xq_rope[t=4,h=1,c=0]", size);
         desk.keys("6");

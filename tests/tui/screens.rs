@@ -77,7 +77,7 @@ fn int8_values_and_scales_say_what_they_are() {
     ] {
         open(&mut stage.app, &OpenAt { stage: Some(name.into()), ..OpenAt::default() }).unwrap();
         stage.sync();
-        // The notes on a screen so wide that no line is wrapped.
+        // Draws the notes on a screen so wide that no line is wrapped.
         let notes =
             notes::lines(&stage.app, 400).iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
         let shown = stage.screen() + &notes;
@@ -180,7 +180,7 @@ fn colours_span_a_head_or_the_tensor_or_three_deviations() {
     stage.keys("s").shows("all values");
     stage.keys("s").shows("all (within 3 std)");
     assert_eq!(stage.app.view().name(), "heatmap");
-    // If no axis is fixed, the first press changes the scale too.
+    // The first press of `s` changes the scale even if no axis is fixed.
     let mut stage = Stage::at("ffn_up");
     stage.keys("s").shows("3 std");
 }
@@ -204,7 +204,7 @@ fn the_footer_says_what_the_brackets_choose() {
     }
 }
 
-/// Without colours, a value in one character has special marks.
+/// Without colours, small pictures have special characters for values. The screen explains them.
 #[test]
 fn without_colours_small_pictures_say_what_their_characters_mean() {
     for depth in [Depth::None, Depth::Ansi] {

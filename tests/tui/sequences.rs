@@ -1,4 +1,4 @@
-//! Several prompts: keys and addresses that lead from sequence to sequence.
+//! Several prompts and branches: keys and addresses that lead from one to another.
 
 use llama_trace::config::Precision;
 use llama_trace::error::Error;
@@ -45,7 +45,7 @@ impl Program {
         Self { stage: Stage::new(sequence(0), size, Depth::None), runs }
     }
 
-    /// One run alone.
+    /// A viewer of a single run.
     fn alone(size: (u16, u16)) -> Self {
         let runs = Runs::new(Box::new(Synthetic::new()));
         Self { stage: Stage::new(Synthetic::new(), size, Depth::None), runs }
@@ -134,7 +134,7 @@ fn an_address_leads_to_a_sequence_and_what_is_wrong_says_which_there_are() {
         program.stage.key(KeyCode::Esc);
         program.keys("/s1/p0/L2/xq\r");
     }
-    // Another run has its own sequences.
+    // The number of sequences is that of the current run.
     let mut other = sequence(0);
     (other.outline.run, other.outline.sequences) = (Run(1), 1);
     program.runs.add(Box::new(other));
@@ -195,8 +195,8 @@ fn two_sequences_stand_side_by_side_at_one_cell_with_their_difference() {
     }
 }
 
-/// If two sequences have different lengths, both panes begin with the same row. If a pane does not have the cursor's
-/// row, it shows no cursor.
+/// If two sequences have different lengths, both panels begin with the same row. A panel that does not have the
+/// cursor's row shows no cursor.
 #[test]
 fn two_sequences_of_different_lengths_show_the_same_rows() {
     for size in [(80, 24), (100, 30), (120, 40), (200, 60)] {
@@ -224,7 +224,7 @@ fn two_sequences_of_different_lengths_show_the_same_rows() {
         program.stage.shows("s2 · it has no such value");
         program.stage.shows("s2/p0/L1/xq has no such value");
         let both = firsts(&program);
-        // If a sequence has none of these rows, its pane is empty.
+        // If a sequence has none of these rows, its panel is empty.
         assert!(both[1].is_empty() || both[0] == both[1], "{}", program.stage.screen());
     }
 }
@@ -274,11 +274,11 @@ fn a_token_that_is_picked_begins_a_branch_that_is_listed_and_stands_beside_the_r
         // A later token of the branch.
         program.keys("t");
         assert_eq!(program.stage.app.outline().passes.len(), 4);
-        // Both lines, at the fork.
+        // The list shows the texts of the run and of the branch from the fork on.
         program.keys("B");
         program.stage.shows("forks from r0 after p1");
         program.stage.shows("the run itself");
-        program.stage.shows("║ is where they part");
+        program.stage.shows("║ is the fork");
         crate::pictures::compare(&format!("branches-{}x{}", size.0, size.1), &program.stage.screen());
         program.keys("k\r");
         assert_eq!(program.here().split('[').next(), Some("p1/probs"), "where they part");
@@ -297,7 +297,7 @@ fn a_token_that_is_picked_begins_a_branch_that_is_listed_and_stands_beside_the_r
     }
 }
 
-/// A picked token that the nucleus leaves out has a row in the list.
+/// If the user picks a token that is not in the nucleus, the list of the nucleus still has a row for it.
 #[test]
 fn what_was_picked_though_it_was_cut_has_a_row_in_the_nucleus() {
     for size in [(80, 24), (120, 40), (200, 60)] {
@@ -322,7 +322,7 @@ fn what_was_picked_though_it_was_cut_has_a_row_in_the_nucleus() {
     }
 }
 
-/// If the two panels are one above the other in a small window, each still shows its cells.
+/// In a small window, the two panels of a comparison are one above the other. Each still shows its cells.
 #[test]
 fn both_of_two_have_their_cells_in_little_room() {
     let mut stage = Stage::at("softmax");
@@ -345,7 +345,7 @@ fn both_of_two_have_their_cells_in_little_room() {
     let screen = program.stage.screen();
     assert_eq!(screen.matches("  logit ").count(), 2, "{screen}");
     assert!(screen.matches("␣w").count() >= 4, "tokens in both\n{screen}");
-    // Ids are names: there is no difference between two.
+    // Ids are names, so the screen shows no difference between two ids.
     program.keys("/sampled\r");
     assert!(!program.stage.screen().contains("here − there"), "{}", program.stage.screen());
 }
@@ -383,7 +383,7 @@ fn in_little_room_the_sampler_still_says_what_is_set_and_every_cut() {
         while program.stage.app.view().name() != "sampler" {
             program.keys("v");
         }
-        // The likeliest tokens with this total probability, among few tokens.
+        // Chooses a top-p that cuts inside a small top-k.
         program.keys("→→]←←←←]←←");
         let setting = program.stage.app.sampler_trial().setting().unwrap();
         let (k, p) = (setting.top_k, setting.top_p);
@@ -443,7 +443,7 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
     assert_eq!((program.stage.app.outline().run, fork.setting), (Run(2), None));
     assert!(!program.stage.screen().lines().next().unwrap().contains("seed"), "the run's own");
     assert_eq!(fork.token as usize, program.stage.app.outline().passes[1].tokens[0].id as usize);
-    // If the token was picked, the view says so, and nothing is sampled there.
+    // At the pass where the token was picked, the view says so, and samples nothing.
     program.keys("/r2:p0/probs\r");
     assert_eq!(program.stage.app.view().name(), "sampler");
     let screen = program.stage.screen();
@@ -475,13 +475,13 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
     );
     program.keys("/logits[t=3]\rb");
     assert!(
-        program.stage.message().contains("a branch begins after the last, 11"),
+        program.stage.message().contains("a branch begins after its last token, 11"),
         "{}",
         program.stage.message()
     );
 }
 
-/// In a trace no branch can be computed, wherever the cursor is.
+/// In a trace no branch can be computed. The key `b` says this at once, at every stage.
 #[test]
 fn a_branch_of_what_was_recorded_is_refused_at_once() {
     let mut source = Synthetic::new();
@@ -520,7 +520,7 @@ fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
     };
     let mut program = Program::alone((120, 40));
     program.keys("/prompt Hello\r");
-    assert!(program.stage.message().starts_with("no other prompt can be run here"));
+    assert!(program.stage.message().starts_with("no other prompt can be run next to"));
     program.runs = Runs::new(Box::new(Synthetic::new())).with_starter(Box::new(beginner));
     program.keys("/L1/xq[h=1]\r/prompt\r");
     assert!(program.stage.message().starts_with("type a text after the word prompt"), "{}", program.stage.message());
@@ -538,7 +538,7 @@ fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
     program.keys("B");
     program.stage.shows("another prompt");
     program.stage.shows("andacrow→");
-    program.stage.shows("→ is where a prompt ends");
+    program.stage.shows("→ is the end of a prompt");
     program.keys("\u{1b}/r0:\r");
     assert_eq!(program.stage.app.place().path(), "p0/L1/xq");
     // The same prompt, with a part of the model switched off.

@@ -34,7 +34,7 @@ fn next_walks_through_every_step_and_previous_back() {
     assert_eq!(names.last().unwrap(), "p0/sampled");
     stage.keys("n");
     assert_eq!((stage.name(), stage.message()), ("sampled", "this was the last step; t runs the next token"));
-    for (ended, said) in [(End::Text, "b on a line of probs goes on with that token"), (End::Full, "is full")]
+    for (ended, said) in [(End::Text, "b on a line of probs continues with that token"), (End::Full, "is full")]
     {
         stage.source.outline.ended = Some(ended);
         stage.sync();
@@ -258,7 +258,7 @@ fn a_pasted_prompt_is_taken_as_it_is_or_not_at_all() {
         let Mode::Goto(line) = stage.app.mode() else { panic!("the line is open") };
         (line.text.clone(), stage.app.message().map(|message| message.text.clone()))
     };
-    // In a paste, terminals end lines with the character of the Enter key.
+    // In a paste, a terminal ends each line with `\r`, the character of the Enter key.
     stage.keys("/prompt ");
     let long: String = (0..100).map(|i| format!("w{i}\tx\ny ")).collect();
     let (text, message) = pasted(&mut stage, &format!("{}\r", long.replace('\n', "\r")));
@@ -292,7 +292,7 @@ fn enter_on_an_empty_line_leaves_everything_as_it_is() {
         assert_eq!((stage.app.mode(), stage.name()), (&Mode::Walk, "attn_norm"), "{typed:?}");
         assert_eq!(stage.app.place().layer, Some(1), "{typed:?}");
     }
-    // Enter on a line that was chosen from the list goes to its place.
+    // If a line of the list was chosen, Enter goes to its place.
     stage.keys("/");
     stage.key(KeyCode::Down);
     stage.key(KeyCode::Enter);
@@ -414,7 +414,7 @@ fn the_screen_is_drawn_into_a_file_of_its_own() {
     stage.shows("cannot be exported");
 }
 
-/// Every key has a message if it cannot do anything. The message replaces an older one.
+/// Every key that cannot do anything shows a message, which replaces an older message.
 #[test]
 fn a_key_that_does_nothing_says_so() {
     let mut stage = begin();
