@@ -150,12 +150,12 @@ fn prompts_come_from_files_standard_input_and_ids() {
         let output = command(from.iter().chain(&["-n", "5"])).stdin(fs::File::open(&file).unwrap()).output();
         assert_eq!(ok(&output.unwrap()), goes_on, "{from:?}");
     }
-    // The page says that attention opens at another place than 0.
+    // Two facts that users asked about are in the manual: newlines, and the token and key that attention opens at.
     for (page, told) in [
-        ("prompts", "standard input are read whole, a newline at its end included"),
+        ("prompts", "standard input is read whole, including a newline at its end"),
         (
             "addresses",
-            "If you leave out the key (in attention), it is the key with the largest weight. Any other index is 0 if you leave it out.",
+            "If you leave out the key (in attention), it is the key with the largest attention weight. Any other index is 0 if you leave it out.",
         ),
     ] {
         let manual = ok(&llama_trace(["help", page]));
@@ -229,7 +229,7 @@ fn memory_is_refused_where_nothing_is_traced() {
 
 #[test]
 fn a_pipe_gets_the_bytes_of_a_token_unchanged() {
-    // One byte of a character. The built-in vocabulary has a token for each byte.
+    // A token with only one byte of a character. The built-in vocabulary has a token for each byte.
     let bytes = |ids: &str| llama_trace(["--ids", ids, "-n", "0"]).stdout;
     let all: Vec<u8> = (0..=255_u32).flat_map(|id| bytes(&id.to_string())).collect();
     assert_eq!(bytes("230").len(), 1);
@@ -254,14 +254,14 @@ fn a_file_of_a_directory_opens_the_directory() {
             assert_eq!(info(folder.join(file).to_str().unwrap()), whole, "{file}");
         }
     }
-    // Another file in the model's folder is not the model.
+    // A file with an unknown name does not open the model in its folder.
     let model = models::golden("gqa", |_| {});
     fs::copy(model.path().join("model.safetensors"), model.path().join("adapter.safetensors")).unwrap();
     let other = model.path().join("adapter.safetensors");
     let refused = llama_trace(["info", "--model", other.to_str().unwrap()]);
     assert_eq!(refused.status.code(), Some(3), "{}", stdout(&refused));
     assert!(stderr(&refused).contains("adapter.safetensors"), "{}", stderr(&refused));
-    // The same if the model is in the working directory.
+    // If the working directory is the model's folder, the name of the file is enough.
     let inside =
         command(["info", "--model", "model.safetensors"]).current_dir(fixture("golden/gqa")).output();
     assert!(ok(&inside.unwrap()).starts_with("model       gqa ("));

@@ -43,11 +43,11 @@ const FORMS: [(&str, &str); 13] = [
     ("gguf/split-00001-of-00003.gguf", "GGUF v3, BF16, 3 files"),
 ];
 
-/// The same model with the RoPE scaling of Llama 3.1. Each format states it in another way.
+/// The same model with the RoPE scaling of Llama 3.1. Each format states the scaling in another way.
 const SCALED: [(&str, &str); 3] =
     [("hf/bf16", "config"), ("meta/single", "params"), ("gguf/scaled.gguf", "")];
 
-/// The same in int8, and the number of values that share a scale. A row has 32 or 64 values.
+/// The same model in int8, and the number of values that share a scale. A row has 32 or 64 values.
 const INT8: [(&str, usize); 2] = [("v2", 32), ("v2_across", 48)];
 
 /// The largest relative L2 distance between logits with another order of summation.
@@ -77,7 +77,7 @@ fn last(logits: &[f32], vocab: usize) -> &[f32] {
     &prompt[prompt.len() - vocab..]
 }
 
-/// The one number type of all matrices.
+/// The number type of all matrices. All must have the same.
 fn dtype(checkpoint: &Checkpoint) -> Dtype {
     let matrices = checkpoint.tensors().filter(|(_, tensor)| tensor.shape().len() == 2);
     let dtypes: BTreeSet<_> = matrices.map(|(_, tensor)| tensor.dtype()).collect();

@@ -93,14 +93,14 @@ fn blocks_times_int8_give_the_logits_of_a_float64_reading_with_every_kernel() {
         for kernel in Kernel::available() {
             let cpu = Cpu::with_kernel(kernel).with_precision(Precision::Q8 { group });
             let ours = common::logits::logits_on(cpu, &checkpoint, &ids);
-            // The row of the last id. One more row follows.
+            // The row of the last id. The row of the sampled token follows.
             let last = &ours[(ids.len() - 1) * vocab..ids.len() * vocab];
             let error = distance(last, &exact);
             assert!(error <= 1e-5, "{name}, {}: {error:e}", kernel.name());
             let bits = bits(&ours);
             assert!(*first.get_or_insert_with(|| bits.clone()) == bits, "{name}, {}", kernel.name());
         }
-        // The weights were rounded, but not by much.
+        // The rounding of the activations to int8 changes the logits, but not by much.
         let error = distance(&logits_of(&checkpoint, &ids), &exact);
         assert!((1e-4..0.1).contains(&error), "{name} in float32: {error:e}");
     }
@@ -217,7 +217,7 @@ fn info_on_a_huge_file_reads_next_to_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("huge.gguf");
     huge(&file);
-    // The limit is on allocated memory. A mapped file does not count.
+    // The limit applies to allocated memory only. A mapped file does not count.
     let command = format!(
         "ulimit -d 100000 && exec {} info --model {}",
         env!("CARGO_BIN_EXE_llama-trace"),
@@ -258,7 +258,7 @@ fn model_of_kind(kind: &str, pre: &str, file: &Path) {
         let length = u64::from_le_bytes(*bytes[value..].first_chunk().unwrap()) as usize;
         bytes.splice(value..value + 8 + length, build::string(text.as_bytes()));
     }
-    // The data after the metadata stays at multiples of 32.
+    // Pads the metadata, because the data after it must stay at a multiple of 32 bytes.
     let filler = |spaces: usize| build::Build::new().text("filler", &" ".repeat(spaces)).keys.concat();
     let moved = bytes.len() + filler(0).len() + 32 * 1024 - before;
     let count = u64::from_le_bytes(*bytes[16..].first_chunk().unwrap());

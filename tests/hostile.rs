@@ -53,12 +53,12 @@ fn check(what: &str, output: &Output, code: i32, texts: &[&str]) {
     let message = stderr(output);
     assert_eq!(output.status.code(), Some(code), "{what}: {message}");
     assert!(stdout(output).is_empty(), "{what} prints {:?}", stdout(output));
-    // If the model opens, the program describes it before it reports the other error.
+    // The error is in the first line, or after one line that describes the opened model.
     assert!(message.lines().take(2).any(|line| line.starts_with("error: ")), "{what}: {message}");
     for text in ["expected: ", "next: "].iter().chain(texts) {
         assert!(message.contains(text), "{what}: `{text}` is not in\n{message}");
     }
-    // Names and texts come from files. None of them may move the cursor or fill the screen.
+    // The message quotes names and texts from files. They must not move the cursor or fill the screen.
     assert!(!message.contains('\x1b') && message.len() < 4000, "{what}: {message:?}");
 }
 
@@ -103,7 +103,8 @@ fn a_path_without_a_model() {
     }
 }
 
-/// A pipe without a writer never ends, and a device may be endless. With the limits, endless waiting is a failure.
+/// A pipe without a writer never ends, and a device may be endless. The child has limits on time and memory, so endless
+/// reading or waiting fails the test.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_is_no_regular_file_is_never_read() {
@@ -123,7 +124,7 @@ fn what_is_no_regular_file_is_never_read() {
     ends(&run(model.path()), 0, &["tokens are shown as ids", "tokenizer.json", "not a regular file"]);
 }
 
-/// An endless prompt.
+/// Reads a prompt from a device that never ends.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_prompt_is_read_up_to_a_limit() {

@@ -63,7 +63,7 @@ fn a_factor_needs_a_model_that_scales() {
     refused(folder.path(), "nan");
 }
 
-/// A copy of a real file under Meta's names.
+/// A folder with copies of a real model's files under Meta's names.
 fn demo() -> Option<tempfile::TempDir> {
     let folder = data("executorch-demo-pth")?;
     let copy = tempfile::tempdir().unwrap();

@@ -193,7 +193,7 @@ fn the_window_may_have_any_size() {
             let rows: Vec<String> = screen.rows(0, size.0).collect();
             rows[usize::from(size.1) - 1].contains("q quit")
         };
-        // A key that arrives together with a resize does not wait for the next key.
+        // A key that arrives together with a resize is handled at once, and not only at the next key.
         let screen = viewer.until(&format!("{size:?} shows what the keys did"), |screen| {
             filled(screen) && screen.contents().contains("layer 3 of 0-3")
         });
@@ -351,7 +351,7 @@ fn no_color_means_none_and_so_does_a_terminal_that_has_none() {
         }
         let mut viewer = Terminal::start(WINDOW, command);
         viewer.shows(&["softmax", "step "]);
-        // Esc must be read before the next key arrives. Otherwise the two are read as Alt and that key.
+        // Esc must be read before the next key arrives. Otherwise the two are read as Alt together with that key.
         for (keys, expected) in [
             ("v", "softmax"),
             ("/logits\r", "after the layers"),
@@ -422,7 +422,7 @@ fn stories260k_is_stepped_through() {
     quit(viewer);
 }
 
-/// A vocabulary whose tokens set the window's title, in a model that samples mostly such tokens.
+/// A model that samples mostly tokens whose text sets the window's title.
 fn hostile_vocabulary(folder: &Path) -> String {
     let mut tokens = models::tok_bin(models::BIN_VOCAB);
     // Filler tokens, each with four bytes and their length before them.
@@ -519,7 +519,7 @@ fn a_key_goes_from_prompt_to_prompt_and_an_address_opens_one() {
     viewer.shows(&["layer 2 of 0-3", " p0/L2/softmax[h=1,t=2,k=1] = "]);
     viewer.send(")");
     viewer.shows(&["sequence 1 of 0-2", "│The│␣dog", " s1/p0/L2/softmax[h=1,t=2,k=1] = "]);
-    // Each one samples different tokens.
+    // Each sequence samples other tokens.
     viewer.send("t");
     viewer.shows(&["pass 1 (decode)", " s1/p1/L2/softmax[h=1,t=0,k=1] = "]);
     viewer.send("(");

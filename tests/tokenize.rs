@@ -131,7 +131,7 @@ fn texts() -> Vec<String> {
     texts
 }
 
-/// The display of the merges is computed separately, except for SentencePiece. Its end must be the ids.
+/// Except for SentencePiece, the merges for `--merges` are computed by separate code. The last merge must give the ids.
 #[test]
 fn merging_ends_in_the_ids_of_every_kind_of_tokenizer() {
     let folder = tempfile::tempdir().unwrap();
@@ -154,7 +154,7 @@ fn merging_ends_in_the_ids_of_every_kind_of_tokenizer() {
         for text in texts() {
             for plain in [false, true] {
                 let ids = if plain { tokenizer.encode_plain(&text) } else { tokenizer.encode(&text) };
-                // A vocabulary may lack a character. Then the merges lack it too.
+                // If the vocabulary lacks a character, the merges lack it too.
                 let merged = tokenizer.merges(&text, plain).map(Option::unwrap);
                 let merged = merged.map(|all| all.into_iter().flat_map(|one| one.ids).collect::<Vec<_>>());
                 let (ids, merged) =

@@ -1,10 +1,11 @@
 //! Checks that the outputs and screens in README and in the manual under `chapters/reference/` are those of the
 //! program.
 //!
-//! Under ```` ```console ````, the lines below a command are its output. A line `…` stands for any lines, and a time is
-//! written as `… µs`. A block under `<!-- screen 112x31 -->` is the screen of that size that the command before it
-//! opens, without colours. `· t: pass 1 (decode)` types `t` and waits for the text after the colon (`⏎` is the Enter
-//! key). `LLAMA_TRACE_BLESS=1` updates the screens, and the outputs without `…`.
+//! Under
+//! ```` ```console ````, the lines below a command are its output. A line `…` stands for any lines, and a duration is written as `…
+//! µs`. A block under `<!-- screen 112x31 -->` is the screen of that size that the command before it opens, without colours. `·
+//! t: pass 1
+//! (decode)` types `t` and waits for the text after the colon (`⏎` is the Enter key). `LLAMA_TRACE_BLESS=1` updates the screens, and the outputs without `…`.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -47,7 +48,7 @@ impl Window {
             let (typed, awaited) = part.split_once(": ").unwrap();
             (typed.replace('⏎', "\r"), awaited.trim().to_owned())
         };
-        // The screen has an address with its value as soon as the values have arrived.
+        // Waits first until the values have arrived: then the screen has an address with its value.
         let keys = std::iter::once((String::new(), "] = ".into())).chain(parts.map(key));
         Self { columns_rows: (columns.parse().unwrap(), rows.parse().unwrap()), keys: keys.collect() }
     }
@@ -92,7 +93,7 @@ fn shown(text: &str) -> Vec<Shown> {
     all
 }
 
-/// Replaces each time in the text by `… µs`, as README and the manual write it.
+/// Replaces each duration in the text by `… µs`, as README and the manual write it.
 fn masked(text: &str) -> String {
     let times = regex::Regex::new(r"\d+(\.\d+)? µs").unwrap();
     times.replace_all(text, "… µs").into_owned()
@@ -102,7 +103,7 @@ fn lines(text: &str) -> Vec<&str> {
     text.lines().map(str::trim_end).collect()
 }
 
-/// Returns the errors in the outputs that a text shows.
+/// Returns the difference between an output that the text shows and the output of the program, if there is one.
 fn wrong(text: &str, shown: &Shown) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     let expected = &text[shown.at.clone()];

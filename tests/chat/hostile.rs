@@ -109,7 +109,8 @@ fn a_chat_goes_on_after_a_line_that_the_template_cannot_take() {
     }
 }
 
-/// The program marks the names of special tokens before the template runs, and the marks make the line longer.
+/// Before the template runs, the program marks the names of special tokens in the line. These marks make the line
+/// longer.
 #[test]
 fn megabytes_of_special_tokens_are_a_line_that_is_too_long() {
     let line = "What does softmax do?\n";
@@ -134,7 +135,7 @@ fn megabytes_of_special_tokens_are_a_line_that_is_too_long() {
 fn the_process_that_renders_is_no_part_of_the_command_line() {
     let help = super::common::llama_trace(["--help"]);
     assert!(!stdout(&help).contains("render"), "{}", stdout(&help));
-    // Without a request it answers nothing.
+    // Without a request on standard input, the process prints nothing.
     let output = super::common::llama_trace(["__render-chat-template"]);
     assert_eq!((stdout(&output), output.status.code()), (String::new(), Some(1)));
 }

@@ -120,8 +120,8 @@ fn ctrl_c_stops_the_answer_and_not_the_program() {
     terminal.end();
 }
 
-/// The tracer samples the last token of an answer again, with the same random number, after all tokens that the model
-/// read.
+/// The model has not read the last token of an answer. The tracer samples this token again, with the same random
+/// number.
 #[test]
 fn the_tracer_draws_what_the_answer_ended_with() {
     let mut terminal = Terminal::start(&["--temperature", "1", "-n", "6", "--seed", "2"]);
@@ -170,7 +170,7 @@ impl Terminal {
     }
 }
 
-/// The line shows a byte that is not UTF-8. The byte ends neither the line nor the conversation.
+/// A byte that is not UTF-8 is shown in the line. It ends neither the line nor the conversation.
 #[test]
 fn a_byte_that_is_no_text_stays_in_its_line_typed_or_pasted() {
     let mut terminal = Terminal::start(&["-n", "3"]);
@@ -195,8 +195,8 @@ fn a_byte_that_is_no_text_stays_in_its_line_typed_or_pasted() {
     terminal.end();
 }
 
-/// The number of bytes drawn for a long text depends on the size of the screen, and not on the number of pieces in
-/// which the text arrives.
+/// The number of bytes that are written to draw a long text depends on the size of the screen. It does not depend on
+/// the number of pieces in which the text arrives.
 #[test]
 fn a_long_text_typed_without_marks_of_a_paste_is_not_drawn_for_each_of_its_pieces() {
     let mut terminal = Terminal::start(&[]);

@@ -1,4 +1,4 @@
-//! Several prompts: their texts, their JSON and their files, errors before anything runs, and the output of an
+//! Several prompts: the texts, the JSON and the files of a run, errors before anything runs, and the output of an
 //! interrupted run.
 
 use std::io::{BufRead, BufReader, Read};
@@ -97,7 +97,7 @@ fn a_file_has_a_prompt_a_line_and_empty_lines_are_none() {
     let (_folder, path) = file("prompts.txt", text.as_bytes());
     let piped = command(["--prompts", "-", "-n", "6"]).stdin(fs::File::open(path).unwrap()).output().unwrap();
     assert_eq!(ok(&piped), expected);
-    // A line that looks like JSON is still a text.
+    // In a .txt file, a line that looks like JSON is still a text.
     let line = with_file("prompts.txt", br#"{"prompt": "x"}"#, &["-n", "0"]);
     assert_eq!(ok(&line), r#"{"prompt": "x"}"#);
 }

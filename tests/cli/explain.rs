@@ -36,7 +36,7 @@ fn an_explanation_in_json_has_every_operand_with_where_it_is_from() {
             assert_eq!(kinds.count(), 1, "{operand}");
         }
         let values = operands.iter().map(|operand| operand["value"].as_f64().unwrap());
-        // Parsing a decimal number may miss the last bit.
+        // The tolerance is not 0, because parsing a decimal number may change the last bit.
         assert!((term["product"].as_f64().unwrap() - values.product::<f64>()).abs() < 1e-12);
         sum += term["product"].as_f64().unwrap();
     }
@@ -71,7 +71,7 @@ fn from_a_logit_each_operand_leads_on_to_an_embedding() {
             assert!(weight.is_some() || rows.contains("tok_embeddings[v="), "{rows}");
             return;
         }
-        // At a fork follows the residual stream, else the first operand.
+        // If there are several operands, goes on with the one in the residual stream, else with the first one.
         let all = json(&["explain", &address, "--terms", "0"])["terms"].clone();
         let next = all.as_array().unwrap().iter().flat_map(|term| term["operands"].as_array().unwrap());
         let next: Vec<_> = next.filter_map(|operand| operand["address"].as_str()).collect();
@@ -130,7 +130,7 @@ fn a_rule_that_is_no_sum_keeps_all_of_its_operands() {
     assert_eq!(names.len(), 5, "{names:?}");
     assert_eq!(names[2], Some("ε"));
     assert_eq!(norm["rest"]["count"], 0);
-    // The explanation lists only as many of the other keys as the options ask for.
+    // The explanation lists only `--terms` of the other keys.
     let softmax = json(&["explain", "L1/softmax[h=2,t=4,k=1]", "--terms", "1"]);
     assert_eq!((softmax["terms"].as_array().unwrap().len(), &softmax["rest"]["count"]), (4, &Value::from(4)));
 }
@@ -243,7 +243,7 @@ fn the_lens_lists_each_layer_of_each_position() {
         let top = row["top"].as_array().unwrap();
         assert_eq!((top.len(), &top[0]["rank"], &top[1]["rank"]), (2, &Value::from(1), &Value::from(2)));
         assert!(top[0]["prob"].as_f64() >= top[1]["prob"].as_f64() && top[0]["text"].is_string());
-        // The answer is the last layer's, and its rank is the one in this layer.
+        // The answer is the token that the last layer predicts. Its rank and probability are those in this layer.
         let (answer, last) = (&row["answer"], &rows[i / 4 * 4 + 3]["top"][0]);
         assert_eq!((&answer["id"], &answer["text"]), (&last["id"], &last["text"]));
         let known = top.iter().find(|one| one["id"] == answer["id"]);

@@ -112,7 +112,7 @@ fn an_export_never_costs_the_user_a_file() {
     assert!(out.join("pass_000/layer_00/xk.npy").exists());
     assert_eq!(fs::read_to_string(out.join("notes.txt")).unwrap(), "mine");
     assert_eq!(fs::read_to_string(out.join("pass_000/mine.npy")).unwrap(), "mine");
-    // Empty folders are removed as well. Folders with a file of the user stay.
+    // Folders of the old export that are now empty are removed as well. Folders with a file of the user stay.
     ok(&export("embedding", &["--force"]));
     assert!(!out.join("pass_000/layer_00").exists());
     assert_eq!(fs::read_to_string(out.join("pass_000/mine.npy")).unwrap(), "mine");

@@ -53,7 +53,8 @@ fn log(args: &[&str]) -> Vec<String> {
     lines.lines().map(line).collect()
 }
 
-/// A port seldom writes the angles. Rotated values are still explained with the port's own numbers.
+/// Few ports write the stages `rope_cos` and `rope_sin`. Without them, rotated values are still explained with the
+/// port's own numbers.
 #[test]
 fn a_turned_number_is_taken_apart_without_the_angles_of_the_folder() {
     let folder = tempfile::tempdir().unwrap();
@@ -74,7 +75,7 @@ fn a_turned_number_is_taken_apart_without_the_angles_of_the_folder() {
         }
         let expected = explained(&whole);
         assert_eq!((explained(&own), &expected["difference"]), (expected.clone(), &Value::from(0.0)));
-        // Another number than the model computes there.
+        // Replaces an operand by a number that the model does not compute there.
         let file = own.join("pass_001/layer_01/xq.npy");
         let mut bytes = fs::read(&file).unwrap();
         let at = 128 + 4 * (2 * 32 + 3);
@@ -132,7 +133,7 @@ fn every_command_says_of_an_export_what_it_says_of_the_trace_of_the_same_run() {
         let (ours, theirs) = (files(&again), files(Path::new(dump)));
         assert!(ours.len() > 100);
         for ((name, ours), (other, theirs)) in ours.iter().zip(&theirs) {
-            // The mean in a manifest is summed in another order.
+            // The manifests may differ, because the mean is summed in another order.
             assert!(name == other && (ours == theirs || name == "manifest.json"), "{name}, {other}");
         }
         for path in [dump, again.to_str().unwrap()] {
@@ -156,7 +157,7 @@ fn kinds(path: &str, more: &[&str]) -> Vec<(String, String, bool)> {
 #[test]
 fn what_follows_from_the_files_of_a_folder_is_derived_and_is_called_so_only_then() {
     let folder = tempfile::tempdir().unwrap();
-    // The program does not have the model of this folder.
+    // The run is of a model that is not built into the program.
     let gqa = fixture("golden/gqa");
     let run = ["--model", gqa.to_str().unwrap(), "--ids", "1,5,9,13", "-n", "3"];
     let stages = "xq_rope,xk_rope,cache_k,cache_v,keys,qk,softmax,attn_heads";
@@ -438,14 +439,14 @@ fn the_lens_reads_the_residuals_that_a_port_wrote() {
     let args = ["explain", "p0/sampled[n=0]", "--format", "json"];
     let found: Value = serde_json::from_str(&ok(&llama_trace([&args[..], &from].concat()))).unwrap();
     assert_eq!((&found["value"], &found["recorded"]), (&(likeliest as f64).into(), &false.into()), "{found}");
-    // The port wrote no heads, and the model's heads do not belong to it.
+    // Attribution needs the heads. The port wrote none, and the model's heads do not fit the port's residual stream.
     let written = [
         "p0/L3/ffn_residual of the trace differs",
         "does not have all that the attribution needs",
         "attn_heads",
     ];
     refused(&[&["attribute"], &from[..]].concat(), 2, &written);
-    // If the port wrote no last residual, the program does not use the model's run instead.
+    // If the port did not write the output of the last layer, the program does not use the model's run instead.
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in
         files(&port).into_iter().filter(|(name, _)| name != "pass_000/layer_03/ffn_residual.npy")
@@ -553,7 +554,7 @@ fn one_stage_is_spoken_of_as_one() {
     let wrote = said(&["export", "--prompt", PROMPT, "--stage", "tokens", "--out", dump]);
     assert!(wrote.contains("wrote 1 stage and manifest.json to "), "{wrote}");
     assert!(said(&["diff", dump, dump]).contains("1 stage compared, 0 missing"));
-    // A folder without a manifest, whose model the program does not have.
+    // An export of a model that is not built in, without one stage.
     let (less, gqa) = (folder.path().join("less"), fixture("golden/gqa"));
     export(&["--model", gqa.to_str().unwrap(), "--ids", "1,5,9,13"], &less);
     let manifest = less.join("manifest.json");

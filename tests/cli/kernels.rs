@@ -48,7 +48,7 @@ fn weights_in_huge_pages_make_the_same_text_and_what_was_given_is_said() {
     assert!(!stderr(&plain).contains("huge"));
 }
 
-/// Every kernel computes the same bits for the number in the manual.
+/// The number that the manual shows has the same bits with every kernel.
 #[test]
 fn the_number_that_the_manual_shows_is_every_kernels() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("chapters/reference/explain.md");

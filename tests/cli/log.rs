@@ -74,7 +74,7 @@ fn the_log_counts_layers_from_0_and_takes_the_selections_of_export() {
     assert_eq!(lines.iter().filter(valued).count(), 6, "a view has no values of its own");
 }
 
-/// The text of the line of `log` with the output `stage`, in the first layer or before it.
+/// Returns the first line of `log` whose output is `stage`.
 fn log_line<'a>(log: &'a str, stage: &str) -> &'a str {
     log.lines().find(|line| line.contains(&format!("-> {stage} ("))).unwrap_or_else(|| panic!("no {stage}"))
 }

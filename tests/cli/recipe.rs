@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::{common, fixture, llama_trace, ok, stdout};
 
-/// Judges the port's folder as the recipe does. Returns the exit code and the report.
+/// Compares the port's folder as the recipe does. Returns the exit code and the report.
 fn judged(port: &Path) -> (i32, Value) {
     let folder = TempDir::new().unwrap();
     let (model, reference) = (fixture("golden/gqa"), folder.path().join("reference"));

@@ -13,7 +13,7 @@ fn snapshot(folder: &Path, name: &str, size: &str, more: &[&str]) -> Output {
     llama_trace([&fixed[..], more].concat())
 }
 
-/// Wrong options are reported before anything runs, with exit code 2.
+/// Asserts that these options are refused with exit code 2 before anything runs.
 fn refused(folder: &Path, name: &str, size: &str, more: &[&str], text: &str) {
     let output = snapshot(folder, name, size, more);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
@@ -45,7 +45,7 @@ fn every_format_gives_the_same_bytes_twice_over_sizes() {
     }
 }
 
-/// The drawing is well-formed and as large as the screen, and no element is outside it.
+/// Asserts that the drawing is well-formed and as large as the screen, and that no element is outside it.
 fn check_drawing(bytes: &[u8], size: &str) {
     let text = std::str::from_utf8(bytes).unwrap();
     let drawing = Document::parse(text).unwrap();
@@ -75,7 +75,8 @@ fn every_format_has_the_words_of_the_screen() {
             assert!(text.contains(word), "{suffix}: {word}");
         }
     }
-    // Without colours, shades replace them. The drawing has no time and no number of cores.
+    // Text has no colours, so it has shades. It has no times and no number of cores, so it is the same on every
+    // machine.
     let text = fs::read_to_string(folder.path().join("a.txt")).unwrap();
     assert!(text.contains('█') && !text.contains("µs") && !text.contains("thread"));
 }

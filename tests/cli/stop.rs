@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Starts an export into `place` that computes for minutes, and waits until its pass has begun.
 fn slow_export(folder: &Path, place: &Path) -> Child {
-    // Its pass over a long prompt takes a CPU minutes with plain loops.
+    // With the portable kernel, the pass over a long prompt takes minutes.
     models::zeros(folder, [16, 512, 2048, 8, 300]);
     let ids: Vec<String> = (0..4000).map(|i| (i % 300).to_string()).collect();
     let ids_file = folder.join("ids.txt");
@@ -64,7 +64,7 @@ pub(crate) fn end(mut child: Child) -> String {
 fn ctrl_c_ends_an_export_in_the_middle_of_its_one_long_pass() {
     let (folder, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let child = slow_export(folder.path(), place.path());
-    // A large file, as in an export of many tokens, makes no difference.
+    // Simulates a large file, as in an export of many tokens. It must not delay the end.
     let [staging] = &files_and_folders(place.path())[..] else { panic!("one temporary folder") };
     fs::File::create(staging.join("files/large.npy")).unwrap().set_len(64 << 20).unwrap();
     interrupt(&child);
@@ -131,7 +131,7 @@ fn ctrl_c_while_an_exports_files_move_to_their_places_ends_it_and_what_was_there
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Stops in the middle of the exchange: the first old files have been moved away.
+    // Waits for the middle of the exchange: the first old files have been moved away.
     let aside = || {
         let entries = fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
         entries.map(|path| path.join("old/pass_000")).find(|path| path.is_dir())
@@ -152,7 +152,8 @@ fn ctrl_c_while_an_exports_files_move_to_their_places_ends_it_and_what_was_there
     assert_eq!(fs::read_to_string(out.join("manifest.json")).unwrap(), manifest.to_string());
 }
 
-/// A program that removes the remains of another process also checks the name, so it never removes a user's folder.
+/// The process that removes the temporary folder of another process checks the folder's name, so it never removes a
+/// user's folder.
 #[cfg(unix)]
 #[test]
 fn only_a_folder_that_is_named_as_a_temporary_one_is_removed_for_another_process() {

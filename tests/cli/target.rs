@@ -94,12 +94,12 @@ fn a_file_that_no_manifest_of_ours_names_is_never_replaced() {
     ok(&export(&out, &["--stages", "xq"]));
     fs::write(out.join("pass_000/layer_00/xk.npy"), "mine").unwrap();
     assert_refused(&out, &["--stages", "xk,xv"], "no manifest");
-    // The file is not in the way of this export.
+    // This export does not write the name of that file, so it succeeds.
     ok(&export(&out, &["--stages", "xv", "--force"]));
     assert_eq!(fs::read(out.join("pass_000/layer_00/xk.npy")).unwrap(), b"mine");
     assert!(!out.join("pass_000/layer_00/xq.npy").exists());
 
-    // A forged manifest of this program, with names that an export never writes.
+    // Forges a manifest of this program: it lists names that an export never writes.
     let text = fs::read_to_string(out.join("manifest.json")).unwrap();
     let names = r#""files": [{"file": "../victim.npy"}, {"file": "pass_000/../../victim.npy"}, {"file": "notes.npy"},"#;
     fs::write(out.join("manifest.json"), text.replace(r#""files": ["#, names)).unwrap();
@@ -140,7 +140,7 @@ fn links_lead_an_export_nowhere() {
     fs::remove_file(out.join("pass_000/layer_00/xq.npy")).unwrap();
     symlink(elsewhere.join("pass_000/layer_00/xq.npy"), out.join("pass_000/layer_00/xq.npy")).unwrap();
     assert_refused(&out, &["--stages", "xq"], "a link");
-    // A link that is not in the way stays, although the manifest names it.
+    // A link whose name this export does not write stays, although the manifest lists it.
     ok(&export(&out, &["--stages", "xk", "--force"]));
     assert!(out.join("pass_000/layer_00/xq.npy").is_symlink());
 
@@ -251,7 +251,8 @@ fn a_file_size_limit_is_an_error_like_others_and_leaves_nothing() {
     assert!(tree(folder.path()).is_empty());
 }
 
-/// A read-only directory: the error comes before the computation, or halfway, after some files were exchanged.
+/// Exports into a read-only directory. The error comes before the computation, or halfway through the exchange of the
+/// files.
 #[cfg(target_os = "linux")]
 #[test]
 fn an_exchange_that_fails_halfway_is_taken_back() {
@@ -289,7 +290,7 @@ fn what_a_killed_exchange_left_is_taken_back_by_the_next_run() {
     let new_file = "pass_000/layer_00/xv.npy";
     fs::hard_link(files.join(new_file), out.join(new_file)).unwrap();
 
-    // Every export to this folder checks the remains first, even one that is refused.
+    // Every export to this folder first restores the old files, even an export that is refused.
     let refused = export(&out, &[]);
     assert_eq!(refused.status.code(), Some(5), "{}", stderr(&refused));
     assert!(tree(&out) == before, "{:?}", tree(&out).iter().map(|(name, _)| name).collect::<Vec<_>>());

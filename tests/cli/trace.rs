@@ -49,7 +49,7 @@ fn who_wants_the_model_otherwise_than_it_was_is_told_what_does_not_fit() {
     refused(&["--without", "L1/h0"], 3, "what is switched off (L1/h0 and not L1/h0, L2/ffn)");
     refused(&["--cpu-kernel", "foo"], 2, "this processor has no such kernel");
     refused(&["--cache-dtype", "f16"], 3, "which differs in cache (f16 and not f32)");
-    // The model for the trace has the same parts switched off as the run.
+    // Without these options, the model is opened as in the run, with the same parts switched off.
     let told = llama_trace([&number[..], &["--format", "json"]].concat());
     let found: Value = serde_json::from_str(&ok(&told)).unwrap();
     assert_eq!((&found["recorded"], &found["difference"]), (&true.into(), &0.0.into()), "{found}");
@@ -374,7 +374,7 @@ fn branches_are_recorded_and_one_with_the_token_that_was_drawn_has_the_bits_of_t
     for (name, own) in &tensors {
         if let Some(name) = name.strip_prefix("r1/") {
             let whole = &tensors[name];
-            // The passes after the fork are the last ones.
+            // The branch has only the passes after the fork, which are the last passes of the run.
             assert!(!own.is_empty() && whole.ends_with(own), "{name}");
             compared += 1;
         }
@@ -417,7 +417,7 @@ fn the_statistics_of_what_was_not_kept_are_shown_in_its_place() {
         ]));
         fs::read_to_string(&picture).unwrap()
     };
-    // Attention too, where the cursor would otherwise move to the largest key.
+    // This also holds for attention, although the cursor cannot move to the largest key.
     assert!(snapshot("p0/L0/softmax").contains("statistics: min 0"));
     let shown = snapshot("p0/L0/xq");
     for figure in ["min", "max", "mean", "std"] {
@@ -444,7 +444,7 @@ fn a_branch_of_a_trace_is_looked_at_by_its_address() {
         let found = explain(address);
         assert!(found.starts_with(&format!("{address} = ")) && found.contains("difference 0\n"), "{found}");
     }
-    // The passes that a branch shares are the run's, under the branch's address. The passes after the fork are its own.
+    // Addresses of the branch show the passes of the run up to the fork, and the branch's own passes after it.
     let value =
         |address: &str| explain(address).lines().next().unwrap().split(" = ").nth(1).unwrap().to_owned();
     assert_eq!(value("r2:p1/L1/xq[t=0,h=1,c=3]"), value("p1/L1/xq[t=0,h=1,c=3]"));

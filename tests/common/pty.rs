@@ -18,9 +18,9 @@ const BEFORE: &str = "$";
 struct Output {
     parser: vt100::Parser,
     raw: Vec<u8>,
-    /// Whether the screen is complete, and not in the middle of a drawing.
+    /// Whether the screen is complete: no drawing is in progress.
     whole: bool,
-    /// Set to make the reader close the terminal.
+    /// If true, the reader closes the terminal.
     release: bool,
     closed: bool,
 }
@@ -111,7 +111,7 @@ impl Terminal {
         self.wait(what, |output| output.whole && condition(output.parser.screen()))
     }
 
-    /// Waits until the output so far meets `condition`. Later output does not remove earlier output.
+    /// Waits until the whole output, from the beginning, meets `condition`.
     pub(crate) fn writes(&self, what: &str, condition: impl Fn(&str) -> bool) {
         self.wait(what, |output| condition(&String::from_utf8_lossy(&output.raw)));
     }
@@ -132,7 +132,7 @@ impl Terminal {
         output.parser.screen().contents()
     }
 
-    /// Returns the screen as it is now.
+    /// Returns the result of `look` on the present screen.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&vt100::Screen) -> T) -> T {
         look(self.output.0.lock().unwrap().parser.screen())
     }
@@ -142,7 +142,7 @@ impl Terminal {
         String::from_utf8_lossy(&self.output.0.lock().unwrap().raw).into_owned()
     }
 
-    /// Resizes the window, as a user does who drags its corner.
+    /// Resizes the window.
     pub(crate) fn resize(&self, columns_rows: (u16, u16)) {
         let mut output = self.output.0.lock().unwrap();
         output.parser.screen_mut().set_size(columns_rows.1, columns_rows.0);
@@ -209,7 +209,7 @@ impl Terminal {
     pub(crate) fn end(mut self) -> End {
         let code = self.code();
         assert!(self.has_its_settings(), "echo and line editing are as before");
-        // When all handles of the other side are closed, the reader reaches the end of the output.
+        // The reader reaches the end of the output when all handles of the program's side are closed.
         self.slave = None;
         self.reader.take().unwrap().join().unwrap();
         let raw = self.raw();

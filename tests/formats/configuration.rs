@@ -32,7 +32,7 @@ fn cases() -> (Vec<u32>, Vec<Value>) {
     (ids, cases)
 }
 
-/// Checks that for each obeyed or refused field of `source`, some case sets or removes it.
+/// Asserts that each obeyed or refused field of `source` is set or removed in some case.
 pub(super) fn every_field_is_tried(source: Source, cases: &[Value], prefixes: &[&str]) {
     for row in TABLE.iter().filter(|row| row.source == source && row.rule != Rule::Harmless) {
         for pattern in row.names {
@@ -65,10 +65,10 @@ fn folder(case: &Value) -> TempDir {
     folder
 }
 
-/// Returns what differs from the expectation of `case` for the model at `path`, if anything does. `base` has the bits
-/// of the unchanged model.
+/// Opens and runs the model at `path`. Returns the difference from the expectation of `case`, if there is one. `base`
+/// has the bits of the logits of the unchanged model.
 pub(super) fn problem(case: &Value, path: &Path, ids: &[u32], base: &[u32]) -> Option<String> {
-    // If the weights do not fit, the error is about the field.
+    // The weights are loaded too, because a changed field may be refused only when the weights do not fit.
     let opened = checkpoint::open(path)
         .and_then(|checkpoint| Model::load(&checkpoint, Cpu::default()).map(|_| checkpoint));
     let problem = match (case["expected"].as_str().unwrap(), opened) {
@@ -185,7 +185,7 @@ fn an_ignored_field_is_named_wherever_the_model_is() {
     assert!(output.status.success(), "{}", stderr(&output));
     let manifest: Value = serde_json::from_slice(&fs::read(out.join("manifest.json")).unwrap()).unwrap();
     assert_eq!(manifest["model"]["ignored_config"], json!(["is_causal", "my_window"]));
-    // Without the field, the model is the unchanged one.
+    // With the field ignored, the model computes the same as the unchanged model.
     let checkpoint =
         checkpoint::open_ignoring(folder.path(), &["is_causal".into(), "my_window".into()]).unwrap();
     let plain = checkpoint::open(&fixture("golden/gqa")).unwrap();

@@ -45,7 +45,8 @@ fn key(build: Build, name: &str, typed: &Value) -> Build {
     }
 }
 
-/// Writes a file with the tensors of one of `fixtures/formats/gguf`, and the keys of `all` changed as in `case`.
+/// Writes a GGUF file with the tensors of a file in `fixtures/formats/gguf`. Its keys are those of `all`, changed as in
+/// `case`.
 fn file(folder: &Path, all: &Value, case: &Value) -> PathBuf {
     let arch = case["model"].as_str().unwrap();
     let mut keys = all["keys"][arch].as_object().unwrap().clone();

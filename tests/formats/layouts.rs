@@ -54,7 +54,7 @@ fn layouts_have_the_logits_that_transformers_gives() {
     }
 }
 
-/// A file is named instead of its folder.
+/// Any file of a model opens the folder that it is in.
 #[test]
 fn the_files_of_a_layout_lead_to_its_folder() {
     for file in [
@@ -70,7 +70,7 @@ fn the_files_of_a_layout_lead_to_its_folder() {
     }
 }
 
-/// `info` and a run give the same message.
+/// Asserts that `info` and a run refuse a layout with the same message, and that it contains each of `texts`.
 fn refused(name: &str, texts: &[&str]) {
     let path = fixture("layouts").join(name);
     let path = path.to_str().unwrap();
@@ -109,7 +109,7 @@ fn pickles_that_are_no_tensors_are_refused_by_name() {
     refused("refused-module", &["asks for `torch.nn.modules.linear.Linear`, which is refused", "save_file"]);
 }
 
-/// Only the folder, without its configuration.
+/// Tests a folder that has only a pickle, and no configuration.
 #[test]
 fn a_pickle_without_a_configuration_asks_for_either() {
     let folder = tempfile::tempdir().unwrap();
@@ -123,7 +123,7 @@ fn a_pickle_without_a_configuration_asks_for_either() {
     }
 }
 
-/// Folders that users reported as failing, next to the checkout.
+/// Opens folders that users reported as failing. They are next to the checkout.
 #[test]
 fn reported_folders_open() {
     let Some(flat) = super::common::data("foreign/flat-keys-qwen3-embedding") else { return };

@@ -90,7 +90,7 @@ fn a_missing_tensor_is_named_with_the_ones_nearest_to_it() {
     );
     let model = models::golden("gqa", Tensors::clear);
     refused(&run(model.path()), 3, &["found: no tensors at all"]);
-    // A name that would clear the screen.
+    // If this name were printed unescaped, it would clear the screen.
     let model = models::golden("gqa", rename("model.norm.weight", "\x1b[2Jmodel.norm.weight"));
     refused(&run(model.path()), 3, &["`\\u{1b}[2Jmodel.norm.weight`"]);
 }
@@ -131,7 +131,7 @@ fn an_index_of_shards_that_is_wrong() {
     }
 }
 
-/// A file with the largest allowed header needs no more than the usual memory limit.
+/// A file with the largest allowed header does not exceed the usual memory limit.
 #[cfg(target_os = "linux")]
 #[test]
 fn files_of_many_and_of_long_names_stay_within_their_memory() {

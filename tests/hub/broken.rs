@@ -109,7 +109,7 @@ fn a_damaged_part_of_an_earlier_run_is_fetched_anew() {
 #[test]
 fn a_hub_that_is_busy_is_asked_again() {
     let hub = Hub::new(tiny());
-    // Twice each: the server with the list of files, and the server that stores the weights.
+    // The hub is busy twice, and so is the server that stores the weights.
     let mut left = [2, 2];
     hub.twist(move |at, request, answer| {
         let left = &mut left[usize::from(at == At::Store)];

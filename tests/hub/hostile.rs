@@ -25,7 +25,7 @@ fn ended(mut command: Command) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// The same, with limits on memory and CPU time.
+/// Like [`ended`], with limits on memory and CPU time.
 fn limited(hub: &Hub, args: &[&str]) -> Output {
     let inner = hub.command(args);
     let mut command = Command::new("/bin/sh");
@@ -188,7 +188,7 @@ fn pipes_in_the_place_of_files_are_not_waited_for() {
         fs::remove_file(snapshot.join(file)).unwrap();
         std::os::unix::fs::symlink(kept, snapshot.join(file)).unwrap();
     }
-    // The lock of a blob.
+    // Puts a pipe in the place of a blob's lock.
     let hub = Hub::new(tiny());
     let name = hub.blob(WEIGHTS).file_name().unwrap().to_str().unwrap().to_owned();
     pipe(&hub.home.path().join("hub/.locks/models--org--tiny").join(format!("{name}.lock")));

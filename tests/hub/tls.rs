@@ -15,7 +15,7 @@ use super::{RUN, expected, ok, refused, tiny};
 use crate::common::stderr;
 use crate::repo::Hub;
 
-/// An unknown certificate authority.
+/// A certificate authority that the machine does not know.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     folder: TempDir,

@@ -50,7 +50,7 @@ fn open(name: &str) -> Checkpoint {
     checkpoint::open(&fixture(&format!("precision/q8_{name}.bin"))).unwrap()
 }
 
-/// A checkpoint with the group size of its file.
+/// The int8 precision with the group size of the checkpoint's file.
 fn q8(checkpoint: &Checkpoint) -> Precision {
     Precision::Q8 { group: checkpoint.group().unwrap() }
 }
@@ -80,7 +80,8 @@ fn prompt(reference: &Stages) -> Vec<u32> {
     reference["pass_000/tokens"].numbers.iter().map(|&id| id as u32).collect()
 }
 
-/// ‖ours − theirs‖ / ‖theirs‖ over the finite values. Infinite if values that must be equal are not.
+/// ‖ours − theirs‖ / ‖theirs‖ over the finite values. Infinite if int8 values or ids differ, because they must be
+/// equal.
 fn distance(ours: &Values, theirs: &Values) -> f64 {
     if ours.shape != theirs.shape || ours.exact != theirs.exact || (ours.exact && ours != theirs) {
         return f64::INFINITY;
@@ -121,7 +122,7 @@ fn activations_in_other_groups_are_noticed() {
     }
 }
 
-/// The file in version 1: every matrix as float32 numbers, computed from its int8 values and scales.
+/// The same model as a file of version 1: every matrix as float32 numbers, computed from its int8 values and scales.
 fn dequantized(bytes: &[u8]) -> Vec<u8> {
     let word = |at: usize| i32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
     let [dim, hidden, layers, heads, kv_heads, vocab] = [8, 12, 16, 20, 24, 28].map(word);
@@ -186,8 +187,8 @@ fn stories260k_in_int8_writes_what_a_float64_reading_writes() {
 }
 
 /// An activation may be so close to a half that the error of float32 changes its int8 value by one step. The logits
-/// then change by tenths, so two float runs of 200 tokens need not give the same text. But if the text is given, the
-/// most likely next token is the same, wherever its lead is larger than that.
+/// then change by tenths, so two float runs of 200 tokens need not give the same text. But for a given text, both runs
+/// expect the same next token, if its logit leads by more than these tenths.
 #[test]
 fn stories260k_in_int8_expects_the_tokens_that_a_float64_reading_expects() {
     let Some(path) = data("stories260K/stories260K_q80.bin") else { return };

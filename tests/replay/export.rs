@@ -55,7 +55,7 @@ fn an_export_writes_row_by_row_what_whole_frames_hold() {
             let name = frame.site.file_name();
             assert!(fs::read(out.join(&name)).unwrap() == npy(frame), "{name}");
             let found = files.iter().find(|file| file["file"] == *name).unwrap();
-            // Parsed in the same way as the manifest.
+            // The expected entry is parsed in the same way as the manifest.
             assert_eq!(*found, serde_json::from_str::<Value>(&entry(frame).to_string()).unwrap());
         }
     }

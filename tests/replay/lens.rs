@@ -1,4 +1,4 @@
-//! The model's answer after each layer, and the contributions of its parts, against the run's own stages.
+//! Compares the model's answer after each layer, and the contributions of its parts, with the stages of the run.
 
 use std::collections::HashMap;
 
@@ -45,8 +45,8 @@ fn the_lens_of_the_last_layer_is_the_logits_to_the_bit() {
                 assert!(reading.top.windows(2).all(|two| two[0].logit >= two[1].logit), "{name}");
                 assert_eq!(reading.answer, reading.top[0], "{name}");
             }
-            // A single row has the same bits as the same row among all rows. A shorter list is the beginning of a
-            // longer one.
+            // A row that is read alone has the same bits as among all rows. A shorter list is the beginning of a longer
+            // one.
             let one = readings(&mut live, site, dims.tokens - 1..dims.tokens, 3);
             assert_eq!(one[0].top, all[dims.tokens - 1].top[..3], "{name}");
         }
@@ -137,7 +137,7 @@ fn what_a_sublayer_added_is_measured_on_the_recorded_rows() {
             };
             for (layer, token) in (0..layers).flat_map(|layer| (0..dims.tokens).map(move |t| (layer, t))) {
                 let site = Site::layer(dims.pass, layer, Stage::FfnResidual);
-                // All tokens together, and one alone.
+                // In layer 0 all tokens are read together, in later layers one token alone.
                 let tokens = if layer == 0 { 0..dims.tokens } else { token..token + 1 };
                 let at = StreamAt { site, tokens: tokens.clone() };
                 let Ok(Answer::Stream(all)) = ask(&mut live, &Query::Stream(at)) else {
@@ -162,7 +162,7 @@ fn what_a_sublayer_added_is_measured_on_the_recorded_rows() {
                     let near = |one: f64, other: f64| (one - other).abs() <= 1e-9 * size;
                     let right = near(found.before, norm(&x)) && near(found.added, norm(&a));
                     assert!(right && near(found.after, norm(&sum)) && near(found.dot, dot), "{name} {site}");
-                    // The sum is the one in the formula of the norms, except for rounding.
+                    // The three numbers fit the norm of the sum, except for rounding: |a + b|² = |a|² + 2·a·b + |b|².
                     let square = found.before.powi(2) + 2.0 * found.dot + found.added.powi(2);
                     let bound = if name.contains("F32") { 1e-5 } else { 0.03 };
                     assert!((found.after - square.sqrt()).abs() <= bound * found.after, "{name} {site}");

@@ -1,11 +1,11 @@
-//! Several sequences of one model, each viewed alone: each has the numbers of its own prompt, all share one memory budget,
-//! and stopping one leaves the others intact.
+//! Several sequences of one model, each viewed alone. Each has the numbers of its own prompt, all share one memory
+//! budget, and stopping one leaves the others intact.
 
 use super::memory::thin;
 use super::*;
 use llama_trace::replay::Sequences;
 
-/// A start for each of `prompts`, with the random numbers that the prompt has in a batch.
+/// A [`Start`] for each of `prompts`, with the random numbers that the prompt has in a batch.
 fn starts(prompts: &[Vec<u32>], draws: usize, memory: usize) -> Vec<Start> {
     let start = |(number, ids): (u64, &Vec<u32>)| Start {
         ids: ids.clone(),
@@ -25,7 +25,7 @@ fn a_sequence_shows_the_numbers_of_its_prompt_alone_under_its_own_sites() {
     for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
         let model = || model_in("gqa", Cpu::default().with_precision(precision));
         let sequences = Sequences::new(Arc::new(model()), starts(&prompts, PASSES, DEFAULT_MEMORY));
-        // All are open at the same time, and are asked in turn.
+        // All sequences are open at the same time, and the test asks them alternately.
         let mut open: Vec<_> = (0..3).map(|number| sequences.open(number).unwrap()).collect();
         open = open.into_iter().map(run_to_idle).collect();
         for (number, live) in open.iter_mut().enumerate() {
@@ -41,7 +41,7 @@ fn a_sequence_shows_the_numbers_of_its_prompt_alone_under_its_own_sites() {
                     assert_same(&own, &wait(&mut alone, site).unwrap());
                 }
             }
-            // The numbers of another sequence are not accepted.
+            // A sequence refuses a request for another sequence.
             let other = Site { sequence: (number + 1) % 3, ..Site::layer(0, 0, Stage::Xq) };
             assert!(wait(live, other).is_err(), "{other}");
         }
@@ -75,7 +75,7 @@ fn stopping_or_closing_a_sequence_leaves_the_work_of_another_alone() {
     while !matches!(first.status(), Status::Working(text) if text.contains("layer")) {
         std::thread::yield_now();
     }
-    // The others wait for their turn. Meanwhile one is stopped, and one is closed.
+    // While the first sequence computes, the other two wait. One of these is stopped, and one is closed.
     let [mut second, third] = [1, 2].map(|number| sequences.open(number).unwrap());
     second.stop();
     drop(third);
@@ -87,7 +87,7 @@ fn stopping_or_closing_a_sequence_leaves_the_work_of_another_alone() {
     while !matches!(second.status(), Status::Working(text) if text.contains("layer")) {
         second.poll().unwrap();
     }
-    // An idle one is closed.
+    // Closes a sequence that is idle.
     drop(first);
     let second = run_to_idle(second);
     assert!(

@@ -86,8 +86,8 @@ fn a_stop_from_outside_gives_the_terminal_to_the_shell_and_going_on_draws_it_aga
     viewer.signal("CONT");
     viewer.until("the viewer's screen", vt100::Screen::alternate_screen);
     viewer.shows(&["step 3 of "]);
-    // The program cannot catch this signal. The shell then sets the terminal as it needs it, and the program does not
-    // know what is on the screen.
+    // The program cannot catch SIGSTOP. So after SIGCONT it must set up the terminal and draw the whole screen again,
+    // because the shell may have changed both.
     viewer.signal("STOP");
     viewer.stops();
     let before = viewer.raw().matches("\x1b[?1049h").count();
@@ -130,7 +130,7 @@ fn a_chat_is_stopped_from_outside_and_goes_on() {
     assert_eq!(chat.end().code, 0);
 }
 
-/// The terminal of the output is closed, and the keyboard's is open: no message can be printed.
+/// The program's output goes to a terminal that is closed, so it can print no message. Its keyboard's terminal is open.
 #[test]
 fn an_output_that_is_gone_is_no_panic() {
     let mut output = Terminal::start(WINDOW, program("sleep", &["1000"]));

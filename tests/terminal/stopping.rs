@@ -1,4 +1,4 @@
-//! Ctrl-C and Esc during work: the work that they mean stops, and other work goes on.
+//! Ctrl-C and Esc during a computation: only the computation to which they apply stops.
 
 use std::cell::Cell;
 use std::fs;
@@ -22,7 +22,7 @@ fn say(chat: &mut Terminal, line: &str) {
     chat.until("the editor", vt100::Screen::bracketed_paste);
     let before = ends(&chat.raw());
     chat.send(&format!("{line}\r"));
-    // The editor may be back before the screen is read.
+    // Counts in the whole output, because the editor may be back on the screen before the screen is read.
     chat.writes("the editor's end", |raw| ends(raw) > before);
 }
 
@@ -33,7 +33,7 @@ fn a_line_stops_while_its_template_is_rendered_and_the_chat_goes_on() {
                     {% if x | upper == 'x' %}{% endif %}{% endfor %}{{ messages[-1].content }}";
     let model = chat_model(folder.path(), template);
     let mut chat = Terminal::start(WINDOW, command(&["chat", "--model", &model, "-n", "1"]));
-    // Once the whole terminal receives the signal, and once only this process.
+    // First the key sends the signal to all processes of the terminal, then only this process receives it.
     for key in [true, false] {
         say(&mut chat, "slow");
         if key {
@@ -81,7 +81,7 @@ fn ctrl_c_leaves_a_chats_step_while_the_model_works() {
         });
         assert!(layer.get() < 7, "{key:?}: the pass was run to its end");
     }
-    // No remaining stop request ends the next answer.
+    // The stop request is gone: it does not end the next answer.
     say(&mut chat, "/regenerate");
     let screen = chat.until("the editor", vt100::Screen::bracketed_paste);
     assert!(!screen.contains("(stopped"), "{screen}");
@@ -96,7 +96,7 @@ fn ctrl_c_ends_a_program_that_waits_for_a_pipe() {
     let pipe = folder.path().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let pipe = pipe.to_str().unwrap();
-    // A pipe that is not open for writing, and a pipe that is open and empty.
+    // First no process has opened the pipe for writing, then one has opened it but writes nothing.
     for held in [false, true] {
         let writer = held.then(|| fs::File::options().read(true).write(true).open(pipe).unwrap());
         let mut waits = Terminal::start(WINDOW, command(&["--prompt-file", pipe, "-n", "1"]));

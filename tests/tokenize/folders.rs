@@ -62,7 +62,7 @@ fn folders_are_read_as_transformers_reads_them() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong[..wrong.len().min(60)].join("\n"));
 }
 
-/// A model with `rows` rows, and the files of the case `name`.
+/// A model with `rows` rows in its embedding table, and the tokenizer files of the case `name`.
 fn model(rows: usize, name: &str) -> tempfile::TempDir {
     let fixtures = fixtures();
     let folder = models::golden("gqa", |tensors| {
