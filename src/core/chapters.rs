@@ -84,7 +84,7 @@ impl Chapter {
         self.text.lines().next().unwrap_or(self.slug).trim_start_matches('#').trim()
     }
 
-    /// The text with the answers of its exercises folded. `key` is the key that shows them.
+    /// The text with the answers of its exercises hidden. `key` is the key that shows the answers.
     pub fn folded(&self, key: &str) -> String {
         let (begins, named, ends) = ("<details><summary>", "</summary>", "</details>");
         let mut parts = self.text.split(begins);

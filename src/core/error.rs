@@ -29,7 +29,7 @@ pub enum Error {
     /// The prompt cannot be run: too long, empty without a beginning-of-text token, ids out of range.
     #[error("{0}")]
     Prompt(Box<Report>),
-    /// An output cannot be written, or is there already.
+    /// An output cannot be written, or exists already.
     #[error("{0}")]
     Output(Box<Report>),
     /// There is no terminal to draw on, or it failed.

@@ -35,7 +35,7 @@ impl Folder {
         self.walk(name, Self::enter)
     }
 
-    /// [`Self::way`] that makes missing parents.
+    /// As [`Self::way`], but makes missing parents.
     pub(super) fn make_way<'n>(&self, name: &'n str) -> Result<(Self, &'n str)> {
         let way = self.walk(name, |folder, part| folder.make(part).map(Some))?;
         way.ok_or_else(|| Error::from(ErrorKind::NotFound))

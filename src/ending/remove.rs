@@ -19,7 +19,7 @@ pub(super) const PREFIX: &str = ".llama-trace-";
 #[cfg(unix)]
 const ARGUMENT: &str = "__remove-temporary-folder";
 
-/// How long an ending process removes files itself. Nearly every folder is removed earlier.
+/// How long an ending process removes files itself. Nearly every folder takes less time.
 const ITSELF: Duration = Duration::from_secs(2);
 
 /// How many times the other process tries to remove the folder.

@@ -120,7 +120,7 @@ impl Target {
         }
     }
 
-    /// Checks that the directory exists in which the target would be made.
+    /// Checks that the parent directory of the target exists.
     fn check_parent(&self) -> Result<()> {
         let found = match fs::metadata(self.parent()) {
             Ok(metadata) if metadata.is_dir() => return Ok(()),

@@ -19,7 +19,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 use llama_trace_formats::files::{itself, read_text};
 
-/// The most bytes of a file with a commit's id, which has 40.
+/// The most bytes of a file with the id of a commit. An id has 40.
 const MAX_REF: u64 = 1 << 10;
 
 /// The part of the cache that belongs to one repository.

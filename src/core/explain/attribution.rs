@@ -17,7 +17,7 @@ use crate::trace::{Stage, Weight};
 /// The contribution of each part of the model to the difference of two logits.
 ///
 /// # Errors
-/// [`Error::Usage`] if the site has no such logits or the ids do not exist, and the errors of `operands`.
+/// [`Error::Usage`] if `at.site` has no logits of the token, or an id does not exist. Also the errors of `operands`.
 pub fn attribute(rules: &Rules, at: &AttributionAt, operands: &mut impl Operands) -> Result<Attribution> {
     let dims = rules.pass(at.site.pass).filter(|_| at.site.stage == Stage::Logits);
     if dims.is_none_or(|dims| at.token >= dims.tokens) {

@@ -112,7 +112,7 @@ pub enum Fold {
         bias: Option<Cell>,
     },
     /// A product in int8: Σ over runs of (Σ x · w) · scale of x · scale of w (+ bias). A run ends wherever a group of x
-    /// or of w ends. The groups of the weight are the matrix's own ([`crate::ops::quantize::Quantized`]).
+    /// or of w ends. The groups of w are those of its matrix ([`crate::ops::quantize::Quantized`]).
     Int8 {
         /// The int8 values of a row of activations.
         x: Line,

@@ -1,5 +1,5 @@
-//! The units of a feed-forward network, one by one: the activation of each for a token, and its direct contribution to
-//! the logits. The factor of the final norm is frozen at its recorded value.
+//! The units of a feed-forward network, one by one: the activation of each unit for a token, and its direct
+//! contribution to the logits. The factor of the final norm is frozen at its recorded value.
 //!
 //! ```text
 //! ffn_down = Σ_f hidden[f] · w2[:, f] (+ bias)      unit f adds to logit v:  Σ_d hidden[f] · w2[d, f] · norm[d] · factor · output[v, d]

@@ -95,7 +95,7 @@ fn half(bytes: &[u8]) -> f32 {
 fn from_half(bits: u16) -> f32 {
     let word = u32::from(bits) << 16;
     // The sign is shifted out. Exponent and fraction are moved to their places in float32. 224 is added to the
-    // exponent, so that ∞ and NaN keep the largest one. The value is then 2¹¹² times too large; the factor 2⁻¹¹²
+    // exponent, which gives ∞ and NaN the largest exponent. The value is then 2¹¹² times too large; the factor 2⁻¹¹²
     // corrects this.
     let twice = word << 1;
     let normal = f32::from_bits((twice >> 4) + (0xe0 << 23)) * f32::from_bits(15 << 23);

@@ -36,10 +36,10 @@ impl Noise {
         x ^ x >> 31
     }
 
-    /// Writes the bytes over `out`.
+    /// Fills `out` with the bytes.
     ///
     /// # Errors
-    /// [`crate::error::Error::Interrupted`] if `stop` was requested.
+    /// [`crate::error::Error::Interrupted`] if a stop was requested.
     pub(super) fn fill(self, out: &mut [u8], stop: &Stop) -> Result<()> {
         for (piece, out) in out.chunks_mut(PIECE).enumerate() {
             stop.check()?;

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! RUN is letters, digits, `-` and `_`; `r0` is the run itself. `s` is the sequence of a batch, `p` the pass, `L` the
-//! layer. A step is a stage, a view or a weight ([`Weight`]). A letter names one of its axes ([`Axis::index`],
+//! layer. A step is a stage, a view or a weight ([`Weight`]). A letter names an axis of the step ([`Axis::index`],
 //! [`Weight::letters`]); `q`, for query, is an alias of `t`.
 //!
 //! An omitted part means "here" in the viewer, and the first (r0, s0, p0, L0) elsewhere. Printed addresses are complete

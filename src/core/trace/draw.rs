@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::site::Site;
 
-/// The options of the sampler. Two are equal if their bits are.
+/// The options of the sampler. Two values are equal if all their bits are equal.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Sampling {
     /// Divisor of the logits before softmax; 0 selects the most likely token.

@@ -28,11 +28,11 @@ pub struct Explanation {
     pub result: Option<f64>,
     /// The formula with the model's numbers.
     pub formula: String,
-    /// Notes, one sentence each: why a key is hidden, which pass wrote a row.
+    /// Notes of one or two sentences: why a key is hidden, which pass wrote a row.
     pub notes: Vec<String>,
     /// Whether the terms are summed. Otherwise each holds the value after its operand was applied.
     pub is_sum: bool,
-    /// The terms, the largest first.
+    /// The terms: the largest first if they are summed, otherwise in the order of their use.
     pub terms: Vec<Term>,
     /// The index of the first term that is not a step of the computation, and a description of the terms from there on.
     /// An earlier term is their sum or maximum. `None` if every term is a step or is summed.

@@ -43,7 +43,7 @@ fn in_bfloat16(stage: Stage) -> &'static str {
     match stage.info().rounded {
         Rounded::Never => "",
         Rounded::Result => "; the result rounded to bfloat16",
-        Rounded::TwiceInNorm => "; rounded to bfloat16 before the weight, and after it",
+        Rounded::TwiceInNorm => "; rounded to bfloat16 before and after the product with the weight",
         Rounded::ProductsAndSum => "; each product rounded to bfloat16, and their sum",
     }
 }
@@ -82,7 +82,7 @@ mod tests {
 
         let in_bf16 = |stage| formula(stage, Precision::Bf16);
         assert!(in_bf16(Stage::FfnDown).ends_with("the result rounded to bfloat16"));
-        assert!(in_bf16(Stage::AttnNorm).contains("before the weight, and after it"));
+        assert!(in_bf16(Stage::AttnNorm).contains("before and after the product with the weight"));
         assert!(in_bf16(Stage::XqRope).contains("each product rounded"));
         for stage in [Stage::Tokens, Stage::Keys, Stage::Mask, Stage::Probs, Stage::Sampled] {
             assert!(!in_bf16(stage).contains("rounded"), "{stage}");

@@ -180,7 +180,7 @@ impl Summing {
     pub fn add_values(&mut self, values: Values<'_>) {
         let Values::F32(floats) = values else { return self.add(values.numbers()) };
         let wide::Sums { min, max, sum } = wide::sums(floats);
-        // The sum is finite exactly if all float32 values are.
+        // The sum is finite if and only if all float32 values are.
         if !sum.is_finite() || floats.is_empty() {
             return self.add(values.numbers());
         }

@@ -62,7 +62,7 @@ impl Line {
     }
 }
 
-/// The steps of pass `dims` in order, with the times from a [`super::Clock`]; `None` for a recorded run.
+/// The steps of pass `dims` in order. `times` are those of a [`super::Clock`], or `None` for a recorded run.
 pub fn lines(card: &ModelCard, dims: PassDims, times: Option<&HashMap<Site, Duration>>) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut section = |section, layer| {

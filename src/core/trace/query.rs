@@ -34,7 +34,7 @@ pub enum Query {
     Explanation(ExplanationAt),
     /// The prediction after a layer.
     Lens(LensAt),
-    /// The contribution of each part of the model to a logit.
+    /// The contribution of each part of the model to the difference of two logits.
     Attribution(AttributionAt),
     /// The draw after a pass.
     Draw(DrawAt),

@@ -26,8 +26,9 @@ pub struct Part {
 pub struct Spread {
     /// Minimum, maximum, mean, standard deviation, and the counts of non-finite values.
     pub stats: Stats,
-    /// The usual magnitude: a bound that 99 of 100 nonzero values (all but one of fewer values) do not exceed. If the
-    /// largest magnitude is at most twice this bound, or there are very few values, it is the largest magnitude.
+    /// The usual magnitude: a bound that at most 1 of 100 nonzero values exceeds (of fewer than 100 values, at most
+    /// one). If the largest magnitude is at most twice this bound, or fewer than 16 values are nonzero, it is the
+    /// largest magnitude.
     pub usual: f64,
     /// The number of values beyond `usual`.
     pub beyond_usual: usize,

@@ -127,7 +127,7 @@ pub enum Rounded {
     Never,
     /// The result is rounded.
     Result,
-    /// The value before the weight of the norm is rounded, and so is the result.
+    /// The normalised value is rounded before it is multiplied by the weight, and so is the product.
     TwiceInNorm,
     /// Every product is rounded, and so is the sum of two products.
     ProductsAndSum,
@@ -247,7 +247,7 @@ impl Stage {
         self.info().axes
     }
 
-    /// Returns whether every layer has one.
+    /// Returns whether each layer has this stage.
     pub fn in_layer(self) -> bool {
         self.info().section == Section::Layer
     }

@@ -244,8 +244,8 @@ impl Layout {
         shape
     }
 
-    /// The factor of a stage's number of values that depends on the pass (tokens, keys, both, or neither), and the
-    /// product of the other factors.
+    /// The number of values of a stage as two factors: the factor that depends on the pass (tokens, keys, both, or
+    /// neither), and the product of the other factors.
     fn unit(&self, stage: Stage) -> (Weight, usize) {
         let axes = stage.axes();
         let weight = match (axes.contains(&Axis::Token), axes.contains(&Axis::Key)) {

@@ -31,11 +31,11 @@ impl<O: Operands> Explainer<'_, O> {
         };
         self.note(if kept == possible {
             format!(
-                "{possible_of}; {limit} and top-p {top_p} keep all {possible}. Each kept probability is divided by their sum, {sum:.6}."
+                "{possible_of}; {limit} and top-p {top_p} keep all {possible}. Their probabilities are divided by their sum, {sum:.6}."
             )
         } else {
             format!(
-                "{possible_of}; {limit} and top-p {top_p} keep {kept} and remove the others, {:.6} together. Each kept probability is divided by their sum, {sum:.6}.",
+                "{possible_of}; {limit} and top-p {top_p} keep {kept} and remove the others, {:.6} together. Each kept probability is divided by the sum of those kept, {sum:.6}.",
                 (all - sum).max(0.0)
             )
         });
