@@ -62,7 +62,7 @@ pub fn model_config(text: &str, place: &str, ignore: &[String]) -> Result<(Model
     let kv_heads = match fields.size("num_key_value_heads")? {
         Some(kv_heads) => kv_heads,
         None if family == Family::Llama || object.contains_key("num_key_value_heads") => heads,
-        // transformers has a default for these families, but it fits only one of their sizes.
+        // transformers has a default here, but it is right for only one model size of each family.
         None => fields.required_size("num_key_value_heads")?,
     };
     let layers = fields.required_size("num_hidden_layers")?;

@@ -142,7 +142,7 @@ fn no_header(place: &str, found: String) -> Error {
         .at(place)
         .expected(READ_HERE)
         .found(found)
-        .next("check that the path is that of a model; fetch the file again if it is")
+        .next("check that this is the path of a model; if it is, fetch the file again")
 }
 
 /// The header of versions 1 and 2: magic and version, the seven numbers, whether the head is shared, and in version 2
@@ -416,7 +416,7 @@ mod tests {
     fn absurd_headers_are_errors() {
         for at in 0..7 {
             for number in [0, -1, 3, i32::MIN, i32::MAX, 1 << 20, 1 << 30] {
-                // The negative vocabulary size alone is valid, but the file's size then is not.
+                // Of these numbers, only the negative vocabulary size is valid, but then the file's size is wrong.
                 let mut bytes = file(5);
                 bytes[4 * at..4 * at + 4].copy_from_slice(&number.to_le_bytes());
                 if number != 3 || at != 6 {

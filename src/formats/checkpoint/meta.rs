@@ -120,7 +120,7 @@ fn load(
         path: Some(path.into()),
         built_in: None,
         config,
-        // Not in the files; the tokenizer defines it.
+        // Not in these files; the tokenizer has the ids.
         eos: Vec::new(),
         notes: Notes { unread, rounded: contents.rounded.into_iter().collect(), ..params.notes },
         tensors: contents.tensors,
@@ -156,7 +156,8 @@ fn assemble(
     }
     let mut all = Contents::default();
     let names: BTreeSet<String> = parts.iter().flat_map(|part| part.tensors.keys().cloned()).collect();
-    // At most the size of the files may be built in memory, because one slice may have many names.
+    // Joined tensors may take at most the size of the files in memory. This must be checked, because one slice may have
+    // many names.
     let mut room = pth::SPARE;
     for file in files {
         let size = crate::files::size(file).unwrap_or(0);

@@ -183,7 +183,7 @@ impl Checkpoint {
                 .at(place())
                 .expected(format!("one of {}", Dtype::ALL.map(|dtype| dtype.to_string()).join(", ")))
                 .found(dtype)
-                .next("use a version of the model in one of these"));
+                .next("use a version of the model in one of these types"));
         }
         let Some(tensor) = self.tensors.get(&name) else {
             if let Some(class) = self.notes.class.as_ref().filter(|_| weight == Weight::Head) {
@@ -220,7 +220,8 @@ impl Checkpoint {
             .next(next)
     }
 
-    /// Checks that all weights of the forward pass are present, like [`Checkpoint::tensor`].
+    /// Checks that all weights of the forward pass are present and valid, as [`Checkpoint::tensor`] does for one
+    /// weight.
     ///
     /// # Errors
     /// The errors of [`Checkpoint::tensor`].

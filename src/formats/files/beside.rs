@@ -70,7 +70,8 @@ pub(crate) struct Added {
     pub(crate) special: bool,
 }
 
-/// The tokenizer class of transformers that reads the directory, as far as classes differ here.
+/// The tokenizer class of transformers that reads the directory. Classes that this program treats alike share a
+/// variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// `TokenizersBackend`, which uses tokenizer.json unchanged.
@@ -279,7 +280,8 @@ fn model_type(model: &Map<String, Value>) -> Option<&str> {
     model.get("model_type").and_then(Value::as_str)
 }
 
-/// The class that `AutoTokenizer` selects for the directory, and its name if the class is not followed here.
+/// The class that `AutoTokenizer` selects for the directory, and its name if this program does not follow the rules of
+/// the class.
 fn class(
     fields: &Map<String, Value>,
     model: &Map<String, Value>,

@@ -12,10 +12,10 @@ use crate::files::gguf::{self, Metadata};
 use crate::files::printable;
 use llama_trace_core::error::Result;
 
-/// The maximum size in bytes of the tokens, and of the merges. Llama 3's have 2 and 6 MB.
+/// The maximum size in bytes of all tokens, and of all merges. Llama 3 has 2 MB of tokens and 6 MB of merges.
 const MAX_BYTES: usize = 64 << 20;
-/// The maximum number of tokens that are searched verbatim in a text, the maximum size of one in bytes, and of all.
-/// Llama 3 has 256, with at most 30 bytes.
+/// The maximum number of tokens that are searched verbatim in a text, the maximum size of one of them in bytes, and the
+/// maximum size of all of them. Llama 3 has 256, with at most 30 bytes.
 const MAX_ADDED: (usize, usize, usize) = (1 << 14, 1 << 10, 1 << 20);
 
 /// The type of a token in `tokenizer.ggml.token_type`.

@@ -77,9 +77,9 @@ pub(super) fn parse(text: &str, place: &str, beside: Option<&Beside>) -> Result<
     tokenizer.map_err(|error| wrong(("a tokenizer.json".into(), error)))
 }
 
-/// Makes the crate compile GPT-2's expression, which happens once. It runs on another thread while the file is read,
-/// because it takes as long as reading a small file. If no thread can be started, the first text triggers the
-/// compilation.
+/// Makes the crate compile GPT-2's expression, which happens once. The compilation runs on another thread while the
+/// file is read, because it takes as long as reading a small file. If no thread can be started, the first text triggers
+/// the compilation.
 fn compile_expression() {
     threads::ahead(|| {
         let _ = ByteLevel::default().pre_tokenize(&mut PreTokenizedString::from("a"));
@@ -108,7 +108,7 @@ fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Resul
     }
 }
 
-/// Panics that are caught and reported as errors are not also printed.
+/// Keeps panics from being printed if they are caught and reported as errors.
 mod quiet {
     use std::cell::Cell;
     use std::panic::{set_hook, take_hook};
@@ -179,7 +179,7 @@ impl HfTokenizer {
     fn ids(&self, text: &str, plain: bool, added: bool) -> Result<Vec<u32>> {
         self.check(text)?;
         if let Some(fill) = self.fill.as_ref().filter(|fill| !plain && text.contains(fill.as_str())) {
-            return Err(Error::prompt("CodeLlama's infilling is not computed here")
+            return Err(Error::prompt("CodeLlama's infilling is not supported")
                 .expected(format!("a text without {fill}"))
                 .found(format!("{fill} in the text"))
                 .next("write the prompt with ▁<PRE>, ▁<SUF> and ▁<MID>, or give token ids"));

@@ -13,7 +13,7 @@ use llama_trace_core::error::{Error, Result};
 const BOS: u32 = 1;
 /// End of text, `2` in run.c.
 const EOS: u32 = 2;
-/// Their spelling in chat templates.
+/// The names of the two tokens in chat templates.
 const MARKS: [(&str, u32); 2] = [("<s>", BOS), ("</s>", EOS)];
 /// The token of byte b is b + 3, after `<unk>`, `<s>` and `</s>`.
 const FIRST_BYTE: usize = 3;
@@ -113,7 +113,7 @@ impl Tokenizer for Llama2cTokenizer {
         Ok(Some(stretches))
     }
 
-    /// The two special tokens of Llama 2's format. Each piece between them is encoded as a separate text.
+    /// Encodes the two special tokens of Llama 2's format as tokens, and each piece between them as a separate text.
     fn encode_marked(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
         let mut rest = text;

@@ -45,13 +45,13 @@ impl Folder {
             let found = if path.exists() { "a file" } else { "nothing" };
             return Err(Error::model("there is no run at this path")
                 .in_file(path)
-                .expected("a trace that `llama-trace record` wrote, or a folder of `llama-trace export` or a capture script")
+                .expected("a trace that `llama-trace record` wrote, or a folder that `llama-trace export` or a capture script wrote")
                 .found(found)
                 .next("check the path"));
         }
         let [manifest, capture] = ["manifest.json", "capture.toml"].map(|name| path.join(name));
         let wrong = |file: &Path, found: String| {
-            let expected = "what `llama-trace export` or a capture script wrote";
+            let expected = "a file that `llama-trace export` or a capture script wrote";
             let next = match found.ends_with(NEWER) {
                 true => "use a newer llama-trace",
                 false => "write the folder again, or correct the file",

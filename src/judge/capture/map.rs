@@ -42,7 +42,7 @@ pub(crate) struct Capture {
     _format: String,
     #[serde(rename = "version")]
     _version: u64,
-    /// The run's name, for people.
+    /// The run's name, for display.
     #[serde(default)]
     name: String,
     /// f32, bf16, f16 or q8.
@@ -145,7 +145,7 @@ impl Capture {
             let tokens = pass.tokens.len();
             if pass.start > end || tokens == 0 || pass.start + tokens > TOKENS {
                 return Err(format!(
-                    "pass {number}: start = {} with {tokens} tokens, but the passes before it end at {end}; each pass has a token, there is no gap between passes, and all passes together have at most {TOKENS} tokens",
+                    "pass {number}: start = {} with {tokens} tokens, but the passes before it end at {end}; each pass has at least one token, there is no gap between passes, and all passes together have at most {TOKENS} tokens",
                     pass.start
                 ));
             }

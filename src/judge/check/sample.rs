@@ -16,7 +16,8 @@ pub const TOGETHER: usize = 64;
 pub enum Sample {
     /// All rows.
     All,
-    /// [`ROWS`] of each matrix, selected by this seed; all rows of smaller matrices.
+    /// [`ROWS`] rows of each matrix that has more than twice as many, selected by this seed; all rows of smaller
+    /// matrices.
     Seeded(u64),
 }
 

@@ -104,7 +104,7 @@ pub(super) fn check_passes(a: &About, b: &About) -> Result<()> {
     )))
 }
 
-/// The option that makes `export` split the prompt of the passes `own` into the passes of another run; `None` if no
+/// The option with which `export` reads the prompt of the passes `own` in the passes of another run; `None` if no
 /// option does.
 fn chunk(own: &[Pass], other: &[Pass]) -> Option<String> {
     let lengths = |passes: &[Pass]| passes.iter().map(|pass| pass.dims.tokens).collect::<Vec<_>>();
@@ -257,7 +257,7 @@ mod tests {
         let (one, two) =
             (about(&[1], |a| a.fingerprint = weights("x")), about(&[1], |b| b.fingerprint = weights("y")));
         assert_eq!(first(&one, &two).unwrap().first.address, "weights");
-        // A second copy of the same head in the file is no other model.
+        // A model whose file has a second copy of the head is still the same model.
         let tied = |tied, weights: &str| {
             about(&[1], |about| {
                 about.card.as_mut().unwrap().config.tied = tied;

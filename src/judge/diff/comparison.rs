@@ -54,7 +54,7 @@ pub(super) struct Comparison<'a, A, B, J> {
 }
 
 impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
-    /// A comparison of two runs. `known` are the sizes of the model, if neither run has them.
+    /// A comparison of two runs. `known` are the sizes of the model, which are used if neither run has them.
     pub(super) fn new(a: &'a mut A, b: &'a mut B, known: Option<Sizes>, judge: J) -> Result<Self> {
         let sizes = sizes(a, b).or_else(|error| known.ok_or(error))?;
         let (sizes, report) = (sizes, Report { measured: judge.measures(), ..Report::default() });
@@ -78,7 +78,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         if cause.as_ref().is_none_or(|cause| cause.first.kind == Kind::Tokens) {
             causes::check_passes(self.a.about(), self.b.about())?;
         }
-        // The tokens of a later pass were drawn from results of earlier ones.
+        // The tokens of a later pass were drawn from the results of earlier passes, so these are compared first.
         let (now, later) =
             if cause.as_ref().is_some_and(|cause| cause.pass == 0) { (cause, None) } else { (None, cause) };
         now.into_iter().for_each(|cause| self.because(cause));
@@ -148,7 +148,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         let otherwise = self.went_on_otherwise();
         self.report.written_alone = otherwise.is_some();
         self.report.notes.extend(otherwise);
-        // If something differs, only that is reported.
+        // If a stage differs, this note is left out.
         let not_told = self.not_told.len();
         if not_told > 0 && self.report.first.is_none() {
             let passes = if not_told == 1 { "a pass" } else { &format!("{not_told} passes") };

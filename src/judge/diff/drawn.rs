@@ -155,7 +155,7 @@ mod tests {
             (told(two, of(2, 1.0)), told(two, of(0, 0.6)), told(two, of(0, 0.9))),
             (Some(true), Some(true), Some(false))
         );
-        // Top-p applies to the tokens that top-k kept; at its edge both results are accepted.
+        // Top-p applies to the tokens that top-k kept. At top-p's limit, both results are accepted.
         let three = [0.0, 0.4 / 0.9, 0.2 / 0.9, 0.3 / 0.9];
         assert_eq!((told(two, of(3, 0.75)), told(three, of(3, 0.79))), (Some(true), Some(true)));
         assert_eq!((told(two, of(0, 0.7)), told(three, of(0, 0.7))), (Some(true), Some(true)));

@@ -1,5 +1,5 @@
 //! The known mistakes in a port of a Llama. Each is a change of the configuration, of a rule's data, or of the weights
-//! that a rule reads; no mistake has code of its own for a stage.
+//! that a rule reads; no mistake computes a stage with a second implementation.
 
 mod attention;
 mod layout;
@@ -104,8 +104,8 @@ const EPSILONS: [f32; 12] = [0.0, 1e-2, 1e-3, 1e-4, 2e-5, 1e-5, 5e-6, 1e-6, 1e-7
 /// RoPE scaling factors of existing models.
 const FACTORS: [f32; 5] = [2.0, 4.0, 8.0, 16.0, 32.0];
 
-/// Every form of every mistake that a run of the model `card` could have made. Its stage is `found` instead of `right`,
-/// and is computed through the stages in `chain`.
+/// Every form of every mistake that a run of the model `card` could have made. The run's stage has the values `found`
+/// instead of `right`, and is computed through the stages in `chain`.
 pub(super) fn mistakes(
     card: &ModelCard,
     passes: &[PassDims],

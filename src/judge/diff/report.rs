@@ -29,7 +29,7 @@ pub struct First {
     pub address: String,
     /// A's value.
     pub ours: Value,
-    /// B's.
+    /// B's value.
     pub theirs: Value,
     /// The error; `None` if it is no number, as for two texts.
     pub error: Option<f64>,
@@ -105,7 +105,7 @@ impl Misshapen {
     }
 }
 
-/// A stage that only one run has.
+/// A stage that was not compared: only one run has it, it cannot be read, or its layer did not run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Missing {
     /// The stage.
@@ -182,7 +182,7 @@ impl Growth {
 pub struct Report {
     /// The first difference; `None` if the runs are equal within the tolerance.
     pub first: Option<First>,
-    /// The mistakes that would explain it, best first.
+    /// The mistakes that would explain the first difference, the best first.
     pub diagnosis: Vec<Diagnosis>,
     /// Stages of A that B lacks, or that cannot be read.
     pub missing: Vec<Missing>,

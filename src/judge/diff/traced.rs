@@ -77,7 +77,7 @@ pub struct Pass {
 pub enum Found {
     /// The values. Their shape is the run's own and may differ from the stage's.
     Frame(Arc<Frame>),
-    /// Nothing.
+    /// The run has no values of the stage.
     Missing,
     /// Values that cannot be read, with the reason.
     Damaged(String),

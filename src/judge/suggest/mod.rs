@@ -60,7 +60,7 @@ pub fn propose(a: &mut impl Traced, sizes: Sizes, path: &Path) -> Result<String>
 
 /// The proposed map. It displays as the text of a capture.toml.
 struct Proposal<'a, 'f> {
-    /// The reference's.
+    /// The description of the reference.
     about: &'a About,
     fits: &'a Fits<'f>,
     names: &'a Names,

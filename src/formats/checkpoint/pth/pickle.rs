@@ -95,7 +95,7 @@ const UNUSED_OF_TORCH: &[&str] = &[
 /// others.
 const INNER: [&str; 4] = ["model", "state_dict", "model_state_dict", "module"];
 
-/// A value on the stack. Numbers are indices into the tables of [`Machine`].
+/// A value on the stack. A `usize` is an index into a table of [`Machine`].
 #[derive(Clone, Copy, Debug)]
 enum Value<'a> {
     /// None, a float, or a set of attributes: a value that no tensor depends on.

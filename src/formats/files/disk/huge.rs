@@ -10,7 +10,7 @@ use llama_trace_core::error::{Error, Result};
 use llama_trace_core::stop;
 use llama_trace_core::tensor::Held;
 
-/// The size of a page in bytes, and its logarithm.
+/// The size of a huge page in bytes, and its binary logarithm.
 const PAGE: usize = 1 << PAGE_BITS;
 const PAGE_BITS: u8 = 21;
 

@@ -1,4 +1,4 @@
-//! llama.cpp's pre-tokenization for byte-level BPE, by the name in `tokenizer.ggml.pre`.
+//! llama.cpp's pre-tokenizations for byte-level BPE. The key `tokenizer.ggml.pre` names one of them.
 //!
 //! Each kind is a list of regular expressions. The first one splits the text, the next one splits the results, and so
 //! on. Every match of an expression is a piece, and so is the text between matches. The expressions are those of the

@@ -9,7 +9,7 @@ use super::super::tests::{data, decode, hard_strings, merged};
 use super::*;
 use crate::files::gguf::build::Build;
 
-/// 0 `<unk>`, 1 `<s>`, 2 `</s>`, 3–258 the bytes, then these.
+/// The pieces from id 259 on. Before them are 0 `<unk>`, 1 `<s>`, 2 `</s>` and the bytes.
 const PIECES: [(&str, i32); 7] =
     [("▁", 1), ("a", 1), ("b", 1), ("▁a", 1), ("ab", 1), ("<user>", 4), ("▁ab", 5)];
 

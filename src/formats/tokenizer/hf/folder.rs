@@ -1,4 +1,5 @@
-//! The tokenizer that transformers 5.24 builds from a folder: its file, with the tokens of the other files.
+//! The tokenizer that transformers 5.24 builds from a folder: the tokenizer's file, with the tokens of the files beside
+//! it.
 //!
 //! `TokenizersBackend` uses tokenizer.json unchanged. `LlamaTokenizer` uses the vocabulary, the merges and the
 //! post-processor, but its own rules for splitting texts. It adds `▁` only before the first stretch of a text;
@@ -94,11 +95,11 @@ pub(super) fn json(inner: Inner, checked: Checked, beside: &Beside) -> Result<Hf
     Ok(HfTokenizer { note: (!same).then_some(note), ..tokenizer })
 }
 
-/// How a tokenizer normalizes and splits texts.
+/// The rules by which a tokenizer normalizes and splits texts, as JSON for a comparison.
 fn rules(inner: &Inner) -> String {
     let rules =
         serde_json::to_string(&(inner.get_normalizer(), inner.get_pre_tokenizer())).unwrap_or_default();
-    // The position of a token in the text is not needed.
+    // `trim_offsets` changes only the positions of tokens in the text, which are not needed.
     rules.replace("\"trim_offsets\":true", "\"trim_offsets\":false")
 }
 
@@ -159,8 +160,8 @@ pub(in crate::tokenizer) fn sentencepiece(model: &Model, beside: &Beside) -> Res
     complete(inner, checked, beside, added, &extra, Some(&defaults))
 }
 
-/// Ranks without special tokens, completed with the special tokens of the files beside them. If these files skip ids
-/// after the ranks, transformers fills the gaps.
+/// A tokenizer of ranks without special tokens, completed with the special tokens of the files beside it. If these
+/// files skip ids after the ranks, transformers fills the gaps.
 ///
 /// # Errors
 /// Returns a description of what is wrong.

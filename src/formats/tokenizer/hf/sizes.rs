@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::wrong::Wrong;
 use crate::tokenizer::MAX_VOCAB;
 
-/// The maximum number of added tokens, the maximum size of one in bytes, and of all, as in GGUF files. Searching for
-/// them in a text takes many times their size in memory.
+/// The maximum number of added tokens, the maximum size of one of them in bytes, and the maximum size of all of them,
+/// as in GGUF files. Searching for them in a text takes many times their size in memory.
 pub(super) const MAX_ADDED: (usize, usize, usize) = (1 << 14, 1 << 10, 1 << 20);
 /// The maximum size of a regular expression in bytes. GPT-4o's, the longest of the Llamas' expressions, has some 500.
 const MAX_EXPRESSION: usize = 2048;

@@ -53,7 +53,8 @@ pub(crate) struct Layout {
     pub(crate) axes: Option<Vec<String>>,
     /// The conversion of the order of RoPE's pairs.
     pub(crate) pairs: Option<Pairs>,
-    /// A file of one row that multiplies each row: the weight of a norm that was captured before it was applied.
+    /// A file of one row, by which each row is multiplied: the weight of a norm, if the tensor was captured before this
+    /// multiplication.
     pub(crate) times: Option<String>,
     /// A file to add: the residual, if the tensor was captured before the sum.
     pub(crate) plus: Option<String>,

@@ -164,7 +164,7 @@ fn a_training_programs_dictionary_is_looked_into() {
         let read = read(&whole).unwrap();
         assert_eq!((read.len(), read[0].0, read[0].1.storage.kind.name), (1, "w", "Half"), "{key}");
     }
-    // A tensor with that name stays a tensor.
+    // A tensor called `model` is not taken for an inner dictionary.
     let named = pickle(&[("model", "Half", "0", 1, 0, &[1], &[1])]);
     assert_eq!(read(&named).unwrap()[0].0, "model");
 }
