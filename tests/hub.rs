@@ -414,7 +414,11 @@ fn a_refusal_says_why_and_what_to_do() {
         (Answer::status(429).with("Retry-After", "3600"), None, &["too many requests", "raises the limit"]),
         (Answer::status(503).with("Retry-After", "0"), None, &["the hub failed", "status 503"]),
         (Answer::body("<html>log in to the hotel</html>"), None, &["not in the hub's format", "HF_ENDPOINT"]),
-        (Answer::body("{\"sha\": \"../../x\", \"siblings\": []}"), None, &["`../../x` as the id of a commit"]),
+        (
+            Answer::body("{\"sha\": \"../../x\", \"siblings\": []}"),
+            None,
+            &["`../../x` as the id of a commit"],
+        ),
         (Answer::body(vec![b' '; (16 << 20) + 1]), None, &["more than 16777216 bytes"]),
         (
             Answer::status(302).with("Location", "file:///etc/passwd"),
