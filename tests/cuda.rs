@@ -1,6 +1,7 @@
-//! Compiles every CUDA kernel with a real NVRTC for every supported architecture. No GPU is needed. The tests search
-//! for NVRTC in the same places as the program, which include the folders in LLAMA_TRACE_NVRTC (`.ci/nvrtc.sh`
-//! downloads NVRTC from PyPI). Without NVRTC, the tests are skipped and print this.
+//! Compiles every CUDA kernel with a real NVRTC for every supported architecture. No GPU is needed.
+//!
+//! The tests search for NVRTC in the same places as the program, which include the folders in LLAMA_TRACE_NVRTC
+//! (`.ci/nvrtc.sh` downloads NVRTC from PyPI). Without NVRTC, the tests are skipped and print this.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "cuda/emulation.rs"]
