@@ -16,7 +16,7 @@ use llama_trace_runs::record::Branch;
 
 #[derive(Args, Debug)]
 pub(super) struct OpenTraceArgs {
-    /// A trace of `record`, or a folder of `export` or a capture script
+    /// A trace of `record`, or a folder from `export` or a capture script
     #[arg(value_name = "PATH")]
     pub(super) trace: PathBuf,
 
@@ -253,7 +253,7 @@ pub(super) struct TokenizeArgs {
     #[arg(long, conflicts_with = "text")]
     pub(super) stdin: bool,
 
-    /// Add and read no special tokens
+    /// Do not add or read special tokens
     #[arg(long)]
     pub(super) no_special: bool,
 
@@ -350,7 +350,7 @@ pub(super) struct CaptureArgs {
 #[derive(Args, Debug)]
 #[command(mut_arg("model", |model| model.help("Model that A comes from [default: none, or built-in]")))]
 pub(super) struct DiffArgs {
-    /// The reference: a trace, or a folder of `export` or a capture script
+    /// The reference: a trace, or a folder from `export` or a capture script
     #[arg(value_name = "A", conflicts_with_all = ["set_a", "set_b"])]
     pub(super) a: Option<PathBuf>,
 

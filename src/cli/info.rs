@@ -147,7 +147,8 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
 /// The source of the RoPE scaling parameters.
 fn scaling_note(checkpoint: &Checkpoint) -> &'static str {
     match (checkpoint.format, &checkpoint.config.rope_scaling) {
-        // params.json may say only that scaling is used. The factor comes from --rope-factor or from params.json.
+        // params.json usually says only that scaling is used. Then the factor is 8, as in Meta's code, unless
+        // --rope-factor sets another one.
         (Format::Meta { .. }, RopeScaling::Llama3 { factor, .. }) if *factor == 8.0 => {
             "of RoPE frequencies, as in Meta's code; Hugging Face's converter uses 32 for Llama 3.2 (--rope-factor 32)"
         }

@@ -265,8 +265,8 @@ fn read_whole(path: &Path, what: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens the file of a text. A shell's `<(command)` is read to its end like any file. A named pipe without a writer is
-/// waited for, but only for a limited time.
+/// Opens the file of a text. A shell's `<(command)` is read to its end like any file. If a named pipe has no
+/// writer, waits for one for a limited time.
 fn open_text(path: &Path) -> std::io::Result<Box<dyn Read>> {
     #[cfg(unix)]
     {

@@ -135,7 +135,7 @@ pub enum Action {
     Quit,
     /// Ends the program, with any popup open.
     Leave,
-    /// A key without a binding, by its name. A message says so.
+    /// A key without a binding, by its name. The viewer shows a message.
     Unbound(String),
     /// A character typed into the go-to line.
     Type(char),

@@ -23,7 +23,7 @@ pub struct Answers {
     known: HashMap<Query, Known>,
     /// Spreads. They never change and are small, so they are never dropped.
     spreads: HashMap<Part, Spread>,
-    /// Texts of the tokens of the vocabulary that were seen.
+    /// Texts of the vocabulary's tokens that were fetched so far.
     texts: HashMap<u32, String>,
     pub(super) bins: BinCache,
 }

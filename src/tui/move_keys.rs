@@ -80,7 +80,7 @@ pub(super) fn sequence(app: &mut App, by: isize) -> Option<usize> {
     match there {
         Some(_) => {}
         None if count < 2 => {
-            app.say("there is one sequence only; give --prompt again for another", false);
+            app.say("there is only one sequence; to have two, give --prompt twice", false);
         }
         None if by > 0 => app.say("this is the last sequence", false),
         None => app.say("this is the first sequence", false),

@@ -1,5 +1,5 @@
-//! The guard of the terminal. It restores the terminal at the end of the viewer, at a panic, and when a signal asks the
-//! program to stop. Only this module uses crossterm.
+//! The guard of the terminal. It restores the terminal at the end of the viewer, at a panic, and when a
+//! signal asks the program to stop. In the viewer, only this module uses crossterm.
 
 mod canvas;
 mod keys;

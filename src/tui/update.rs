@@ -204,7 +204,8 @@ fn say_pace(app: &mut App) {
     }
 }
 
-/// Maximum characters of a pasted text that the help screen is searched for. No line of the help screen is as long.
+/// Maximum number of characters of a pasted text that the help screen is searched for. No line of the help
+/// screen is as long.
 const MOST_WANTED: usize = 80;
 
 /// Handles a key in the help screen, whose first line is `line` and which is filtered by `wanted`.

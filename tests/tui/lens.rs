@@ -62,11 +62,11 @@ fn the_strongest_units_come_first_with_the_tokens_that_they_raise_and_lower() {
     while desk.app.view().name() != "neurons" {
         desk.keys("v");
     }
-    desk.shows("unit 319, number 1 of 384 by |hidden|");
+    desk.shows("unit 319, rank 1 of 384 by |hidden|");
     desk.shows("1.4586 ␣present");
     desk.shows("-1.1315 ␣ne");
     assert_eq!(desk.address(), "p0/L1/ffn_hidden[t=4,f=319]");
-    desk.key(KeyCode::Down).shows("unit 332, number 2 of 384 by |hidden|");
+    desk.key(KeyCode::Down).shows("unit 332, rank 2 of 384 by |hidden|");
     // The next stage shows the same unit, and Enter explains its number.
     desk.keys("ppp").key(KeyCode::Enter).shows("p0/L1/ffn_gate[t=4,f=332]");
     desk.shows("ffn_gate[t, f] = Σ_d ffn_norm[t, d] · w1[f, d]");

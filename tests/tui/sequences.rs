@@ -141,7 +141,7 @@ fn an_address_leads_to_a_sequence_and_what_is_wrong_says_which_there_are() {
     program.keys("/r1:\r");
     assert_eq!(program.here(), "r1:p0/L2/xq[t=4,h=0,c=3]");
     program.keys(")");
-    assert!(program.stage.message().starts_with("there is one sequence only"), "{}", program.stage.message());
+    assert!(program.stage.message().starts_with("there is only one sequence"), "{}", program.stage.message());
     program.keys("/r1:s2\r");
     assert_eq!(program.stage.message(), "there is no sequence 2: 0 is the only one");
     program.stage.key(KeyCode::Esc);
@@ -244,7 +244,7 @@ fn an_alone_sequence_is_not_numbered() {
     let mut stage = Stage::at("xq");
     assert!(!stage.screen().contains("sequence"), "{}", stage.screen());
     stage.keys(")");
-    assert!(stage.message().starts_with("there is one sequence only"));
+    assert!(stage.message().starts_with("there is only one sequence"));
 }
 
 #[test]

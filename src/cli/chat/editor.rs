@@ -165,7 +165,7 @@ fn arrow(last: char, word: bool) -> Option<Key> {
 #[derive(Default)]
 struct Line {
     text: String,
-    /// Byte of the cursor.
+    /// Byte offset of the cursor in `text`.
     at: usize,
     /// How many lines back in the history the user is, and the text typed before going back.
     back: usize,

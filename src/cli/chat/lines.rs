@@ -68,7 +68,7 @@ fn too_long() -> Error {
         .at("standard input")
         .expected(format!("lines of at most {MAX_LINE} bytes"))
         .found("more")
-        .next("say something shorter")
+        .next("send a shorter turn")
 }
 
 /// The next line of `input`, unedited.

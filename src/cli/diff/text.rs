@@ -89,7 +89,12 @@ fn verdict(out: &mut impl Write, report: &Report) -> Result<()> {
     }
     let line = first.site.and_then(|site| report.lines.iter().find(|line| line.site == site));
     if let Some(Line { apart, inherited: Some(inherited), .. }) = line {
-        writeln!(out, "  from A {}, of which {} came with the inputs", short(*apart), short(*inherited))?;
+        writeln!(
+            out,
+            "  distance from A {}, of which {} came with the inputs",
+            short(*apart),
+            short(*inherited)
+        )?;
     }
     report.notes.iter().try_for_each(|note| writeln!(out, "  {note}"))?;
     for one in &report.diagnosis {

@@ -196,7 +196,7 @@ fn read(line: &str) -> std::result::Result<(char, Mark), String> {
     let words = parts.next().unwrap_or_default().trim().to_owned();
     let mut letters = letter.chars();
     let (Some(letter), None) = (letters.next().filter(|c| is_letter(*c)), letters.next()) else {
-        return Err(format!("`{letter}` for a letter"));
+        return Err(format!("`{letter}` instead of a letter"));
     };
     if address.is_empty() {
         return Err("no address".to_owned());

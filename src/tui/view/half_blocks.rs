@@ -18,7 +18,8 @@ use super::paint::put;
 /// Maximum number of values in a raster. If a tensor is larger, only the rows around the cursor are drawn.
 pub(super) const MOST: usize = 1 << 20;
 
-/// A matrix on a raster: the rows that are drawn, and the number of rows and columns that share one place.
+/// A matrix on a raster of places: the rows that are drawn, and the number of rows and columns that share one
+/// place. A place is one character, or several if the values are magnified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Raster {
     pub(super) rows: Range<usize>,

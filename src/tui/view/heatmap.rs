@@ -113,7 +113,7 @@ pub(super) fn cells(
             (false, false) => text::left(cell.fill, 2),
             (true, true) => text::right(&text::short(number, width - 1), width - 1) + beyond.unwrap_or(" "),
             (true, false) => {
-                // The number shows its sign itself.
+                // The number has its own sign, so the shade needs none.
                 let shade = cell.fill.chars().last().filter(|_| real.is_finite()).unwrap_or(' ');
                 format!("{shade}{} ", text::right(&text::short(number, width - 3), width - 2))
             }
