@@ -301,7 +301,7 @@ fn every_number_of_the_units_is_in_the_trace_and_the_strongest_come_first() {
             }
             let unit = order[layout.cursor.0];
             assert_eq!(stage.app.index(), [token, unit], "{}", stage.screen());
-            stage.shows(&format!("unit {unit}, number {} of {count} by |hidden|", layout.cursor.0 + 1));
+            stage.shows(&format!("unit {unit}, rank {} of {count} by |hidden|", layout.cursor.0 + 1));
             stage.shows("it has no weights");
             stage.shows("silu = gate / (1 + e^−gate) · hidden = silu · up");
         }

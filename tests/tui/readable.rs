@@ -232,7 +232,7 @@ fn units_of_another_token_are_seen_from_the_same_line_on() {
         let layout = desk.app.layout().unwrap();
         assert_eq!((first(&desk), layout.cursor.0), (0, rank), "{keys}\n{}", desk.screen());
         let unit = desk.app.index()[1];
-        desk.shows(&format!("unit {unit}, number {} of 384 by |hidden|", rank + 1));
+        desk.shows(&format!("unit {unit}, rank {} of 384 by |hidden|", rank + 1));
     }
     // A named unit stays chosen, whatever its rank is.
     desk.go("p0/L1/ffn_hidden[t=2,f=5]");
