@@ -17,11 +17,11 @@ fn the_lens_shows_layer_by_layer_what_would_be_answered_and_from_which_on_the_an
     desk.shows("after layer 2, token 4 ␣time");
     desk.shows(" 1. ␣time          0.4828");
     desk.shows(" 2. ,              0.3759");
-    desk.shows("the last layer answers \",\": number 2 here, 0.3759");
+    desk.shows("the last layer answers \",\": rank 2 here, 0.3759");
     desk.shows("this answer leads from layer 3 on");
     desk.key(KeyCode::Down);
     assert_eq!(desk.app.place().layer, Some(3), "from layer to layer");
-    desk.shows("the last layer answers \",\": number 1 here, 0.9999");
+    desk.shows("the last layer answers \",\": rank 1 here, 0.9999");
     desk.key(KeyCode::Left).shows("after layer 3, token 3 ␣a");
     // On a screen with few rows, the cells are still shown.
     let mut low = Desk::at("p0/L2/ffn_residual[t=4,d=0]", (60, 16));
