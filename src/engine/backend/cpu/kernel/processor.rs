@@ -15,8 +15,9 @@ pub(super) struct Processor {
 /// The order in which weights are read. It changes the speed, but no bit of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reading {
-    /// The maximum number of weight rows read side by side in products with one token. If rows are read one at a time,
-    /// prefetches follow the address order. With several rows, each part of the activations is loaded once for all.
+    /// The maximum number of weight rows read side by side in products with one token. If one row is read at a time,
+    /// the weights are prefetched in address order. If several rows are read, each part of the activations is loaded
+    /// once for all of them.
     pub(super) streams: usize,
     /// Whether AVX512-BF16 multiplies weights in place, also with many tokens. Otherwise the weights are copied first,
     /// because rows at a distance of a power of two would share a few cache lines of a small L1 cache.

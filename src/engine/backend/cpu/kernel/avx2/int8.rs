@@ -89,7 +89,7 @@ unsafe fn rows_of_tokens<S: Source, const VNNI: bool, const T: usize>(
             // SAFETY: this function has the same features.
             unsafe { S::take(row.part(chunk, S::BYTES, S::SCALES, &mut padding), &mut w) };
             for t in 0..T {
-                // SAFETY: `x` lives, each token has `chunks` chunks, and the caller guarantees the rest.
+                // SAFETY: `x` is alive, and each token has `chunks` chunks. The caller guarantees the rest.
                 let sum = unsafe { add_chunk::<S, VNNI>(&tokens[t], chunk, &w, sums[t][0]) };
                 sums[t] = [sums[t][1], sum];
             }

@@ -58,7 +58,7 @@ const fn quads_at_once<S: Source>() -> usize {
 /// See [`super::super::Isa::q8`].
 ///
 /// # Safety
-/// The processor has AVX-VNNI, if VNNI.
+/// If VNNI, the processor has AVX-VNNI.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn panels<S: Source, const VNNI: bool>(
     x: &Tiles,
