@@ -22,6 +22,7 @@ const BLOCKS_OF_EACH: [usize; 2] = [3, 2];
 
 /// Maximum number of splits of one token's keys.
 const MOST_SPLITS: usize = 64;
+/// Minimum number of keys of a split.
 const TILE: usize = 64;
 
 /// Maximum number of thread blocks in a grid's second dimension.

@@ -20,7 +20,7 @@ use llama_trace_engine::backend::{SeeGroups, WholeRows, cpu};
 /// Bytes that are copied before the stop request is checked again.
 const PIECE: usize = 64 << 20;
 
-/// A matrix (outputs, inputs). It shares its memory with the matrices that were cut from it ([`Self::cut`]).
+/// A matrix (outputs, inputs). It shares its memory with the matrices that were cut from it (`cut`).
 pub struct Matrix {
     values: Arc<Memory>,
     scales: Option<Arc<Scales>>,

@@ -89,8 +89,8 @@ pub(super) fn rotate(
     cuda.kernels.launch(ROPE, (rows, blocks), THREADS, 0, arguments)
 }
 
-/// Makes the last launch also cache the rows (rows, width) at `x`, if the pass has only one span. This is possible if
-/// the launch is still in the queue and rotates these rows or already caches their keys. Otherwise launches nothing.
+/// Makes the last launch also cache the rows (rows, width) at `x`. The pass must have only one span. This is possible
+/// if the launch is still in the queue and rotates these rows or already caches their keys. Otherwise launches nothing.
 /// Returns whether the launch was changed.
 pub(super) fn cache(cuda: &Cuda, x: Address, width: usize, rows: usize, to: [Address; 2]) -> Result<bool> {
     if rows == 1 && cache_products(cuda, x, width, to) {

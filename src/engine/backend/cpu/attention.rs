@@ -81,7 +81,7 @@ pub(super) fn attention(
     };
     let round = |values: &mut [f32]| kernel.isa.round(precision, values);
     let group = heads / kv_heads;
-    // Every thread gets several blocks, so that all threads are busy until the end.
+    // With blocks of at most this size, every thread gets several units.
     let shared_out = (tokens * kv_heads).div_ceil(PARTS * threads::count());
     let block = (SCORES / (group * all_keys)).clamp(1, ROWS).min(shared_out);
 

@@ -29,7 +29,7 @@ pub(super) fn raise_exception(message: String) -> Result<Value, Error> {
 /// Names that Jinja defines, but minijinja does not.
 pub(super) const UNKNOWN: [&str; 3] = ["varargs", "kwargs", "lipsum"];
 
-/// Adds the features of Python and Jinja to `environment` that minijinja does not have or implements differently.
+/// Adds to `environment` those features of Python and Jinja that minijinja does not have or implements differently.
 /// Removes features of minijinja that Jinja does not have, or that have another meaning in Jinja.
 pub(super) fn extend(environment: &mut Environment<'_>) {
     environment.set_formatter(print);
