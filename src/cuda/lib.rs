@@ -94,7 +94,7 @@ pub struct Cuda {
     streams: Arc<AtomicBool>,
 }
 
-/// Scratch memory that the operations use, one after the other.
+/// Scratch memory. The operations share it, one after the other.
 #[derive(Default)]
 struct Scratch {
     partial: Growing,

@@ -356,7 +356,8 @@ impl Nvrtc {
     }
 }
 
-/// Returns the option for machine code of an architecture. The architecture with wgmma needs the suffix `a` to use it.
+/// Returns the option for machine code of an architecture. The architecture with wgmma has the suffix `a`, without
+/// which wgmma cannot be used.
 fn target((major, minor): Version) -> String {
     let alone = if (major, minor) == WARPGROUPS { "a" } else { "" };
     format!("--gpu-architecture=sm_{major}{minor}{alone}")

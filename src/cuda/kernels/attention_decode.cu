@@ -65,8 +65,8 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
     const Cached* key_at = static_cast<const Cached*>(keys) + offset;
     const Cached* value_at = static_cast<const Cached*>(values) + offset;
     const float root = root_of(shape);
-    // Starts to load KEPT of the thread's keys or values of a tile, from its number `first` on. Skips keys from `end`
-    // on.
+    // Starts to load KEPT of the thread's keys or values of a tile, beginning with the thread's number `first`. Skips
+    // keys from `end` on.
     auto ask = [&](const Cached* at, int tile, int first, int end, Eight(&eights)[KEPT]) {
 #pragma unroll
         for (int k = 0; k < KEPT; k++) {
@@ -100,7 +100,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
     }
     if (threadIdx.x < HEADS) maxima[threadIdx.x] = minus_infinity(), sums[threadIdx.x] = 0.0f;
 
-    // Multiplies the thread's loaded keys, from its number `first` on, with all queries.
+    // Multiplies the loaded keys with all queries. The first of them is number `first` of the thread.
     auto multiply = [&](int tile, int first, const Eight(&eights)[KEPT]) {
 #pragma unroll
         for (int some = 0; some < KEPT; some += TOGETHER) {
@@ -135,7 +135,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
             }
         }
     };
-    // Adds the thread's loaded values, from its number `first` on, times their weights.
+    // Adds the loaded values times their weights. The first of them is number `first` of the thread.
     auto mix = [&](int tile, int first, const Eight(&eights)[KEPT]) {
 #pragma unroll
         for (int k = 0; k < KEPT; k++) {

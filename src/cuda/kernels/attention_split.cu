@@ -29,7 +29,7 @@ constexpr int ROWS = 128;  // of a block
 constexpr int KEYS = 32;   // of a tile
 constexpr uint32_t TOO_LARGE = 0x5d800000;  // 2^60
 
-// Returns the larger of two absolute values, as bits: `largest`, and that of x.
+// Returns the larger of `largest` and the absolute value of x. Absolute values are compared by their bits.
 __device__ inline uint32_t larger_size(uint32_t largest, float x) { return max(largest, __float_as_uint(x) & 0x7fffffff); }
 
 // The power of two, at most 2^100, that brings absolute values up to `largest` below 2^15. `largest` is less than

@@ -81,7 +81,8 @@ __device__ inline float near_inverse(float x) {
     return y;
 }
 
-// Hides how x was computed from the compiler, which would otherwise compute it again at each use.
+// Returns x, and hides from the compiler how it was computed. Otherwise the compiler would compute it again at each
+// use.
 __device__ inline int known_later(int x) {
     int y;
     asm volatile("mov.b32 %0, %1;" : "=r"(y) : "r"(x));

@@ -88,7 +88,7 @@ struct Lane {
     const uint32_t* a;    // Mma: 4 registers; MmaOfBytes: `number` registers; LoadMatrix: the row that this lane gives
     const uint32_t* b;    // Mma: 2
     bool halves;          // Mma: float16 instead of bfloat16
-    int* whole;           // MmaOfBytes: 4, and the values added to them
+    int* whole;           // MmaOfBytes: 4 results; `added`: the values added to them
     const int* added;
     float* sums;          // Mma: 4; MultiplyAsync: half as many as columns
     uint64_t operands[2];

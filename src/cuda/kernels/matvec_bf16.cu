@@ -5,7 +5,7 @@
 // weights at a time, one tile of mma. Its warps take pieces of the inputs in turn, and each warp loads two pieces
 // ahead. The first loads start before the input is complete, and the loads of the next tile start while this tile is
 // multiplied. A lane loads 16 bytes of each of two rows of weights. An mma adds 16 inputs, and their order does not
-// matter. Here it is chosen such that the loaded bytes are a lane's part of two tiles, without rearrangement.
+// matter. Here the order is chosen such that the loaded bytes are a lane's part of two tiles, without rearrangement.
 //
 // Each row of x is a column of its own in the mma. The sums of a piece are computed separately and then added to the
 // earlier sums, because each addition of a tensor core truncates the sum. The sums of the warps are added one after the

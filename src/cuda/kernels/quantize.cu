@@ -24,8 +24,8 @@ KERNEL(128) quantize(const float* x, int width, int group, int8_t* values, float
     }
 }
 
-// The same for groups of 32 values, which divide the width. A thread quantises four values. Grid (ceil(rows · width /
-// 512)), block 128.
+// The same for groups of 32 values. The width is a multiple of 32. A thread quantises four values. Grid (ceil(rows ·
+// width / 512)), block 128.
 KERNEL(128) quantize_32(const float* x, long long count, int8_t* values, float* scales) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();

@@ -141,7 +141,7 @@ __device__ inline void stream(unsigned char* memory, float* for_terms, const Rin
         const auto asked = early(turn);
         for (int first = 0; first < groups; first += segment) {
             // The next segment uses the other half of the memory for terms. The segment after the next one uses this
-            // half again; it waits at the next barrier.
+            // half again; before that comes the barrier of the next segment.
             float* const terms = for_terms + place * of_terms;
             const int end = min(groups - first, segment);
             wait_for_arrivals(arrivals + stage, parity);

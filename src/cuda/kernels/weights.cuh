@@ -3,8 +3,8 @@
 #pragma once
 #include "blocks.cuh"
 
-// A row of a Matrix. The other fields are only for int8: the scale of the row's first value, the index of this value in
-// the scale's group, and the number of values that share a scale.
+// A row of a Matrix. All fields except `bytes` are only for int8: the scale of the row's first value, the index of this
+// value in the scale's group, and the number of values that share a scale.
 struct Row {
     const uint8_t* bytes;
     const float* scales;

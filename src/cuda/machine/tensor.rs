@@ -20,7 +20,7 @@ fn kept(sum: f64) -> u64 {
     u64::from((sum as f32).to_bits())
 }
 
-/// mma.m16n8k16: c (16, 8) + a (16, 16) · b (16, 8), The arguments are registers, by number and lane.
+/// mma.m16n8k16: c (16, 8) + a (16, 16) · b (16, 8). The arguments are registers, by number and lane.
 pub(super) fn multiply(float16: bool, a: &[Lanes; 4], b: &[Lanes; 2], c: &[Lanes; 4]) -> [Lanes; 4] {
     // Element i of a is at row groupID (+ 8 for i = 2, 3, 6, 7) and column 2 · threadID in group + i mod 2 (+ 8 for i ≥
     // 4).
@@ -50,7 +50,7 @@ pub(super) fn multiply(float16: bool, a: &[Lanes; 4], b: &[Lanes; 2], c: &[Lanes
     sums
 }
 
-/// mma.m16n8k32 of signed bytes: c (16, 8) + a (16, 32) · b (32, 8), The arguments are registers, by number and lane.
+/// mma.m16n8k32 of signed bytes: c (16, 8) + a (16, 32) · b (32, 8). The arguments are registers, by number and lane.
 /// With half as many registers for a and b, it is m16n8k16.
 pub(super) fn multiply_bytes(a: &[Lanes], b: &[Lanes], c: &[Lanes]) -> [Lanes; 4] {
     let byte = |register: u64, i: usize| i64::from((register >> (8 * i)) as i8);

@@ -60,8 +60,8 @@ pub(super) struct Warp<'a> {
     registers: Vec<Lanes>,
     carry: Lanes,
     at: [usize; LANES],
-    /// Lanes that have not ended. The next two are parts of these: lanes that wait for other lanes of the warp, and
-    /// lanes at the block's barrier.
+    /// Lanes that have not ended. The next two fields are subsets of these: lanes that wait for other lanes of the
+    /// warp, and lanes at the block's barrier.
     alive: u32,
     waiting: u32,
     at_barrier: u32,

@@ -10,7 +10,7 @@ use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
 
-/// Maximum number of matrix values that are dequantised together: 256 MiB.
+/// Maximum number of matrix values that are dequantised together: 256 MiB in bfloat16.
 const MOST_VALUES: usize = 128 << 20;
 
 /// Whether the matrices of these products are multiplied this way.

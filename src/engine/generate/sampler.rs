@@ -32,8 +32,8 @@ impl Sampler {
     /// Creates a sampler at the start of its random numbers.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] if the temperature is negative, or so small that divided logits overflow float32. Also
-    /// if top-p is not in 0 … 1, or if the temperature or top-p is NaN.
+    /// Returns [`Error::Usage`] if the temperature is negative, not finite, or so small that divided logits overflow
+    /// float32. Also if top-p is not a number above 0 and at most 1.
     pub fn new(sampling: Sampling) -> Result<Self> {
         let wrong = |option: &str, expected: &str, found: f32| {
             Error::usage(format!("{option} is out of range"))
@@ -278,7 +278,7 @@ impl Sampler {
 }
 
 /// Returns a number that is larger for a more likely token and, if two are equally likely, for the lower id. It begins
-/// with the bits of the probability, which have the same order as positive floats.
+/// with the bits of the probability: the bits of positive floats have the same order as their values.
 fn rank(id: u32, prob: f32) -> u64 {
     u64::from(prob.to_bits()) << 32 | u64::from(!id)
 }

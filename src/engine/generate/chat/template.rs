@@ -147,7 +147,7 @@ fn cause<T: std::error::Error + 'static>(error: &minijinja::Error) -> Option<&T>
     None
 }
 
-/// Returns a text printable and short, because errors may quote any length of a template.
+/// Makes a text printable and short, because errors may quote any length of a template.
 fn shown(text: &str) -> String {
     let text = printable(text);
     let mut characters = text.chars();

@@ -65,7 +65,7 @@ pub(super) fn q8(x: &Quantized, w: Rows<'_>, out: &mut [&mut [f32]]) {
     }
 }
 
-/// See [`super::Kernel::multiply_limit`]. For each 16 values of the limit, computes 64 int8 products.
+/// See [`super::Kernel::multiply_limit`]. Computes 64 int8 products in place of 16 float32 products.
 pub(super) fn multiply(rounds: usize, factor: i32) -> f32 {
     #[target_feature(enable = "avx512f,avx512vnni")]
     fn inner(rounds: usize, factor: i32) -> i32 {

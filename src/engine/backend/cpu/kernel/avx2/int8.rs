@@ -136,7 +136,7 @@ pub(in crate::backend::cpu::kernel) fn prefetch(row: &[u8], at: usize, bytes: us
     }
 }
 
-/// See [`super::super::Kernel::multiply_limit`]. For each 16 values of the limit, computes two vectors of 32 int8
+/// See [`super::super::Kernel::multiply_limit`]. Computes two vectors of 32 int8 products in place of 16 float32
 /// products.
 pub(in crate::backend::cpu::kernel) fn multiply<const VNNI: bool>(rounds: usize, factor: i32) -> f32 {
     #[target_feature(enable = "avx2")]
