@@ -317,7 +317,7 @@ fn an_import_is_found_however_it_is_written() {
 
 /// Commands, and all code below them, are generic over the backend.
 #[test]
-fn a_type_of_a_device_is_named_in_the_backend_and_where_one_is_chosen() {
+fn only_the_backend_and_the_device_choice_name_device_types() {
     let chooses = src().join("cli/device.rs");
     let names = |file: &Path| {
         let text = std::fs::read_to_string(file).unwrap();
@@ -369,7 +369,7 @@ fn effects_change_the_viewer_by_reports() {
 const STRICT: &[&str] = &["backend/cpu/kernel/mod.rs"];
 
 #[test]
-fn no_file_needs_one_that_needs_it() {
+fn no_two_files_import_each_other() {
     let crates = EDGES.iter().map(|(name, _)| *name).chain(OTHERS.iter().map(|(name, _)| *name));
     for name in crates.chain(["cli"]) {
         // The program's own modules are below `cli`.
@@ -394,7 +394,7 @@ fn named_paths(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_path_that_the_map_names_is_there() {
+fn every_path_in_the_module_map_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap();
     let lib = read("src/lib.rs");
@@ -455,7 +455,7 @@ const LIBC: &[&str] = &[
 const LIBC_OF_LINUX: &[&str] = &["M_ARENA_MAX", "mallopt"];
 
 #[test]
-fn what_is_used_of_libc_is_there_on_apple_too() {
+fn every_libc_name_exists_on_apple() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     for file in files("") {
         // This file reads registers from the context of a signal. Each line is compiled only for one processor and one

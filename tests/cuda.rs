@@ -120,7 +120,7 @@ fn usual(list: &str, compiled: impl Fn() -> Vec<String>) -> Vec<String> {
 }
 
 #[test]
-fn a_kernel_that_seldom_takes_other_registers_is_as_the_list_says_and_one_that_always_does_is_not() {
+fn rare_other_register_counts_are_ignored_and_constant_ones_are_not() {
     let giving = |texts: &'static [&'static str]| {
         let next = std::cell::Cell::new(0);
         move || -> Vec<String> {
@@ -142,7 +142,7 @@ fn blesses() -> bool {
 
 /// The list has the digest of the sources, so a test without a compiler finds a list that is out of date.
 #[test]
-fn every_kernel_compiles_for_every_architecture_and_takes_what_the_list_says() {
+fn every_kernel_compiles_and_uses_the_listed_resources() {
     let expected = std::fs::read_to_string(listed()).unwrap();
     let digest = format!("SHA-256 of the sources: {}", sources::digest());
     let current = expected.lines().any(|line| line == digest);
@@ -217,7 +217,7 @@ fn every_kernel_compiles_for_every_architecture_and_takes_what_the_list_says() {
 }
 
 #[test]
-fn the_ptx_that_the_program_carries_has_the_kernels_that_the_sources_make() {
+fn the_embedded_ptx_has_the_kernels_of_the_sources() {
     let (major, minor) = ptx::COMPILER;
     let found = Nvrtc::find(ptx::COMPILER).ok().filter(|nvrtc| nvrtc.version() == ptx::COMPILER);
     let Some(nvrtc) = found else {
@@ -283,7 +283,7 @@ fn the_ptx_that_the_program_carries_has_the_kernels_that_the_sources_make() {
 }
 
 #[test]
-fn an_older_driver_is_no_reason_to_load_a_newer_compiler() {
+fn a_compiler_newer_than_the_driver_is_not_loaded() {
     let Some(nvrtc) = nvrtc() else { return };
     let (major, minor) = nvrtc.version();
     // A compiler of the driver's version is accepted.
@@ -293,7 +293,7 @@ fn an_older_driver_is_no_reason_to_load_a_newer_compiler() {
 }
 
 #[test]
-fn what_ptxas_says_is_read() {
+fn the_output_of_ptxas_is_parsed() {
     let log = "ptxas info    : Compiling entry function 'argmax' for 'sm_90'\n\
                ptxas info    : Function properties for argmax\n\
                \u{20}   0 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n\

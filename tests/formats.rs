@@ -120,7 +120,7 @@ fn every_format_gives_the_same_logits() {
 }
 
 #[test]
-fn in_int8_the_logits_are_near_and_those_of_a_float64_reading() {
+fn int8_logits_are_close_to_float32_and_equal_to_the_float64_reader() {
     let (ids, plain) = expected("logits");
     let expected = json("formats/llama2c/expected.json");
     for (name, group) in INT8 {
@@ -151,7 +151,7 @@ fn every_format_has_the_same_configuration() {
 }
 
 #[test]
-fn a_wrong_pairing_is_noticed() {
+fn a_wrong_pairing_changes_the_logits() {
     let (ids, expected) = expected("logits");
     for (path, _) in FORMS {
         let mut wrong = open(path);
@@ -165,7 +165,7 @@ fn a_wrong_pairing_is_noticed() {
 }
 
 #[test]
-fn every_format_scales_rope_alike() {
+fn every_format_scales_rope_in_the_same_way() {
     let (ids, expected) = expected("scaled_logits");
     for (path, settings) in SCALED {
         let folder = tempfile::tempdir().unwrap();

@@ -53,7 +53,7 @@ fn noticed(model: &str, mistake: &str, checkpoint: &Checkpoint) {
 }
 
 #[test]
-fn a_wrong_hyperparameter_is_noticed() {
+fn the_comparison_detects_a_wrong_hyperparameter() {
     for model in MODELS {
         let wrong = |mistake: &str, change: &dyn Fn(&mut Checkpoint)| {
             let mut checkpoint = open(model);
@@ -71,7 +71,7 @@ fn a_wrong_hyperparameter_is_noticed() {
 }
 
 #[test]
-fn a_wrong_window_is_noticed() {
+fn the_comparison_detects_a_wrong_window() {
     for (model, window, from) in [("mistral", 4, 0), ("qwen2", 5, 1)] {
         let right = open(model).config;
         assert_eq!((right.window, right.window_from), (Some(window), from), "{model}");
@@ -96,7 +96,7 @@ fn a_wrong_window_is_noticed() {
 }
 
 #[test]
-fn a_missing_query_and_key_norm_is_noticed() {
+fn the_comparison_detects_a_missing_query_and_key_norm() {
     let mut checkpoint = open("qwen3");
     checkpoint.config.qk_norm = false;
     noticed("qwen3", "no query and key norm", &checkpoint);
@@ -108,7 +108,7 @@ fn with_tensors(model: &str, change: impl FnOnce(&mut Tensors)) -> Checkpoint {
 }
 
 #[test]
-fn every_bias_and_norm_weight_matters_dropped_or_swapped() {
+fn the_comparison_detects_each_missing_or_swapped_bias_and_norm_weight() {
     for model in MODELS {
         let all = tensors(&fixture(&format!("golden/{model}")));
         let vectors: Vec<_> =
@@ -144,7 +144,7 @@ fn every_bias_and_norm_weight_matters_dropped_or_swapped() {
 }
 
 #[test]
-fn a_missing_root_and_a_wrong_kv_head_are_noticed() {
+fn the_comparison_detects_a_missing_scale_and_a_wrong_kv_head() {
     for model in MODELS {
         let reference = reference(model);
         let sizes = llama_trace::trace::Sizes::new(&open(model).config, Precision::F32);

@@ -34,7 +34,7 @@ const MAIN: &str = "tokenizer.chat_template";
 const NAMES: &str = "tokenizer.chat_templates";
 
 #[test]
-fn the_template_inside_makes_the_prompt() {
+fn the_template_in_the_file_makes_the_prompt() {
     let folder = tempfile::tempdir().unwrap();
     let own = "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}";
     let model = model(folder.path(), &[(MAIN, own)], &[]);
@@ -48,7 +48,7 @@ fn the_template_inside_makes_the_prompt() {
 }
 
 #[test]
-fn of_named_templates_the_default_is_taken() {
+fn the_default_is_chosen_among_named_templates() {
     let folder = tempfile::tempdir().unwrap();
     let raise = |text: &str| format!("{{{{ raise_exception('{text} ' + bos_token + eos_token) }}}}");
     let refusal = |texts: &[(&str, &str)], lists: &[(&str, &[&str])], code: i32| {

@@ -62,7 +62,7 @@ fn write(folder: &str, file: &str, values: &ArrayD<f32>) {
 }
 
 #[test]
-fn what_transformers_ran_agrees_with_us_within_the_measured_tolerance_either_way() {
+fn a_captured_run_of_transformers_agrees_as_a_and_as_b() {
     let (_folder, a, b) = folders();
     for pair in [[&*a, &*b], [&*b, &*a]] {
         let (code, report) = diff(&pair);
@@ -77,7 +77,7 @@ fn what_transformers_ran_agrees_with_us_within_the_measured_tolerance_either_way
 }
 
 #[test]
-fn what_is_broken_in_a_captured_folder_is_found_at_its_address_and_named() {
+fn a_mistake_in_a_captured_folder_is_found_and_named() {
     let (_folder, a, b) = folders();
     // In the second layer of the captured run, RoPE rotates neighbouring pairs.
     let angles = ["cos", "sin"].map(|part| values(&b, &format!("pass_000/rope_{part}.npy")));
@@ -105,7 +105,7 @@ fn what_is_broken_in_a_captured_folder_is_found_at_its_address_and_named() {
 }
 
 #[test]
-fn a_folder_that_lies_otherwise_is_read_by_its_map() {
+fn a_map_reads_a_folder_with_another_layout() {
     let (_folder, a, b) = folders();
     let at = |layer: usize, stage: &str| format!("pass_000/layer_{layer:02}/{stage}.npy");
     for layer in 0..3 {
@@ -195,7 +195,7 @@ fn same(a: &str, b: &str) -> Value {
 }
 
 #[test]
-fn one_row_of_a_padded_batch_is_read_where_its_tokens_are() {
+fn a_sequence_of_a_padded_batch_is_read_without_the_padding() {
     let (_folder, a, b) = folders();
     // Makes the run the second sequence of a batch of two, with three rows of padding before its tokens and one after
     // them.
@@ -227,7 +227,7 @@ fn one_row_of_a_padded_batch_is_read_where_its_tokens_are() {
         let other = ArrayD::from_elem(values.shape().to_vec(), 0.5_f32);
         write(&b, &file, &ndarray::concatenate(Axis(0), &[other.view(), values.view()]).unwrap());
     }
-    assert_eq!(diff(&[&a, &b]).0, 1, "it is another shape");
+    assert_eq!(diff(&[&a, &b]).0, 1, "the padded files have another shape");
     let after = "tokens = [1, 5, 9, 13, 17, 21]\npadding = 3\npadding_after = 1\nbatch = 1";
     mapped(&b, |text| text.replace("tokens = [1, 5, 9, 13, 17, 21]", after));
     let report = same(&a, &b);
@@ -242,7 +242,7 @@ fn one_row_of_a_padded_batch_is_read_where_its_tokens_are() {
 }
 
 #[test]
-fn padding_that_a_file_does_not_have_is_said() {
+fn padding_that_does_not_fit_a_file_is_reported() {
     for (more, said) in [
         ("padding = 2", "it has 6 rows, but 6 tokens with 2 rows of padding before and 0 after them make 8"),
         (
@@ -265,7 +265,7 @@ fn padding_that_a_file_does_not_have_is_said() {
 }
 
 #[test]
-fn files_of_sixteen_bits_are_read_and_judged_by_their_precision() {
+fn files_of_16_bits_get_the_tolerance_of_their_precision() {
     let (_folder, a, b) = folders();
     for (kind, name) in [("<f2", "f16"), ("|V2", "bf16")] {
         let c = Path::new(&b).with_extension(name);
@@ -300,7 +300,7 @@ fn files_of_sixteen_bits_are_read_and_judged_by_their_precision() {
 }
 
 #[test]
-fn a_run_of_the_first_layers_alone_is_compared_as_far_as_it_goes() {
+fn a_run_of_only_the_first_layers_is_compared_up_to_there() {
     let (_folder, a, b) = folders();
     // Simulates a run that stopped after some layers: the stages after the layers have other values.
     for stage in ["final_norm", "logits"] {
@@ -320,7 +320,7 @@ fn a_run_of_the_first_layers_alone_is_compared_as_far_as_it_goes() {
 }
 
 #[test]
-fn what_was_captured_after_a_residual_was_added_is_read_without_it() {
+fn a_map_subtracts_a_residual_from_the_captured_values() {
     let (_folder, a, b) = folders();
     for pass in 0..2 {
         for layer in 0..3 {
@@ -344,7 +344,7 @@ fn what_was_captured_after_a_residual_was_added_is_read_without_it() {
 }
 
 #[test]
-fn what_is_odd_in_a_captured_folder_is_part_of_the_verdict_and_never_a_crash() {
+fn odd_files_in_a_captured_folder_are_reported_without_a_crash() {
     let (folder, a, b) = folders();
     let (file, other) = ("pass_000/layer_01/ffn_up.npy", "pass_000/layer_00/ffn_up.npy");
     let (whole, before) = (values(&b, file), values(&b, other));
@@ -481,7 +481,7 @@ fn suggested(a: &str, own: &str) -> String {
 }
 
 #[test]
-fn a_map_is_proposed_for_a_folder_of_other_names_and_layouts_and_the_diff_passes_with_it() {
+fn a_map_is_proposed_for_other_names_and_layouts_and_diff_passes() {
     let (folder, a, b) = folders_of("1");
     let own = folder.path().join("own");
     let own = own.to_str().unwrap();
@@ -515,7 +515,7 @@ fn a_map_is_proposed_for_a_folder_of_other_names_and_layouts_and_the_diff_passes
 }
 
 #[test]
-fn a_map_is_proposed_for_a_run_with_a_mistake_and_what_is_not_sure_is_said() {
+fn a_map_for_a_run_with_a_mistake_says_which_lines_are_unsure() {
     let (folder, a, b) = folders();
     let own = folder.path().join("own");
     let own = own.to_str().unwrap();
@@ -540,7 +540,7 @@ fn a_map_is_proposed_for_a_run_with_a_mistake_and_what_is_not_sure_is_said() {
 }
 
 #[test]
-fn a_map_of_a_padded_batch_of_sixteen_bits_is_proposed_and_nothing_is_where_nothing_fits() {
+fn a_map_is_proposed_for_a_padded_16_bit_batch_but_not_for_unrelated_files() {
     let (folder, a, b) = folders_of("1");
     let own = folder.path().join("own");
     let own = own.to_str().unwrap();
@@ -591,7 +591,7 @@ fn a_map_of_a_padded_batch_of_sixteen_bits_is_proposed_and_nothing_is_where_noth
 
 /// A captured folder may be the reference if the sizes of the model are known: from its map, or from `--model`.
 #[test]
-fn a_captured_folder_is_a_reference_too() {
+fn a_captured_folder_can_be_the_reference() {
     let (folder, _, b) = folders_of("1");
     let own = folder.path().join("own");
     let own = own.to_str().unwrap();
@@ -612,7 +612,7 @@ fn a_captured_folder_is_a_reference_too() {
 
 /// Runs the script on two stub models: their argument for the cache has the old name and the new name of transformers.
 #[test]
-fn the_script_hands_the_cache_over_under_the_name_that_the_model_has_for_it() {
+fn the_script_uses_the_models_name_of_the_cache_argument() {
     const STUB: &str = r#"
 import sys, types
 class Tensor:
@@ -663,7 +663,7 @@ print("both")
 }
 
 #[test]
-fn the_scripts_are_in_the_program_and_one_that_no_test_ran_says_so_first() {
+fn the_program_contains_the_scripts_and_untested_ones_say_so() {
     for runtime in ["transformers", "llama-cpp", "transformer-lens", "vllm"] {
         let script = ok(&llama_trace(["capture", runtime]));
         assert_eq!(script, fs::read_to_string(fixture(&format!("capture/{runtime}.py"))).unwrap());

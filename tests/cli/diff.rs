@@ -48,7 +48,7 @@ fn keys(value: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn two_exports_are_the_same_or_the_first_cell_that_differs_is_named() {
+fn equal_exports_are_the_same_and_else_the_first_different_cell_is_named() {
     let (folder, model) = (TempDir::new().unwrap(), golden());
     let a = exported(&folder, "a", &["--model", &model, "-n", "2"]);
     let b = exported(&folder, "b", &["--model", &model, "-n", "2", "--precision", "bf16"]);
@@ -111,7 +111,7 @@ fn two_exports_are_the_same_or_the_first_cell_that_differs_is_named() {
 }
 
 #[test]
-fn a_file_whose_name_is_of_no_stage_is_told_of() {
+fn a_file_that_is_named_as_no_stage_is_reported() {
     let (folder, model) = (TempDir::new().unwrap(), golden());
     let [a, b] = ["a", "b"].map(|name| exported(&folder, name, &["--model", &model]));
     let [path_a, path_b] = [&a, &b].map(|path| path.to_str().unwrap());
@@ -137,7 +137,7 @@ fn a_file_whose_name_is_of_no_stage_is_told_of() {
 }
 
 #[test]
-fn a_broken_model_is_found_and_named_and_the_cause_comes_before_its_consequences() {
+fn the_cause_is_reported_before_its_consequences() {
     let (folder, model) = (TempDir::new().unwrap(), golden());
     let a = exported(&folder, "a", &["--model", &model]);
     // Simulates a port that reads wo without transposing it. All later stages of its run differ.
@@ -215,7 +215,7 @@ fn a_precision_that_the_reference_does_not_have_is_refused() {
 }
 
 #[test]
-fn two_runs_of_the_program_are_compared_as_they_go() {
+fn two_runs_of_the_program_are_compared_while_they_run() {
     let model = golden();
     let base = ["--model", &model, "--ids", IDS, "-n", "3"];
     for (a, b) in [
@@ -265,8 +265,12 @@ fn traces_are_compared_with_each_other_and_with_folders() {
         assert_eq!(stages(a, b), whole, "{a} {b}: what is not kept is derived");
     }
     let kept = stages(&minimal, &minimal);
-    assert!(kept < whole, "what follows need not be compared");
-    assert_eq!(stages(&minimal, &rounded), kept, "what is drawn from other logits follows from those");
+    assert!(kept < whole, "derivable stages need not be compared");
+    assert_eq!(
+        stages(&minimal, &rounded),
+        kept,
+        "stages that are sampled from other logits are computed from those logits"
+    );
     let (code, report) = diff(&[&all, &rounded, "--model", &model]);
     assert_eq!((code, &report["same"]), (0, &true.into()), "{report}");
     let other = models::golden("gqa", |tensors| {
@@ -284,7 +288,7 @@ fn traces_are_compared_with_each_other_and_with_folders() {
 /// Two traces with the same stages are compared part by part; folders are compared stage by stage. Both must find the
 /// same differences.
 #[test]
-fn traces_part_by_part_differ_as_their_stages_do_whole() {
+fn traces_compared_in_parts_differ_like_whole_stages() {
     let folder = TempDir::new().unwrap();
     let gqa = golden();
     let ids: Vec<_> = (0..60).map(|id| (id * 7 % 40).to_string()).collect();
@@ -339,7 +343,7 @@ fn traces_part_by_part_differ_as_their_stages_do_whole() {
 }
 
 #[test]
-fn of_several_sequences_each_is_compared_with_its_own() {
+fn each_sequence_is_compared_with_the_same_sequence() {
     let folder = TempDir::new().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let run = ["--prompt", "Once upon a time", "--prompt", "The dog", "-n", "2"];
@@ -370,7 +374,7 @@ fn of_several_sequences_each_is_compared_with_its_own() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_said_to_be_the_same() {
+fn unreadable_stages_are_not_reported_as_the_same() {
     let (folder, model) = (TempDir::new().unwrap(), golden());
     let [a, b] = exported_twice(&folder);
     let [path_a, path_b] = [&a, &b].map(|path| path.to_str().unwrap());
@@ -417,7 +421,7 @@ fn statistics_alone_cannot_be_compared() {
 }
 
 #[test]
-fn nan_in_both_at_the_same_place_is_the_same_and_is_said() {
+fn nan_at_the_same_place_in_both_is_equal_and_is_noted() {
     let folder = TempDir::new().unwrap();
     let [a, b] = exported_twice(&folder);
     let [path_a, path_b] = [&a, &b].map(|path| path.to_str().unwrap());
@@ -437,7 +441,7 @@ fn nan_in_both_at_the_same_place_is_the_same_and_is_said() {
 }
 
 #[test]
-fn what_is_wrong_with_a_folder_or_an_option_is_said_and_is_no_difference() {
+fn wrong_folders_and_options_are_errors_and_not_differences() {
     let (folder, model) = (TempDir::new().unwrap(), golden());
     let a = exported(&folder, "a", &["--model", &model]);
     let a = a.to_str().unwrap();

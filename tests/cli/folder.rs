@@ -56,7 +56,7 @@ fn log(args: &[&str]) -> Vec<String> {
 /// Few ports write the stages `rope_cos` and `rope_sin`. Without them, rotated values are still explained with the
 /// port's own numbers.
 #[test]
-fn a_turned_number_is_taken_apart_without_the_angles_of_the_folder() {
+fn a_rotated_number_is_explained_without_the_angles_in_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     let (whole, own) = (folder.path().join("whole"), folder.path().join("own"));
     let address = "p1/L1/xq_rope[t=0,h=2,c=3]";
@@ -85,13 +85,13 @@ fn a_turned_number_is_taken_apart_without_the_angles_of_the_folder() {
         let terms = found["terms"].as_array().unwrap();
         let operands = terms.iter().flat_map(|term| term["operands"].as_array().unwrap());
         assert!(operands.clone().any(|operand| operand["value"] == 7.5), "{found}");
-        assert_eq!(found["value"], expected["value"], "what is there is told");
+        assert_eq!(found["value"], expected["value"], "the value is the one in the file");
         assert!(found["difference"].as_f64().unwrap().abs() > 1.0, "{found}");
     }
 }
 
 #[test]
-fn every_command_says_of_an_export_what_it_says_of_the_trace_of_the_same_run() {
+fn every_command_prints_the_same_for_an_export_and_a_trace() {
     let folder = tempfile::tempdir().unwrap();
     let [dump, trace, again] = ["dump", "trace", "again"].map(|name| folder.path().join(name));
     let [dump, trace] = [&dump, &trace].map(|path| path.to_str().unwrap());
@@ -155,7 +155,7 @@ fn kinds(path: &str, more: &[&str]) -> Vec<(String, String, bool)> {
 }
 
 #[test]
-fn what_follows_from_the_files_of_a_folder_is_derived_and_is_called_so_only_then() {
+fn stages_are_called_derived_only_if_they_follow_from_the_files() {
     let folder = tempfile::tempdir().unwrap();
     // The run is of a model that is not built into the program.
     let gqa = fixture("golden/gqa");
@@ -201,7 +201,7 @@ fn what_follows_from_the_files_of_a_folder_is_derived_and_is_called_so_only_then
 }
 
 #[test]
-fn what_an_export_does_not_have_follows_from_the_rest_or_is_said_to_be_absent() {
+fn stages_missing_in_an_export_are_derived_or_reported_as_absent() {
     let folder = tempfile::tempdir().unwrap();
     let dump = folder.path().join("dump");
     let gqa = fixture("golden/gqa");
@@ -231,7 +231,7 @@ fn what_an_export_does_not_have_follows_from_the_rest_or_is_said_to_be_absent() 
 }
 
 #[test]
-fn a_file_that_cannot_be_right_is_named_and_the_rest_is_shown() {
+fn an_invalid_file_is_named_and_the_other_files_are_shown() {
     let folder = tempfile::tempdir().unwrap();
     let dump = folder.path().join("dump");
     let gqa = fixture("golden/gqa");
@@ -275,7 +275,7 @@ fn a_file_that_cannot_be_right_is_named_and_the_rest_is_shown() {
 }
 
 #[test]
-fn a_manifest_that_cannot_be_right_is_refused_and_so_are_pictures() {
+fn invalid_manifests_and_exports_of_pictures_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let dump = folder.path().join("dump");
     export(&["--prompt", PROMPT, "-n", "2", "--stage", "tokens,xq"], &dump);
@@ -347,7 +347,7 @@ fn a_captured_folder_is_opened_by_its_map_or_with_its_model() {
 }
 
 #[test]
-fn a_score_is_taken_apart_with_what_is_there_after_rope() {
+fn a_score_is_explained_with_the_stages_after_rope() {
     let captured = fixture("capture/transformers/gqa");
     let folder = tempfile::tempdir().unwrap();
     // Removes the stages before RoPE, and the cache, whose number type a map does not state.
@@ -373,7 +373,7 @@ fn a_score_is_taken_apart_with_what_is_there_after_rope() {
 }
 
 #[test]
-fn a_number_that_a_port_wrote_is_told_as_it_wrote_it_beside_what_the_model_has() {
+fn a_number_of_a_port_is_shown_next_to_the_models_number() {
     let [port, model] = ["port/story/wrong", "builtin"].map(fixture);
     let [port, model] = [&port, &model].map(|path| path.to_str().unwrap());
     let explain = |more: &[&str]| {
@@ -462,7 +462,7 @@ fn the_lens_reads_the_residuals_that_a_port_wrote() {
 
 /// The operands of a number come from the folder if the folder has them. If not, the program reports this.
 #[test]
-fn what_a_port_did_not_write_is_made_of_what_it_wrote() {
+fn stages_that_a_port_did_not_write_are_derived_from_its_files() {
     let [port, model] = ["port/story/wrong", "builtin"].map(fixture);
     let [port, model] = [&port, &model].map(|path| path.to_str().unwrap());
     let explain = |address: &str| {
@@ -488,7 +488,7 @@ fn what_a_port_did_not_write_is_made_of_what_it_wrote() {
 }
 
 #[test]
-fn an_export_never_takes_the_place_of_the_folder_that_it_is_made_of() {
+fn an_export_never_replaces_the_folder_that_it_reads() {
     let folder = tempfile::tempdir().unwrap();
     let dump = folder.path().join("dump");
     export(&["--prompt", PROMPT, "--layer", "0"], &dump);
@@ -512,7 +512,7 @@ fn an_export_never_takes_the_place_of_the_folder_that_it_is_made_of() {
 }
 
 #[test]
-fn a_setting_of_a_map_that_cannot_be_is_named() {
+fn an_invalid_setting_of_a_map_is_named() {
     let captured = fixture("capture/transformers/gqa");
     let map = fs::read_to_string(captured.join("capture.toml")).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -529,7 +529,7 @@ fn a_setting_of_a_map_that_cannot_be_is_named() {
 }
 
 #[test]
-fn who_points_at_a_file_of_a_folder_is_told_to_give_the_folder() {
+fn a_path_of_a_file_in_a_folder_gives_the_advice_to_name_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     let dump = folder.path().join("dump");
     export(&["--prompt", PROMPT, "--stage", "xq", "--layer", "0"], &dump);
@@ -542,7 +542,7 @@ fn who_points_at_a_file_of_a_folder_is_told_to_give_the_folder() {
 }
 
 #[test]
-fn one_stage_is_spoken_of_as_one() {
+fn messages_about_one_stage_use_the_singular() {
     let folder = tempfile::tempdir().unwrap();
     let [dump, again] = ["dump", "again"].map(|name| folder.path().join(name));
     let [dump, again] = [&dump, &again].map(|path| path.to_str().unwrap());

@@ -64,7 +64,7 @@ fn model() -> String {
 }
 
 #[test]
-fn what_was_drawn_otherwise_comes_after_the_stage_that_it_was_drawn_from() {
+fn other_sampled_tokens_are_reported_after_their_cause() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &["-n", "3"], "");
     // Simulates a port that sampled other tokens after a mistake in layer 1.
@@ -82,7 +82,7 @@ fn what_was_drawn_otherwise_comes_after_the_stage_that_it_was_drawn_from() {
     let first = &report["first"];
     assert_eq!((code, &first["kind"], &first["address"]), (1, &json!("tokens"), &json!("p1/tokens[t=0]")));
     assert_eq!(first["theirs"], json!(7));
-    assert_eq!(report["diagnosis"], json!([]), "one token is no beginning of a text");
+    assert_eq!(report["diagnosis"], json!([]), "one other token is not the mistake `bos`");
     times(&folders[1], "layer_01/ffn_hidden", 3.0, 1);
     for more in [&[][..], &["--model", &model()]] {
         let (code, report) = diff(&folders, more);
@@ -93,7 +93,7 @@ fn what_was_drawn_otherwise_comes_after_the_stage_that_it_was_drawn_from() {
 }
 
 #[test]
-fn the_same_ids_in_other_passes_are_no_difference_and_the_reference_can_be_run_in_them() {
+fn the_same_ids_in_other_passes_give_the_advice_to_use_chunk() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "");
     let said = |a: &Path, b: &Path, parts: &[&str]| {
@@ -152,7 +152,7 @@ fn the_same_ids_in_other_passes_are_no_difference_and_the_reference_can_be_run_i
 }
 
 #[test]
-fn layers_say_what_is_not_compared_and_never_more_than_there_are() {
+fn the_key_layers_limits_what_is_compared_and_is_checked() {
     let folder = TempDir::new().unwrap();
     let map = |layers: usize| format!("passes = [{{ start = 0, tokens = [{IDS}] }}]\nlayers = {layers}\n");
     let folders = both(&folder, &[], "");
@@ -174,7 +174,7 @@ fn layers_say_what_is_not_compared_and_never_more_than_there_are() {
 }
 
 #[test]
-fn probabilities_are_judged_by_the_logits_of_their_own_run() {
+fn probabilities_are_compared_with_the_logits_of_their_own_run() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "");
     times(&folders[1], "logits", 1.01, usize::MAX);
@@ -203,7 +203,7 @@ fn probabilities_are_judged_by_the_logits_of_their_own_run() {
 }
 
 #[test]
-fn what_a_map_names_and_is_nowhere_is_an_error() {
+fn a_file_that_a_map_names_but_that_does_not_exist_is_an_error() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "[config]\nrope_thetta = 5.0\n");
     refused(&folders, &["capture.toml", "`rope_thetta`, which is no setting", "rope_theta"]);
@@ -225,7 +225,7 @@ fn what_a_map_names_and_is_nowhere_is_an_error() {
 }
 
 #[test]
-fn a_layer_without_the_file_that_the_map_names_is_an_error_and_a_layer_without_any_is_none() {
+fn a_layer_that_lacks_a_named_file_is_an_error_but_a_missing_layer_is_not() {
     let folder = TempDir::new().unwrap();
     let files = "pass_{pass:03}/layer_{layer:02}";
     let map = format!("[stages]\nffn_up.file = \"{files}/ffn_up.npy\"\nxq.file = \"{files}/xq.npy\"\n");
@@ -249,7 +249,7 @@ fn a_layer_without_the_file_that_the_map_names_is_an_error_and_a_layer_without_a
 }
 
 #[test]
-fn what_the_judged_run_has_more_is_said() {
+fn additional_files_of_the_judged_run_are_listed() {
     let folder = TempDir::new().unwrap();
     let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
     ok(&llama_trace(["export", "--ids", IDS, "--out", a.to_str().unwrap()]));
@@ -269,7 +269,7 @@ fn what_the_judged_run_has_more_is_said() {
 }
 
 #[test]
-fn a_sequence_or_a_branch_that_is_absent_does_not_pass() {
+fn a_missing_sequence_or_branch_does_not_pass() {
     let folder = TempDir::new().unwrap();
     let record = |name: &str, more: &[&str]| {
         let out = folder.path().join(name);
@@ -304,7 +304,7 @@ fn a_sequence_or_a_branch_that_is_absent_does_not_pass() {
 }
 
 #[test]
-fn a_pass_that_is_absent_does_not_pass_and_is_said_to_be_of_fewer_tokens() {
+fn a_missing_pass_does_not_pass_and_fewer_tokens_are_the_reason() {
     let folder = TempDir::new().unwrap();
     let export = |name: &str, tokens: &str| {
         let out = folder.path().join(name);
@@ -356,7 +356,7 @@ fn a_prompt_of_standard_input_is_read_once_for_both_runs() {
 }
 
 #[test]
-fn masked_scores_of_a_pass_of_one_token_are_compared_with_the_scores_that_they_must_be() {
+fn masked_scores_of_a_single_token_are_compared_with_its_scores() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &["-n", "2"], "");
     let file = |stage: &str| b.join(format!("pass_001/layer_00/{stage}.npy"));
@@ -383,7 +383,7 @@ fn masked_scores_of_a_pass_of_one_token_are_compared_with_the_scores_that_they_m
 
 /// A note reports that only the file of a stage is wrong, and that the run went on with the right values.
 #[test]
-fn a_file_of_other_values_than_the_run_went_on_with_is_told_from_a_mistake_of_the_run() {
+fn a_wrong_file_is_told_apart_from_a_mistake_of_the_run() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "");
     let said = |folders: &[PathBuf; 2], more: &[&str]| {
@@ -424,7 +424,7 @@ fn a_file_of_other_values_than_the_run_went_on_with_is_told_from_a_mistake_of_th
 }
 
 #[test]
-fn where_a_mistake_may_lie_is_said_and_what_is_wrong_with_a_file() {
+fn the_report_says_where_a_mistake_may_be_and_why_a_file_is_unreadable() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &[], "");
     let few = folder.path().join("few");
@@ -470,7 +470,7 @@ fn twice(folder: &Path, stage: &str) {
 
 /// cos and sin in transformers' layout, in a port that differs elsewhere.
 #[test]
-fn a_stage_of_another_shape_hides_no_difference_and_is_told_apart() {
+fn a_stage_of_another_shape_hides_no_difference_and_is_listed_separately() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "");
     let b = &folders[1];
@@ -535,7 +535,7 @@ fn a_stage_of_another_shape_hides_no_difference_and_is_told_apart() {
 }
 
 #[test]
-fn what_a_map_gets_wrong_is_refused_by_its_key() {
+fn an_error_in_a_map_names_its_key() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &[], "");
     let own = folder.path().join("own");

@@ -122,7 +122,7 @@ fn the_token_that_an_address_names_is_shown_in_every_view() {
 
 #[cfg(unix)]
 #[test]
-fn a_link_is_not_replaced_as_by_record() {
+fn snapshot_never_replaces_a_link() {
     let folder = tempfile::tempdir().unwrap();
     let (file, link) = (folder.path().join("mine.svg"), folder.path().join("a.svg"));
     fs::write(&file, "mine").unwrap();
@@ -153,7 +153,7 @@ fn another_size_or_suffix_is_refused_before_anything_runs() {
 }
 
 #[test]
-fn a_file_that_is_there_stays_without_force() {
+fn an_existing_file_stays_without_force() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a.svg"), "mine").unwrap();
     let output = snapshot(folder.path(), "a.svg", "80x24", &[]);
@@ -161,7 +161,7 @@ fn a_file_that_is_there_stays_without_force() {
     assert_eq!(fs::read_to_string(folder.path().join("a.svg")).unwrap(), "mine");
     ok(&snapshot(folder.path(), "a.svg", "80x24", &["--force"]));
     assert!(fs::read_to_string(folder.path().join("a.svg")).unwrap().starts_with("<svg"));
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "the folder has no other files");
     let nowhere = snapshot(folder.path(), "none/a.svg", "80x24", &[]);
     assert_eq!(nowhere.status.code(), Some(5));
 }
@@ -169,7 +169,7 @@ fn a_file_that_is_there_stays_without_force() {
 /// A character that the font lacks is drawn as a box with its code point. Control characters of a terminal or a drawing
 /// are drawn as text.
 #[test]
-fn hostile_tokens_make_whole_pictures() {
+fn hostile_tokens_give_valid_pictures() {
     let folder = tempfile::tempdir().unwrap();
     let prompt = "日本語 <b>&amp;\u{1b}[31m \u{202e}x\u{0} ]]> 😀 שלום ⋮";
     for suffix in ["svg", "html", "png", "ansi", "txt"] {

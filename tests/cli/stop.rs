@@ -51,7 +51,7 @@ pub(crate) fn end(mut child: Child) -> String {
             Some(status) => break status,
             None if asked.elapsed() > PATIENCE => {
                 child.kill().unwrap();
-                panic!("it went on for {PATIENCE:?} after Ctrl-C");
+                panic!("the program still ran {PATIENCE:?} after Ctrl-C");
             }
             None => std::thread::sleep(Duration::from_millis(10)),
         }
@@ -61,7 +61,7 @@ pub(crate) fn end(mut child: Child) -> String {
 }
 
 #[test]
-fn ctrl_c_ends_an_export_in_the_middle_of_its_one_long_pass() {
+fn ctrl_c_ends_an_export_in_the_middle_of_a_long_pass() {
     let (folder, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let child = slow_export(folder.path(), place.path());
     // Simulates a large file, as in an export of many tokens. It must not delay the end.
@@ -69,11 +69,15 @@ fn ctrl_c_ends_an_export_in_the_middle_of_its_one_long_pass() {
     fs::File::create(staging.join("files/large.npy")).unwrap().set_len(64 << 20).unwrap();
     interrupt(&child);
     end(child);
-    assert_eq!(files_and_folders(place.path()), Vec::<PathBuf>::new(), "nothing is left when it is gone");
+    assert_eq!(
+        files_and_folders(place.path()),
+        Vec::<PathBuf>::new(),
+        "files remain after the process has ended"
+    );
 }
 
 #[test]
-fn an_export_of_very_many_files_removes_them_or_says_that_it_is_going_on() {
+fn an_interrupted_export_removes_very_many_files_or_says_that_this_goes_on() {
     let (folder, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let child = slow_export(folder.path(), place.path());
     let [staging] = &files_and_folders(place.path())[..] else { panic!("one temporary folder") };
@@ -99,7 +103,7 @@ fn an_export_of_very_many_files_removes_them_or_says_that_it_is_going_on() {
 }
 
 #[test]
-fn ctrl_c_while_an_exports_files_move_to_their_places_ends_it_and_what_was_there_is_put_back() {
+fn ctrl_c_during_the_exchange_of_files_restores_the_old_files() {
     let place = tempfile::tempdir().unwrap();
     let out = place.path();
     // An earlier export with very many files.
@@ -145,7 +149,7 @@ fn ctrl_c_while_an_exports_files_move_to_their_places_ends_it_and_what_was_there
     assert!(said.contains("nothing was written") || said.contains("put back"), "{said}");
     let asked = Instant::now();
     while fs::read_dir(out).unwrap().count() != 7 {
-        assert!(asked.elapsed() < 4 * PATIENCE, "what was moved aside stays there: {said}");
+        assert!(asked.elapsed() < 4 * PATIENCE, "the old files were not moved back: {said}");
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(all() == before, "{said}");
@@ -156,7 +160,7 @@ fn ctrl_c_while_an_exports_files_move_to_their_places_ends_it_and_what_was_there
 /// user's folder.
 #[cfg(unix)]
 #[test]
-fn only_a_folder_that_is_named_as_a_temporary_one_is_removed_for_another_process() {
+fn only_a_folder_with_a_temporary_name_is_removed_for_another_process() {
     let place = tempfile::tempdir().unwrap();
     for (name, stays) in [("mine", true), (".llama-trace-export-abcdef", false)] {
         let folder = place.path().join(name);

@@ -41,7 +41,7 @@ fn turn(path: &Path) {
 }
 
 #[test]
-fn a_map_is_proposed_for_a_port_of_which_the_first_layer_alone_is_right() {
+fn a_map_is_proposed_for_a_port_with_only_a_correct_first_layer() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &[], "");
     let own = folder.path().join("own");
@@ -69,7 +69,7 @@ fn a_map_is_proposed_for_a_port_of_which_the_first_layer_alone_is_right() {
 }
 
 #[test]
-fn a_file_with_a_stage_s_name_is_that_stage_where_nothing_is_near() {
+fn a_file_with_a_stages_name_is_this_stage_if_no_values_are_close() {
     let folder = TempDir::new().unwrap();
     let [a, _] = both(&folder, &[], "");
     let port = fixture("port/story/wrong");
@@ -85,7 +85,7 @@ fn a_file_with_a_stage_s_name_is_that_stage_where_nothing_is_near() {
 /// A file with the name of a stage or a module is assigned to this stage, whatever its values are. If the values of one
 /// layer are unlike the reference, the other layers determine the stage.
 #[test]
-fn values_that_are_all_wrong_do_not_take_a_file_out_of_the_map() {
+fn a_file_with_only_wrong_values_stays_in_the_map() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &[], "");
     for (name, logits) in [("own", "logits.npy"), ("hooks", "model.lm_head.npy")] {
@@ -117,7 +117,7 @@ fn values_that_are_all_wrong_do_not_take_a_file_out_of_the_map() {
 }
 
 #[test]
-fn a_proposed_map_says_where_a_stage_is_not_written_and_has_all_passes_that_are() {
+fn a_proposed_map_lists_missing_layers_and_all_written_passes() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &["-n", "4"], "");
     for layer in [1, 3] {
@@ -164,7 +164,7 @@ fn by_steps(from: &Path, to: &Path, passes: usize, stages: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_map_of_several_passes_is_proposed_where_the_later_ones_alone_are_wrong() {
+fn a_map_of_several_passes_is_proposed_if_only_later_passes_are_wrong() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &["-n", "3"], "");
     let own = folder.path().join("own");
@@ -218,7 +218,7 @@ fn with_setting(folder: &TempDir, setting: &str, value: f64, more: &[&str]) -> P
 }
 
 #[test]
-fn no_map_that_is_proposed_lets_a_port_with_a_mistake_pass() {
+fn no_proposed_map_lets_a_port_with_a_mistake_pass() {
     let folder = TempDir::new().unwrap();
     let [a, _] = both(&folder, &[], "");
     for (setting, value) in [("rms_norm_eps", 1e-3), ("rope_theta", 500_000.0)] {
@@ -234,7 +234,7 @@ fn no_map_that_is_proposed_lets_a_port_with_a_mistake_pass() {
 /// The files of this port have the names that `export` gives, and it has as many passes as layers. Whatever its mistake
 /// does to the values, the map assigns each file to the stage in its name, without changes, in all passes.
 #[test]
-fn a_map_of_a_port_with_a_mistake_fits_one_without() {
+fn the_map_of_a_wrong_port_fits_the_correct_port() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &["-n", "4"], "");
     let propose = |own: &Path| {
@@ -359,7 +359,7 @@ fn propose(a: &Path, own: &Path) -> String {
 
 /// The hidden states that transformers returns: the input of each layer, and at the end the output of the final norm.
 #[test]
-fn states_of_which_the_last_is_normed_are_two_stages_and_a_right_run_passes() {
+fn hidden_states_with_a_normalised_last_one_are_two_stages() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &[], "");
     let own = folder.path().join("own");
@@ -384,7 +384,7 @@ fn states_of_which_the_last_is_normed_are_two_stages_and_a_right_run_passes() {
 }
 
 #[test]
-fn of_a_right_run_what_is_not_sure_is_a_comment_and_no_file_is_taken_twice() {
+fn in_the_map_of_a_correct_run_unsure_lines_are_comments() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &["-n", "2"], "");
     let own = folder.path().join("own");

@@ -55,7 +55,7 @@ fn assert_refused(out: &Path, args: &[&str], found: &str) {
 }
 
 #[test]
-fn an_export_says_what_it_is_and_the_first_ones_are_known_too() {
+fn old_manifests_without_a_format_are_recognised() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("dump");
     ok(&export(&out, &["--stages", "xq"]));
@@ -71,7 +71,7 @@ fn an_export_says_what_it_is_and_the_first_ones_are_known_too() {
 }
 
 #[test]
-fn a_manifest_that_is_not_ours_is_never_replaced() {
+fn the_manifest_of_another_program_is_never_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path();
     fs::create_dir_all(out.join("pass_000/layer_00")).unwrap();
@@ -88,7 +88,7 @@ fn a_manifest_that_is_not_ours_is_never_replaced() {
 }
 
 #[test]
-fn a_file_that_no_manifest_of_ours_names_is_never_replaced() {
+fn a_file_that_the_manifest_does_not_list_is_never_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("dump");
     ok(&export(&out, &["--stages", "xq"]));
@@ -113,7 +113,7 @@ fn a_file_that_no_manifest_of_ours_names_is_never_replaced() {
 
 #[cfg(unix)]
 #[test]
-fn links_lead_an_export_nowhere() {
+fn an_export_follows_no_links() {
     use std::os::unix::fs::symlink;
     let folder = tempfile::tempdir().unwrap();
     let (out, elsewhere) = (folder.path().join("dump"), folder.path().join("elsewhere"));
@@ -149,7 +149,7 @@ fn links_lead_an_export_nowhere() {
     symlink(elsewhere.join("manifest.json"), out.join("manifest.json")).unwrap();
     assert_refused(&out, &["--stages", "xq"], "a link");
 
-    assert!(tree(&elsewhere) == before, "nothing was touched there");
+    assert!(tree(&elsewhere) == before, "files outside the export folder were changed");
 }
 
 #[cfg(unix)]
@@ -221,7 +221,7 @@ fn an_export_can_go_to_a_mount_point() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_costs_nothing_that_was_there() {
+fn a_full_disk_changes_no_existing_file() {
     let folder = tempfile::tempdir().unwrap();
     let (out, copy) = (folder.path().join("mount"), folder.path().join("copy"));
     fs::create_dir(&out).unwrap();
@@ -240,7 +240,7 @@ fn a_full_disk_costs_nothing_that_was_there() {
 
 #[cfg(unix)]
 #[test]
-fn a_file_size_limit_is_an_error_like_others_and_leaves_nothing() {
+fn a_file_size_limit_is_an_ordinary_error_and_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("dump");
     let binary = env!("CARGO_BIN_EXE_llama-trace");
@@ -255,7 +255,7 @@ fn a_file_size_limit_is_an_error_like_others_and_leaves_nothing() {
 /// files.
 #[cfg(target_os = "linux")]
 #[test]
-fn an_exchange_that_fails_halfway_is_taken_back() {
+fn an_exchange_that_fails_halfway_is_undone() {
     let folder = tempfile::tempdir().unwrap();
     let (out, copy) = (folder.path().join("dump"), folder.path().join("copy"));
     ok(&export(&out, &["--stages", "xq", "--layers", "0-1"]));
@@ -273,7 +273,7 @@ fn an_exchange_that_fails_halfway_is_taken_back() {
 
 /// The remains of a run that was killed while it exchanged the files.
 #[test]
-fn what_a_killed_exchange_left_is_taken_back_by_the_next_run() {
+fn the_next_run_undoes_a_killed_exchange() {
     let folder = tempfile::tempdir().unwrap();
     let (out, new) = (folder.path().join("dump"), folder.path().join("new"));
     ok(&export(&out, &["--stages", "xq,xk"]));
@@ -297,7 +297,7 @@ fn what_a_killed_exchange_left_is_taken_back_by_the_next_run() {
 }
 
 #[test]
-fn what_a_killed_run_left_beside_its_target_is_removed_by_the_next() {
+fn the_next_run_removes_the_folder_of_a_killed_run() {
     let folder = tempfile::tempdir().unwrap();
     let left = folder.path().join(".llama-trace-export-killed");
     fs::create_dir_all(left.join("files/pass_000")).unwrap();

@@ -167,7 +167,7 @@ impl Terminal {
             String::from_utf8_lossy(&ps.unwrap().stdout).into_owned()
         };
         while !state().starts_with('T') {
-            assert!(Instant::now() < deadline, "it does not stop: {}", state());
+            assert!(Instant::now() < deadline, "the program does not stop: {}", state());
         }
     }
 
@@ -195,13 +195,13 @@ impl Terminal {
         match self.ended.recv_timeout(PATIENCE) {
             Ok(status) => {
                 self.has_ended = true;
-                assert_eq!(status.signal(), None, "it ended by itself");
+                assert_eq!(status.signal(), None, "a signal ended the program");
                 status.exit_code()
             }
             Err(RecvTimeoutError::Timeout) => {
-                panic!("it still runs, showing:\n{}", self.look(vt100::Screen::contents))
+                panic!("the program still runs and shows:\n{}", self.look(vt100::Screen::contents))
             }
-            Err(RecvTimeoutError::Disconnected) => panic!("it has been waited for already"),
+            Err(RecvTimeoutError::Disconnected) => panic!("the exit code was already read"),
         }
     }
 
@@ -218,7 +218,11 @@ impl Terminal {
             assert!(!screen.hide_cursor(), "the cursor is seen again: {raw:?}");
             assert!(!screen.bracketed_paste(), "pastes are not marked any more: {raw:?}");
             assert_eq!(screen.mouse_protocol_mode(), vt100::MouseProtocolMode::None, "{raw:?}");
-            assert!(screen.contents().starts_with(BEFORE), "what was there before: {}", screen.contents());
+            assert!(
+                screen.contents().starts_with(BEFORE),
+                "the text from before the program is gone: {}",
+                screen.contents()
+            );
             let screen = screen.contents()[BEFORE.len()..].trim_start().to_owned();
             End { code, screen, raw: raw.clone() }
         })

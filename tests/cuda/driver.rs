@@ -106,7 +106,7 @@ fn number(log: &Path, name: &str) -> usize {
 }
 
 #[test]
-fn a_text_is_that_of_the_processor_and_nothing_is_copied_for_a_token_of_it() {
+fn the_text_is_that_of_the_cpu_and_tokens_need_no_copies() {
     if driver().is_none() {
         return;
     }
@@ -149,7 +149,7 @@ fn a_text_is_that_of_the_processor_and_nothing_is_copied_for_a_token_of_it() {
 }
 
 #[test]
-fn what_is_exported_and_recorded_is_what_the_processor_computes() {
+fn exports_and_traces_have_the_values_of_the_cpu() {
     if driver().is_none() {
         return;
     }
@@ -182,7 +182,7 @@ fn what_is_exported_and_recorded_is_what_the_processor_computes() {
 }
 
 #[test]
-fn a_lost_device_ends_every_command_with_one_message_and_leaves_nothing_half_written() {
+fn a_lost_device_ends_every_command_and_leaves_no_partial_file() {
     if driver().is_none() {
         return;
     }
@@ -206,7 +206,10 @@ fn a_lost_device_ends_every_command_with_one_message_and_leaves_nothing_half_wri
         assert!(whole.trim_end().starts_with(said.trim_end()), "{said}");
         longest = longest.max(said.len());
     }
-    assert!(longest > PROMPT[1].len() + 10 && longest < whole.len(), "what was drawn before stays");
+    assert!(
+        longest > PROMPT[1].len() + 10 && longest < whole.len(),
+        "the text up to the loss of the device must stay"
+    );
     for after in ["0", "30", "100"] {
         lost(&[&["export", "--out", &dump][..], &PROMPT, &["-n", "9"]].concat(), after);
         lost(&[&["record", "--out", &trace][..], &PROMPT, &["-n", "9"]].concat(), after);
@@ -217,12 +220,12 @@ fn a_lost_device_ends_every_command_with_one_message_and_leaves_nothing_half_wri
     let batch = lost(&["--prompts", &prompts, "-n", "20"], "400");
     assert!(batch.contains("Once upon a time, ") && batch.contains("A fox"), "{batch}");
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["prompts.txt"], "nothing half written stays");
+    assert_eq!(left, ["prompts.txt"], "incomplete files must be removed");
 }
 
 /// NVRTC makes machine code. The emulated driver refuses this code, like a driver that is too old for it.
 #[test]
-fn machine_code_that_the_driver_does_not_take_is_made_by_the_driver_itself() {
+fn the_driver_compiles_ptx_if_it_refuses_machine_code() {
     let (Some(folder), Some(compiler)) = (driver(), std::env::var("LLAMA_TRACE_NVRTC").ok()) else {
         println!("skipped: LLAMA_TRACE_NVRTC names no folder of NVRTC, or there is no C++ compiler");
         return;
@@ -245,7 +248,7 @@ fn machine_code_that_the_driver_does_not_take_is_made_by_the_driver_itself() {
 }
 
 #[test]
-fn a_device_is_taken_by_its_number_and_one_that_is_not_there_or_too_old_is_refused() {
+fn a_device_is_chosen_by_number_and_missing_or_old_ones_are_refused() {
     if driver().is_none() {
         return;
     }
@@ -298,7 +301,7 @@ fn a_device_without_room_for_the_model_is_refused_before_it_is_loaded() {
 
 /// With `--device auto`, if two models do not fit together, the second one runs on the CPU.
 #[test]
-fn of_two_models_that_do_not_fit_side_by_side_the_processor_runs_the_second() {
+fn if_two_models_do_not_fit_together_the_cpu_runs_the_second() {
     if driver().is_none() {
         return;
     }
@@ -341,7 +344,7 @@ fn memory_that_runs_out_ends_a_run_with_one_message_and_keeps_its_text() {
 }
 
 #[test]
-fn a_driver_that_is_too_old_is_said_whoever_chose_the_device() {
+fn a_driver_that_is_too_old_is_reported_with_cuda_and_with_auto() {
     if driver().is_none() {
         return;
     }
@@ -358,7 +361,7 @@ fn a_driver_that_is_too_old_is_said_whoever_chose_the_device() {
 }
 
 #[test]
-fn a_device_that_does_not_compute_what_it_should_is_told_from_one_that_does_before_a_model_runs() {
+fn the_self_test_detects_a_device_that_computes_wrongly() {
     if driver().is_none() {
         return;
     }

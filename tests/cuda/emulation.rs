@@ -26,7 +26,7 @@ fn faults(folder: &Path) -> Option<PathBuf> {
 }
 
 #[test]
-fn what_a_kernel_must_not_do_ends_the_process_with_words_that_say_what() {
+fn each_fault_of_a_kernel_ends_the_process_with_a_message() {
     let folder = tempfile::tempdir().unwrap();
     let Some(program) = faults(folder.path()) else { return };
     let run = |words: &[&str]| {

@@ -96,7 +96,7 @@ pub(super) fn problem(case: &Value, path: &Path, ids: &[u32], base: &[u32]) -> O
 }
 
 #[test]
-fn a_field_is_obeyed_as_transformers_obeys_it_or_harmless_or_refused_by_name() {
+fn each_field_is_obeyed_as_by_transformers_or_harmless_or_refused() {
     let (ids, cases) = cases();
     let base = |model: &str| {
         let checkpoint = checkpoint::open(&fixture(&format!("golden/{model}"))).unwrap();
@@ -161,7 +161,7 @@ fn args<'a>(command: &[&'a str], folder: &'a Path) -> Vec<&'a str> {
 }
 
 #[test]
-fn an_ignored_field_is_named_wherever_the_model_is() {
+fn an_ignored_field_is_named_wherever_the_model_is_described() {
     let case = json!({"model": "gqa", "set": {"is_causal": false, "my_window": 3, "author": "x"}});
     let folder = folder(&case);
     let output = llama_trace(args(&["info"], folder.path()));
@@ -193,7 +193,7 @@ fn an_ignored_field_is_named_wherever_the_model_is() {
 }
 
 #[test]
-fn ignoring_what_is_not_there_or_changes_nothing_is_an_error_that_says_so() {
+fn ignoring_an_absent_or_harmless_field_is_an_error() {
     let refused = |model: &Path, name: &str, texts: &[&str]| {
         let output = llama_trace(args(&["info", "--ignore-config", name], model));
         let message = stderr(&output);
@@ -215,7 +215,7 @@ fn ignoring_what_is_not_there_or_changes_nothing_is_an_error_that_says_so() {
 }
 
 #[test]
-fn tensors_that_nothing_reads_are_harmless_or_warned_of_or_refused() {
+fn unused_tensors_are_harmless_or_give_a_warning_or_are_refused() {
     let open = |name: &str| {
         let add = |tensors: &mut Tensors| {
             tensors.insert(name.into(), (vec![2], vec![0; 8]));

@@ -70,7 +70,7 @@ fn file(folder: &Path, all: &Value, case: &Value) -> PathBuf {
 }
 
 #[test]
-fn a_gguf_key_is_obeyed_as_llama_cpp_obeys_it_or_harmless_or_refused_by_name() {
+fn each_gguf_key_is_obeyed_as_by_llama_cpp_or_harmless_or_refused() {
     let (all, ids, cases) = read("gguf.json");
     let folder = TempDir::new().unwrap();
     let base = |arch: &str| {

@@ -56,7 +56,7 @@ fn layouts_have_the_logits_that_transformers_gives() {
 
 /// Any file of a model opens the folder that it is in.
 #[test]
-fn the_files_of_a_layout_lead_to_its_folder() {
+fn any_file_of_a_layout_opens_its_folder() {
     for file in [
         "bin/pytorch_model.bin",
         "bin/config.json",
@@ -90,7 +90,7 @@ fn refused(name: &str, texts: &[&str]) {
 }
 
 #[test]
-fn what_has_no_logits_is_told_as_what_it_is() {
+fn a_model_without_an_output_head_is_refused_with_its_class() {
     let classifier = "the model has no output head: it was saved as `LlamaForSequenceClassification`, a classifier of texts";
     refused(
         "classifier",
@@ -101,7 +101,7 @@ fn what_has_no_logits_is_told_as_what_it_is() {
 }
 
 #[test]
-fn pickles_that_are_no_tensors_are_refused_by_name() {
+fn pickles_that_are_not_tensors_are_refused() {
     for name in ["refused-legacy", "refused-legacy-4"] {
         refused(name, &["before version 1.6", "pytorch_model.bin", "torch.save(torch.load("]);
     }
@@ -111,7 +111,7 @@ fn pickles_that_are_no_tensors_are_refused_by_name() {
 
 /// Tests a folder that has only a pickle, and no configuration.
 #[test]
-fn a_pickle_without_a_configuration_asks_for_either() {
+fn a_pickle_without_a_configuration_asks_for_one() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pytorch_model.bin");
     fs::copy(fixture("layouts/bin/pytorch_model.bin"), &file).unwrap();

@@ -51,7 +51,7 @@ fn write(model: &Value) -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn published_configurations_open_without_a_word_or_are_refused_by_name() {
+fn published_configurations_open_silently_or_are_refused_by_field() {
     let path = fixture("configuration/published.json");
     let models: Vec<Value> = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
     assert!(models.len() > 60);

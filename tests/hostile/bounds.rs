@@ -54,7 +54,7 @@ fn an_id_of_2_to_the_31_is_refused_before_a_table_is_made() {
 }
 
 #[test]
-fn many_tensors_are_told_in_one_pass_and_more_are_refused() {
+fn many_tensors_are_described_quickly_and_too_many_are_refused() {
     for (count, code) in [(60_000, 0), (100_000, 3)] {
         let model = models::golden("gqa", |tensors: &mut Tensors| {
             for number in 0..count {
@@ -69,7 +69,7 @@ fn many_tensors_are_told_in_one_pass_and_more_are_refused() {
 }
 
 #[test]
-fn an_index_names_so_many_files_and_no_more() {
+fn an_index_with_too_many_files_is_refused() {
     let model = models::sharded();
     models::edit_json(&model.path().join("model.safetensors.index.json"), |index| {
         for number in 0..60_000 {
@@ -81,7 +81,7 @@ fn an_index_names_so_many_files_and_no_more() {
 }
 
 #[test]
-fn a_text_is_held_against_the_context_before_it_is_split() {
+fn a_text_is_compared_with_the_context_before_it_is_split() {
     let folder = tempfile::tempdir().unwrap();
     let text = file(&folder, "long.txt", "a ".repeat(30 << 20));
     let path = text.to_str().unwrap();
@@ -99,7 +99,7 @@ fn a_text_is_held_against_the_context_before_it_is_split() {
 }
 
 #[test]
-fn tokenize_says_its_own_bound() {
+fn the_limit_of_tokenize_is_in_its_message() {
     let folder = tempfile::tempdir().unwrap();
     let text = file(&folder, "long.txt", "a ".repeat(30 << 20));
     let end = child::fed(&["tokenize", "--stdin"], &[&text], fs::File::open(&text).unwrap().into());
@@ -126,7 +126,7 @@ fn a_normalizer_is_bounded_before_it_makes_a_text_longer() {
 }
 
 #[test]
-fn an_expression_looks_around_a_few_times() {
+fn an_expression_with_too_many_lookarounds_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let text = "a".repeat(100_000);
     for expression in
@@ -206,7 +206,7 @@ fn a_text_that_would_take_hours_to_split_is_given_up() {
 
 /// A template that repeats the text a thousand times makes the prompt a thousand times as long.
 #[test]
-fn a_template_has_the_text_once() {
+fn a_template_that_repeats_the_text_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = tokenizer(&folder, |file| {
         let text = json!({"Sequence": {"id": "A", "type_id": 0}});
@@ -216,7 +216,7 @@ fn a_template_has_the_text_once() {
 }
 
 #[test]
-fn a_file_has_so_many_prompts_and_no_more() {
+fn a_file_with_too_many_prompts_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("prompts.txt");
     fs::write(&path, "a\n".repeat((1 << 16) + 1)).unwrap();

@@ -62,7 +62,7 @@ fn ended(output: &Output, what: &str, folder: &Path) -> bool {
 }
 
 #[test]
-fn whichever_allocation_fails_one_message_says_so_and_nothing_is_left() {
+fn any_failed_allocation_gives_one_message_and_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let model = models::golden("gqa", |_| {});
     let model = model.path().to_str().unwrap();
@@ -98,7 +98,7 @@ fn whichever_allocation_fails_one_message_says_so_and_nothing_is_left() {
         let what = format!("{:?} with {more} KiB more than it takes to start", commands[1]);
         ended(&limited(least + more, commands[1], folder.path()), &what, folder.path())
     };
-    assert!(steps.iter().any(suffices), "it never has enough");
+    assert!(steps.iter().any(suffices), "no amount of memory is enough");
     let commands = sampled("commands without memory", commands, 4);
     for args in &commands {
         // Steps of growing size, because most allocations are at the beginning.
@@ -115,7 +115,7 @@ fn whichever_allocation_fails_one_message_says_so_and_nothing_is_left() {
                 in_a_row = 0;
             }
             more += 4096 + more / 3;
-            assert!(more < 2 << 20, "{what}: it never has enough");
+            assert!(more < 2 << 20, "{what}: no amount of memory is enough");
         }
     }
     assert!(
@@ -127,7 +127,7 @@ fn whichever_allocation_fails_one_message_says_so_and_nothing_is_left() {
 /// The process that renders the chat template needs memory too. If it does not get enough, there is one message, and
 /// not one for each line.
 #[test]
-fn a_chat_without_memory_says_so_once() {
+fn a_chat_without_memory_gives_one_message() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("said.txt"), "hi\nho\n").unwrap();
     let least = least(folder.path());

@@ -11,7 +11,7 @@ use super::common::{fixture, llama_trace};
 use super::{Change, refused, run};
 
 #[test]
-fn a_safetensors_file_of_another_size_than_its_header_says() {
+fn a_safetensors_file_whose_size_contradicts_its_header_is_refused() {
     let model = models::golden("gqa", |_| {});
     let path = model.path().join("model.safetensors");
     let whole = fs::read(&path).unwrap();
@@ -37,7 +37,7 @@ fn a_safetensors_file_of_another_size_than_its_header_says() {
 }
 
 #[test]
-fn a_tensor_of_the_wrong_shape() {
+fn a_tensor_of_the_wrong_shape_is_refused() {
     let name = "model.layers.1.self_attn.k_proj.weight";
     let model = models::golden("gqa", |tensors| {
         tensors.get_mut(name).unwrap().0.reverse();
@@ -96,7 +96,7 @@ fn a_missing_tensor_is_named_with_the_ones_nearest_to_it() {
 }
 
 #[test]
-fn an_index_of_shards_that_is_wrong() {
+fn a_wrong_index_of_shards_is_refused() {
     let cases: &[Change<'_>] = &[
         (&|index| *index = json!(null), &["index of shards cannot be read", "weight_map"]),
         (

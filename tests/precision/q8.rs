@@ -95,7 +95,7 @@ fn distance(ours: &Values, theirs: &Values) -> f64 {
 }
 
 #[test]
-fn every_stage_of_a_version_2_file_is_what_a_float64_reading_says() {
+fn every_stage_of_a_version_2_file_agrees_with_the_float64_reader() {
     for name in MODELS {
         let (checkpoint, reference) = (open(name), reference(name));
         for kernel in Kernel::available() {
@@ -112,7 +112,7 @@ fn every_stage_of_a_version_2_file_is_what_a_float64_reading_says() {
 
 /// The comparison detects groups of another size, although they change little.
 #[test]
-fn activations_in_other_groups_are_noticed() {
+fn the_comparison_detects_another_group_size() {
     let (checkpoint, reference) = (open("unshared"), reference("unshared"));
     for group in [9, 11, 24] {
         let cpu = Cpu::default().with_precision(Precision::Q8 { group });
@@ -150,7 +150,7 @@ fn dequantized(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn in_float32_the_file_is_the_model_that_its_int8_values_stand_for() {
+fn in_float32_the_file_is_the_model_that_its_int8_values_encode() {
     for name in MODELS {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("plain.bin");
@@ -168,7 +168,7 @@ fn in_float32_the_file_is_the_model_that_its_int8_values_stand_for() {
 }
 
 #[test]
-fn stories260k_in_int8_writes_what_a_float64_reading_writes() {
+fn stories260k_in_int8_writes_the_text_of_the_float64_reader() {
     let Some(model) = data("stories260K/stories260K_q80.bin") else { return };
     let expected = std::fs::read_to_string(fixture("precision/q8_stories260K.txt")).unwrap();
     let text = |prompt: &str, count: &str, precision: &[&str]| {
@@ -190,7 +190,7 @@ fn stories260k_in_int8_writes_what_a_float64_reading_writes() {
 /// then change by tenths, so two float runs of 200 tokens need not give the same text. But for a given text, both runs
 /// expect the same next token, if its logit leads by more than these tenths.
 #[test]
-fn stories260k_in_int8_expects_the_tokens_that_a_float64_reading_expects() {
+fn stories260k_in_int8_expects_the_tokens_of_the_float64_reader() {
     let Some(path) = data("stories260K/stories260K_q80.bin") else { return };
     let checkpoint = checkpoint::open(&path).unwrap();
     let expected = std::fs::read(fixture("precision/q8_stories260K.json")).unwrap();

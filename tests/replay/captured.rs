@@ -43,7 +43,7 @@ fn export(folder: &Path, ids: &str, passes: &str, out: &Path) {
 }
 
 #[test]
-fn what_each_runtime_ran_agrees_with_us_on_the_built_in_and_on_a_gqa_model() {
+fn captured_runs_of_each_runtime_agree_with_ours() {
     for (name, model) in [("gqa", "golden/gqa"), ("builtin", "builtin")] {
         for runtime in RUNTIMES {
             let (model, captured) = (fixture(model), fixture(&format!("capture/{runtime}/{name}")));
@@ -241,7 +241,7 @@ fn every_mistake_in_a_captured_folder_is_found_at_the_first_stage_that_shows_it(
 }
 
 #[test]
-fn the_maps_of_the_scripts_lay_a_run_as_its_folder_has_it() {
+fn the_test_layouts_have_the_shapes_of_the_captured_folders() {
     // The files of the scripts must have the same shapes as the files of the layout. Otherwise the test above would use
     // folders that no script writes.
     let model = model("gqa");

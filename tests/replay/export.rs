@@ -30,7 +30,7 @@ fn entry(frame: &Frame) -> Value {
 }
 
 #[test]
-fn an_export_writes_row_by_row_what_whole_frames_hold() {
+fn an_export_written_row_by_row_equals_whole_frames() {
     let prompt: Vec<u32> = (0..40).map(|i| i * 7 % 37).collect();
     let ids = prompt.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     for (name, precision, group) in

@@ -15,7 +15,7 @@ fn recorded(model: &Path, to: &Path) -> String {
 }
 
 #[test]
-fn two_traces_open_side_by_side_where_they_part_and_a_number_is_taken_apart_in_both() {
+fn two_traces_open_at_the_first_difference_and_both_are_explained() {
     let folder = tempfile::tempdir().unwrap();
     // The same model, with another matrix in its second layer.
     let other = models::golden("gqa", |tensors| {
@@ -47,7 +47,7 @@ fn two_traces_open_side_by_side_where_they_part_and_a_number_is_taken_apart_in_b
 
 /// The capture.toml of a port need not name the model or the texts of its ids. The texts then come from `--model`.
 #[test]
-fn a_port_stands_beside_the_reference_with_the_texts_of_the_model() {
+fn a_port_is_shown_beside_the_reference_with_the_models_texts() {
     let folder = tempfile::tempdir().unwrap();
     let [port, model] = ["port/story/wrong", "builtin"].map(|name| fixture(name).display().to_string());
     let reference = folder.path().join("reference").display().to_string();

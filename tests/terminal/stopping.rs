@@ -27,7 +27,7 @@ fn say(chat: &mut Terminal, line: &str) {
 }
 
 #[test]
-fn a_line_stops_while_its_template_is_rendered_and_the_chat_goes_on() {
+fn ctrl_c_stops_the_rendering_of_a_template_and_the_chat_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let template = "{% set x = 'ab' * 4000000 %}{% for a in range(9999 if messages[-1].content == 'slow' else 0) %}\
                     {% if x | upper == 'x' %}{% endif %}{% endfor %}{{ messages[-1].content }}";
@@ -106,7 +106,7 @@ fn ctrl_c_ends_a_program_that_waits_for_a_pipe() {
         };
         let started = Instant::now();
         while !opened() {
-            assert!(started.elapsed().as_secs() < 60, "it does not open the pipe");
+            assert!(started.elapsed().as_secs() < 60, "the program does not open the pipe");
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         waits.send("\x03");
@@ -127,7 +127,7 @@ fn slow_viewer(folder: &Path, model: &str, tokens: usize, more: &[&str]) -> Term
 }
 
 #[test]
-fn escape_stops_an_export_and_its_file_goes() {
+fn escape_stops_an_export_and_removes_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let model = slow_model(folder.path());
     let here = folder.path().join("here");

@@ -82,7 +82,7 @@ fn model(rows: usize, name: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn info_says_what_tokens_and_rows_do_not_fit() {
+fn info_reports_tokens_and_embedding_rows_that_do_not_match() {
     let folder = model(426, "json, Llama, decoder");
     let path = folder.path().join("tokenizer_config.json");
     let mut config: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
@@ -107,7 +107,7 @@ fn info_says_what_tokens_and_rows_do_not_fit() {
 
 /// A class with unsupported rules is named in a message, and CodeLlama's infilling is refused.
 #[test]
-fn a_class_that_is_not_followed_is_named() {
+fn a_tokenizer_class_with_unsupported_rules_is_named() {
     let folder = model(426, "json, Llama, decoder");
     let model = folder.path().to_str().unwrap();
     let declare = |class: &str| {

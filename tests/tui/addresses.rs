@@ -60,7 +60,7 @@ fn every_address_on_the_screen_leads_back_to_where_it_was() {
 }
 
 #[test]
-fn what_is_left_out_means_here() {
+fn omitted_parts_of_an_address_are_the_current_ones() {
     let mut stage = begin();
     go(&mut stage, "p0/L1/xq_rope[t=4,h=2,c=3]");
     go(&mut stage, "/L2/xq_rope[h=0,t=7]");
@@ -79,7 +79,7 @@ fn what_is_left_out_means_here() {
 
 /// The go-to line accepts a place as the title and the outline write it.
 #[test]
-fn the_titles_own_words_lead_to_its_place() {
+fn the_words_of_the_title_lead_to_its_place() {
     let mut stage = begin();
     go(&mut stage, "p0/L0/xq");
     for (words, path) in [
@@ -109,7 +109,7 @@ fn the_titles_own_words_lead_to_its_place() {
 }
 
 #[test]
-fn a_wrong_part_is_named_with_what_there_is() {
+fn the_error_about_a_wrong_part_lists_what_exists() {
     let mut stage = begin();
     go(&mut stage, "p0/L1/xq_rope");
     for (text, message) in [
@@ -191,7 +191,7 @@ fn another_run_is_opened_by_its_address() {
     ask(&mut stage, &mut runs, "r2:L0");
     assert_eq!(stage.message(), "there is no run r2: there are r0, r1");
     ask(&mut stage, &mut runs, "r1:");
-    assert_eq!(here(&stage), "r1:p0/L2/xq[t=11,h=3,c=1]", "it has one pass");
+    assert_eq!(here(&stage), "r1:p0/L2/xq[t=11,h=3,c=1]", "the second run has only one pass");
     assert_ne!(value(&stage), before);
     stage.shows("r1:p0/L2/xq[t=11,h=3,c=1] = ");
     ask(&mut stage, &mut runs, "r0:p0/L1/softmax[h=2]");
@@ -202,7 +202,7 @@ fn another_run_is_opened_by_its_address() {
 }
 
 #[test]
-fn what_the_help_teaches_is_what_the_screen_prints() {
+fn the_addresses_in_the_help_are_those_on_the_screen() {
     let mut stage = Stage::at("softmax");
     go(&mut stage, "p0/L1/softmax[h=2,t=5,k=1]");
     let address = here(&stage);

@@ -9,7 +9,7 @@ use crate::stage::Stage;
 
 /// The future size of the cache for several numbers of tokens, with a bar for each.
 #[test]
-fn the_growth_of_the_cache_is_drawn_where_there_is_room() {
+fn the_growth_of_the_cache_is_drawn_if_there_is_room() {
     let mut stage = Stage::sized("cache_k", (200, 60), Depth::None);
     stage.choose("cache");
     let (lines, token) = (stage.body(), 384);
@@ -32,7 +32,7 @@ fn the_growth_of_the_cache_is_drawn_where_there_is_room() {
 }
 
 #[test]
-fn the_cache_says_how_many_bytes_there_are_now_and_will_be() {
+fn the_cache_view_shows_present_and_future_bytes() {
     // In a small window the text is shorter.
     let mut stage = Stage::sized("cache_k", (80, 24), Depth::None);
     stage.choose("cache");
@@ -65,7 +65,7 @@ fn the_cache_says_how_many_bytes_there_are_now_and_will_be() {
     assert!(row(&stage, 3).contains("p0+") && read_text(&row(&stage, 3)).contains(&(4 * token).to_string()));
     stage.keys("t").wait();
     assert!(row(&stage, 12).contains("p1+"), "{}", stage.screen());
-    assert!(row(&stage, 11).contains("p0 "), "what stood there was not written by this pass");
+    assert!(row(&stage, 11).contains("p0 "), "pass 0 wrote this row, not the current pass");
     stage
         .shows(&format!("13 tokens · {token} = {} bytes; this pass added 1 · {token} = {token}", 13 * token));
     // The built-in model, after 20 tokens.
@@ -75,7 +75,7 @@ fn the_cache_says_how_many_bytes_there_are_now_and_will_be() {
 
 /// At every width, each number in the view of the cache follows from the sizes.
 #[test]
-fn no_number_of_the_account_is_cut_or_made_up() {
+fn every_number_of_the_cache_view_is_complete_and_correct() {
     let token = 2 * 3 * 2 * 8 * 4_usize;
     let mut known: Vec<usize> =
         vec![2, 3, 8, 4, token, token / 3, 2 * token, 12, 64, 52, 64 * token, 52 * token];

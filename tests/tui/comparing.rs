@@ -109,7 +109,7 @@ fn enter_explains_the_number_and_esc_brings_the_comparison_back() {
 
 /// Equal values have equal colours: the two panels have one colour scale, unless their quantities differ.
 #[test]
-fn two_that_stand_side_by_side_have_one_span() {
+fn compared_tensors_have_one_colour_scale() {
     for (size, depth) in [((80, 24), Depth::None), ((120, 40), Depth::None), ((120, 40), Depth::True)] {
         let mut stage = Stage::sized("xq", size, depth);
         stage.keys("/L1/xq[t=4,h=2,c=3]").key(KeyCode::Enter);
@@ -154,7 +154,7 @@ fn nothing_is_compared_with_itself() {
 
 /// In a small window, lines that both panels share are shown once, so that more rows are left for the values.
 #[test]
-fn two_one_above_the_other_keep_rows_for_their_values() {
+fn panels_one_above_the_other_keep_rows_for_their_values() {
     for (size, least) in [((80, 18), 2), ((80, 24), 5)] {
         for depth in [Depth::None, Depth::True] {
             let mut stage = Stage::sized("xq", size, depth);
@@ -178,7 +178,7 @@ fn two_one_above_the_other_keep_rows_for_their_values() {
 
 /// The texts of tokens next to the compared number are either complete or left out.
 #[test]
-fn in_little_room_no_token_beside_the_number_is_cut() {
+fn in_a_small_window_tokens_beside_the_number_are_not_truncated() {
     let mut stage = Stage::sized("softmax", (80, 24), Depth::None);
     stage.keys("]c");
     let screen = stage.screen();
@@ -232,7 +232,7 @@ fn difference(stage: &Stage, row: usize, column: usize) -> f64 {
 
 /// A cell that is masked in both tensors counts as equal.
 #[test]
-fn what_both_mask_is_equal() {
+fn cells_that_both_mask_are_equal() {
     let mut stage = Stage::sized("masked_scores", (120, 40), Depth::None);
     stage.keys("/L1/masked_scores[h=2,t=2,k=8]").key(KeyCode::Enter);
     stage.keys("/compare h=1").key(KeyCode::Enter);

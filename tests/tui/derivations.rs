@@ -14,7 +14,7 @@ use llama_trace::tui::view::{Panels, derivation};
 use crate::desk::Desk;
 
 #[test]
-fn enter_takes_the_number_under_the_cursor_apart_beside_the_tensor_or_under_it() {
+fn enter_explains_the_number_beside_the_tensor_or_under_it() {
     for size in [(100, 30), (120, 40), (200, 60)] {
         let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", size);
         desk.hides("where from ─");
@@ -48,7 +48,7 @@ fn is_seen(desk: &Desk, operand: (usize, usize)) -> bool {
 }
 
 #[test]
-fn the_first_terms_and_the_one_that_is_chosen_are_seen_on_a_small_screen() {
+fn a_small_screen_shows_the_first_terms_and_the_chosen_term() {
     for size in [(80, 24), (100, 30), (120, 40)] {
         for address in [
             "p0/L1/qk[h=2,t=3,k=1]",
@@ -82,7 +82,7 @@ fn the_first_terms_and_the_one_that_is_chosen_are_seen_on_a_small_screen() {
 /// If the name of an operand is too long, the indices that it shares with the explained number are left out. The
 /// indices in which the operands differ stay.
 #[test]
-fn an_operand_is_told_from_the_others_in_little_room() {
+fn in_a_small_window_operands_are_still_distinguishable() {
     let mut desk = Desk::at("p0/L1/softmax[h=2,t=3,k=1]", (80, 24));
     desk.key(KeyCode::Enter).shows("masked_scores[…,k=2 ␣upon] ");
     desk.shows("masked_scores[…,k=1 Once] ");
@@ -102,7 +102,7 @@ fn an_operand_is_told_from_the_others_in_little_room() {
 
 /// In q8 a term has three factors. If they do not fit next to the term, they are shown below it, with all digits.
 #[test]
-fn factors_that_have_no_room_beside_their_term_stand_under_it() {
+fn factors_without_room_beside_their_term_are_below_it() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/golden/gqa");
     let checkpoint = checkpoint::open(folder.as_ref()).unwrap();
     for size in [(60, 16), (80, 24), (120, 40)] {
@@ -119,7 +119,7 @@ fn factors_that_have_no_room_beside_their_term_stand_under_it() {
 }
 
 #[test]
-fn the_terms_that_are_not_applied_have_a_heading_and_a_tokens_own_key_no_angles() {
+fn terms_that_are_not_applied_have_a_heading() {
     let mut desk = Desk::at("p0/L1/softmax[h=2,t=3,k=1]", (200, 60));
     desk.key(KeyCode::Enter);
     let screen = desk.screen();
@@ -132,7 +132,7 @@ fn the_terms_that_are_not_applied_have_a_heading_and_a_tokens_own_key_no_angles(
 }
 
 #[test]
-fn enter_brings_what_is_chosen_into_sight_before_it_goes_there() {
+fn enter_scrolls_to_the_chosen_operand_before_it_opens_it() {
     let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (80, 24));
     desk.key(KeyCode::Enter).key(KeyCode::PageDown).key(KeyCode::PageDown);
     assert!(!is_seen(&desk, (0, 0)), "{}", desk.screen());
@@ -179,7 +179,7 @@ fn terms_are_named_once_and_have_their_tokens_bars_and_shares() {
 }
 
 #[test]
-fn enter_alone_leads_from_a_logit_to_a_row_of_the_embedding_and_backspace_all_the_way_back() {
+fn enter_leads_from_a_logit_to_the_embedding_and_backspace_back() {
     let mut desk = Desk::at("p1/logits[t=0,v=11]", (120, 40));
     desk.key(KeyCode::Enter);
     let mut way = vec![desk.address()];
@@ -211,7 +211,7 @@ fn enter_alone_leads_from_a_logit_to_a_row_of_the_embedding_and_backspace_all_th
 }
 
 #[test]
-fn an_operand_is_chosen_by_arrows_or_by_a_click_and_the_choice_is_there_on_coming_back() {
+fn an_operand_is_chosen_by_arrows_or_clicks_and_stays_chosen() {
     let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (120, 40));
     desk.key(KeyCode::Enter).key(KeyCode::Down).key(KeyCode::Down).key(KeyCode::Right).key(KeyCode::Enter);
     assert_eq!(desk.address(), "p0/L1/keys[k=1,h=2,c=24]");
@@ -237,7 +237,7 @@ fn an_operand_is_chosen_by_arrows_or_by_a_click_and_the_choice_is_there_on_comin
 }
 
 #[test]
-fn the_way_on_top_is_that_of_enter_and_begins_anew_after_any_other_move() {
+fn the_trail_shows_the_path_of_enter_and_restarts_after_other_moves() {
     for moves in ["]", "n", "N", ".", "/xv⏎", "m a/xv⏎'a"] {
         let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (120, 40));
         desk.key(KeyCode::Enter).key(KeyCode::Enter);
@@ -279,7 +279,7 @@ fn a_nucleus_says_what_it_keeps_and_what_it_removes() {
 /// If the probability of a token is 0 only because e^x is too small for float32, the view does not say that top-k or
 /// top-p cut the token.
 #[test]
-fn the_sampler_says_which_tokens_have_no_probability_and_that_nobody_cut_them() {
+fn the_sampler_marks_tokens_whose_probability_is_0_without_a_cut() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut desk = Desk::at("p0/probs", size);
         while desk.app.view().name() != "sampler" {
@@ -316,7 +316,7 @@ fn the_sampler_says_which_tokens_have_no_probability_and_that_nobody_cut_them() 
 }
 
 #[test]
-fn a_weight_that_the_screen_names_is_gone_to_by_its_address_and_a_step_by_its_number() {
+fn the_go_to_line_opens_weights_by_address_and_steps_by_number() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut desk = Desk::at("p0/L2/softmax[h=2,t=3,k=1]", size);
         for (typed, named, place, about) in [
@@ -359,7 +359,7 @@ fn a_weight_that_the_screen_names_is_gone_to_by_its_address_and_a_step_by_its_nu
 
 /// Every number of every kind of stage has a derivation that gives the run's value, in every precision.
 #[test]
-fn every_step_has_a_derivation_that_gives_the_recorded_value_again() {
+fn every_step_has_a_derivation_that_gives_the_recorded_value() {
     for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/golden/gqa");
         let checkpoint = checkpoint::open(folder.as_ref()).unwrap();

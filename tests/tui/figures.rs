@@ -85,7 +85,7 @@ fn every_number_of_the_sampler_follows_from_the_logits() {
                     continue;
                 };
                 let id = order[rank];
-                assert_eq!(index, [11, id], "the likeliest first\n{screen}");
+                assert_eq!(index, [11, id], "the most likely token must be first\n{screen}");
                 let in_run = own_order[..own_stay].contains(&id);
                 let mut expected = vec![id as f64];
                 expected.extend(has_logits.then_some(logits[id]));
@@ -347,7 +347,7 @@ fn every_number_of_the_tokens_follows_from_the_logits_before_them() {
             assert_eq!(words[0], at.to_string(), "{screen}");
             assert!(words.contains(&id.to_string().as_str()), "{screen}");
             if at == 0 {
-                assert!(line.contains("first"), "before it there is nothing\n{screen}");
+                assert!(line.contains("first"), "the first token has no logits before it\n{screen}");
                 continue;
             }
             let (log, rank) = told(&row(at - 1), id);
@@ -441,6 +441,6 @@ fn the_residual_view_says_what_its_arrows_and_shares_are() {
         let body = stage.body();
         assert!(body[0].contains(share) && body[1].contains("angle"), "{body:?}");
         let at = body[0].find("share").unwrap();
-        assert!(body[3][at..].contains('%'), "it stands above the shares: {body:?}");
+        assert!(body[3][at..].contains('%'), "the heading is not above the shares: {body:?}");
     }
 }

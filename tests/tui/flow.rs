@@ -46,7 +46,7 @@ fn walked(stage: &mut Stage) -> BTreeSet<String> {
 
 /// In a diagram that does not fit on the screen, the boxes before and after the current box are visible too.
 #[test]
-fn a_box_has_its_neighbours_in_sight() {
+fn the_neighbours_of_the_current_box_are_visible() {
     for size in [(80, 24), (120, 40)] {
         let mut stage = Stage::sized("attn_norm", size, Depth::None);
         view(&mut stage, "flow");
@@ -180,7 +180,7 @@ fn the_inputs_and_outputs_of_the_current_box_have_marks_of_their_own() {
 }
 
 #[test]
-fn the_current_box_is_kept_in_sight_and_a_click_goes_to_one() {
+fn the_current_box_stays_visible_and_a_click_chooses_a_box() {
     for size in [(60, 16), (80, 24), (120, 40), (200, 60)] {
         for name in ["flow", "pass"] {
             let mut stage = Stage::new(Synthetic::with_switches(), size, Depth::None);
@@ -208,7 +208,7 @@ fn the_current_box_is_kept_in_sight_and_a_click_goes_to_one() {
 
 /// During a computation the view shows it, keys are answered, and Esc stops it.
 #[test]
-fn what_is_under_way_is_shown_keys_are_answered_and_esc_stops_it() {
+fn running_work_is_shown_keys_still_work_and_esc_stops_it() {
     for (step, name) in
         [("L1/xq", "flow"), ("L1/xq", "pass"), ("L1/attn_residual", "residual"), ("L1/ffn_up", "neurons")]
     {
@@ -233,7 +233,7 @@ fn what_is_under_way_is_shown_keys_are_answered_and_esc_stops_it() {
 
 /// If the values of a stage are not available, its box shows the error, and the other stages keep their boxes.
 #[test]
-fn a_stage_that_fails_leaves_the_diagram() {
+fn a_failed_stage_does_not_remove_the_diagram() {
     let mut source = Synthetic::new();
     source.failing.insert(Site::layer(0, 1, TraceStage::Xk));
     let mut stage = Stage::new(source, (120, 40), Depth::None);
@@ -245,12 +245,12 @@ fn a_stage_that_fails_leaves_the_diagram() {
 
 /// Attention that is not available is not requested again and again.
 #[test]
-fn attention_that_fails_leaves_nothing_to_wait_for() {
+fn attention_that_failed_is_not_requested_again() {
     let mut source = Synthetic::new();
     source.failing.insert(Site::layer(0, 1, TraceStage::Softmax));
     let mut stage = Stage::new(source, (120, 40), Depth::None);
     stage.keys("/L1/softmax").key(KeyCode::Enter);
     stage.wait();
     stage.shows("There are no values to show");
-    assert!(!stage.app.sync(&mut stage.source), "there is no news");
+    assert!(!stage.app.sync(&mut stage.source), "a failed stage must not be requested again");
 }

@@ -81,7 +81,7 @@ fn star_goes_to_the_largest_of_the_row_and_hash_to_that_of_the_tensor() {
 
 /// If a tensor arrives in blocks, all blocks are searched, including those that arrive late.
 #[test]
-fn the_largest_is_found_in_blocks_and_when_it_comes() {
+fn the_largest_value_is_found_in_blocks_and_in_late_blocks() {
     let mut source = Synthetic::new();
     source.outlier = Some(4000.0);
     source.largest = 16;
@@ -96,7 +96,7 @@ fn the_largest_is_found_in_blocks_and_when_it_comes() {
 }
 
 #[test]
-fn history_goes_back_and_forth_and_steps_of_one_walk_are_one_place() {
+fn history_counts_the_steps_of_one_walk_as_one_place() {
     let mut stage = Stage::at("softmax");
     stage.keys("jl");
     let (path, index) = (stage.app.place().path(), stage.app.index());
@@ -119,7 +119,7 @@ fn history_goes_back_and_forth_and_steps_of_one_walk_are_one_place() {
 }
 
 #[test]
-fn a_mark_is_returned_to() {
+fn a_mark_leads_back_to_its_place() {
     let mut stage = Stage::at("softmax");
     stage.keys("'").shows("no place is marked yet");
     stage.keys("jlm");
@@ -136,7 +136,7 @@ fn a_mark_is_returned_to() {
 }
 
 #[test]
-fn what_is_said_of_a_mark_stays_with_its_place() {
+fn the_note_of_a_mark_stays_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("marks");
     let mut stage = Stage::at("softmax");
@@ -162,7 +162,7 @@ fn what_is_said_of_a_mark_stays_with_its_place() {
 }
 
 #[test]
-fn a_panel_is_made_the_whole_screen_and_back() {
+fn a_panel_fills_the_screen_and_shrinks_again() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut stage = Stage::sized("softmax", size, Depth::True);
         let before = stage.screen();
@@ -243,7 +243,7 @@ fn large() -> Synthetic {
 
 /// The heading of a grid of heads says how many values each mark stands for, and has no empty field.
 #[test]
-fn heads_in_little_room_say_what_a_mark_stands_for() {
+fn small_panels_of_heads_say_how_many_values_a_character_shows() {
     for (depth, each) in [(Depth::None, " per cell"), (Depth::True, " per half")] {
         let mut stage = Stage::new(large(), (80, 24), depth);
         stage.keys("/L1/softmax[h=2,t=9,k=0]").key(KeyCode::Enter);

@@ -319,7 +319,7 @@ impl Reader<'_> {
         let (first, last): (usize, usize) = (ends[0].parse().unwrap(), ends[1].parse().unwrap());
         let fits = last < all && (first..=last).contains(&app.index()[cut.rows]);
         self.holds(fits && (last + 1 - first) * columns <= 1 << 17, told);
-        self.holds((last + 2 - first) * columns > 1 << 17, "as many as are counted at once");
+        self.holds((last + 2 - first) * columns > 1 << 17, "the histogram counts too few rows");
         first..last + 1
     }
 
@@ -562,12 +562,12 @@ fn every_number_on_the_screen_is_in_the_trace() {
 }
 
 #[test]
-fn every_number_in_colours_too() {
+fn every_number_on_a_screen_with_colours_is_in_the_trace() {
     every_view(|| wide(130, 1500, 3.3e4), Depth::True);
 }
 
 #[test]
-fn no_number_of_the_notes_the_help_or_the_go_to_line_is_cut() {
+fn no_number_in_notes_help_or_go_to_line_is_truncated() {
     let mut stage = Stage::new(Synthetic::with_switches(), (200, 60), Depth::None);
     for name in ["tokens", "xq", "keys_t", "softmax", "ffn_hidden", "attn_norm_q8", "logits", "nucleus"] {
         stage.key(KeyCode::Esc);

@@ -37,7 +37,7 @@ fn caption(stage: &Stage) -> String {
 /// An index that is counted from 0 is never followed by "of" and a count: "3 of 4" for the last index would look as if
 /// there were one more.
 #[test]
-fn an_index_is_told_among_the_first_and_the_last() {
+fn an_index_is_shown_with_its_range() {
     let mut seen = BTreeSet::new();
     let names = ["head", "token", "query", "key", "layer", "sequence", "pass", "dim", "pair"];
     for size in [(80, 24), (200, 60)] {
@@ -113,7 +113,7 @@ fn a_row_of_a_decode_pass_has_its_index_and_its_position() {
 
 /// If a character stands for several values, the caption says how many.
 #[test]
-fn a_small_map_says_how_many_values_a_mark_stands_for() {
+fn a_small_map_says_how_many_values_a_character_shows() {
     let mut stage = Stage::sized("softmax", (80, 24), Depth::None);
     stage.keys("3");
     assert!(caption(&stage).contains("↓ token, 2 per cell"), "{}", stage.screen());
@@ -136,7 +136,7 @@ fn a_small_map_says_how_many_values_a_mark_stands_for() {
 }
 
 #[test]
-fn a_diagram_says_of_which_tokens_and_which_head_its_boxes_are() {
+fn a_diagram_names_the_tokens_and_the_head_of_its_boxes() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut stage = Stage::sized("attn_norm", size, Depth::None);
         while stage.app.view().name() != "flow" {
@@ -160,7 +160,7 @@ fn a_diagram_says_of_which_tokens_and_which_head_its_boxes_are() {
 /// The overview shows the tokens of the rows if there is room next to the values. The tokens never take room from the
 /// values.
 #[test]
-fn the_overview_has_its_tokens_where_there_is_room() {
+fn the_overview_shows_tokens_if_there_is_room() {
     let mut desk = Desk::at("p0/L1/softmax[h=0,t=4,k=4]", (120, 40));
     view(&mut desk, "overview");
     for row in ["1 Once ", "2 ␣upon ", "3 ␣a ", "4 ␣time "] {
@@ -175,7 +175,7 @@ fn the_overview_has_its_tokens_where_there_is_room() {
 
 /// The legend of a heatmap explains the sign `…`, but only if a cell has this sign.
 #[test]
-fn a_number_without_room_is_told_in_the_legend() {
+fn the_legend_explains_numbers_without_room() {
     let mut seen = BTreeSet::new();
     for width in (60..200).step_by(2) {
         for depth in [Depth::None, Depth::True] {
@@ -194,12 +194,12 @@ fn a_number_without_room_is_told_in_the_legend() {
             }
         }
     }
-    assert_eq!(seen.len(), 2, "both were seen");
+    assert_eq!(seen.len(), 2, "the widths must include screens with and without the sign");
 }
 
 /// If the strip shows the attention of a query, it names the query.
 #[test]
-fn the_strip_says_whose_attention_it_carries() {
+fn the_strip_names_the_query_of_its_attention() {
     let strip = |stage: &Stage| stage.screen().lines().nth(1).unwrap().to_owned();
     for (width, told) in [
         (200, "after each token, its attention L1 h2 t11: ░≥0.05"),
@@ -223,7 +223,7 @@ fn the_strip_says_whose_attention_it_carries() {
 
 /// If the user goes to another token, the list of units stays scrolled to the same line.
 #[test]
-fn units_of_another_token_are_seen_from_the_same_line_on() {
+fn the_list_of_units_keeps_its_scroll_position_at_another_token() {
     let mut desk = Desk::at("p0/L1/ffn_hidden[t=4,f=0]", (120, 40));
     view(&mut desk, "neurons");
     let first = |desk: &Desk| desk.app.layout().unwrap().visible_rows(&desk.app).start;

@@ -15,7 +15,7 @@ fn value(app: &App) -> f64 {
 }
 
 #[test]
-fn rope_turns_a_pair_by_its_position_times_theta() {
+fn rope_rotates_a_pair_by_its_position_times_theta() {
     let mut desk = Desk::at("L1/xq_rope[t=4,h=1,c=3]", (120, 40));
     desk.keys("6");
     assert_eq!(desk.app.view().name(), "rope");
@@ -50,7 +50,7 @@ fn rope_turns_a_pair_by_its_position_times_theta() {
 
 /// The values before and after are the trace's own, component by component, with both pairings.
 #[test]
-fn rope_shows_the_pair_before_and_after_as_they_stand_in_the_trace() {
+fn rope_shows_the_recorded_pair_before_and_after() {
     let mut stage = Stage::sized("xq_rope", (200, 60), Depth::None);
     stage.choose("rope");
     for _ in 0..3 {

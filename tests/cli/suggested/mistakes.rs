@@ -47,7 +47,7 @@ fn swap(tensors: &mut crate::models::Tensors, one: &str, other: &str) {
 }
 
 #[test]
-fn the_first_stage_is_the_same_with_the_proposed_map_as_with_the_right_one() {
+fn the_proposed_map_gives_the_same_first_stage_as_the_correct_map() {
     let ids = "1,5,9,13,17,21";
     let model = fixture("golden/gqa");
     let folder = TempDir::new().unwrap();
@@ -130,7 +130,7 @@ fn told(a: &Path, b: &Path, model: &Path, scheme: Scheme, expected: &str) {
 /// Tests mistakes that give a stage the values of another stage. The values alone would assign its file to the other
 /// stage, and `diff` would blame a later stage. So the map must name both stages.
 #[test]
-fn a_file_with_the_values_that_a_known_mistake_gives_it_is_not_surely_another_stage_s() {
+fn a_file_with_the_values_of_another_stage_is_unsure() {
     let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
     let folder = TempDir::new().unwrap();
     let a = exported(&model, ids, folder.path().join("a"));
@@ -193,7 +193,7 @@ fn a_file_with_the_values_that_a_known_mistake_gives_it_is_not_surely_another_st
 /// Queries and keys that are both shifted by one position have the same scores, so the stages after them do not show
 /// the mistake.
 #[test]
-fn queries_and_keys_that_are_turned_alike_by_other_angles_are_no_other_files() {
+fn queries_and_keys_rotated_by_the_same_wrong_angle_keep_their_stages() {
     let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
     let folder = TempDir::new().unwrap();
     let [a, b] = ["a", "b"].map(|name| exported(&model, ids, folder.path().join(name)));
@@ -221,7 +221,7 @@ fn queries_and_keys_that_are_turned_alike_by_other_angles_are_no_other_files() {
 
 /// After some mistakes, no file is similar to a stage. Then all lines of the map are comments, and no file is left out.
 #[test]
-fn families_of_which_nothing_is_near_are_told_of() {
+fn families_without_similar_values_are_listed_as_comments() {
     let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
     let folder = TempDir::new().unwrap();
     let a = exported(&model, ids, folder.path().join("a"));
@@ -246,7 +246,7 @@ fn families_of_which_nothing_is_near_are_told_of() {
 
 /// Files whose names join several words, with or without capitals.
 #[test]
-fn words_that_stand_in_one_say_what_a_file_is_after_a_mistake() {
+fn joined_words_in_a_name_decide_the_stage_after_a_mistake() {
     let camel: Scheme = &[
         ("attn_residual", "layer{l}AfterAttn"),
         ("ffn_norm", "ffnNorm{l}"),
@@ -272,7 +272,7 @@ fn words_that_stand_in_one_say_what_a_file_is_after_a_mistake() {
 /// A norm does not depend on the length of its input. So a correct norm does not show that the input's length is
 /// correct.
 #[test]
-fn a_file_that_points_where_its_stage_does_is_that_stage_however_long_it_is() {
+fn a_file_with_the_direction_of_a_stage_is_this_stage_at_any_length() {
     let scheme =
         &[("embedding", "vocab.output_0"), ("attn_norm", "in.{l}.output_0"), ("logits", "lm.output_0")];
     held(|tensors| scale(tensors, "embed_tokens", |x| x * 5.0), scheme, "p0/embedding");
@@ -281,7 +281,7 @@ fn a_file_that_points_where_its_stage_does_is_that_stage_however_long_it_is() {
 /// One family of files has the embedding and the output of each layer. A family that begins with the embedding is not
 /// the output of a sublayer.
 #[test]
-fn a_family_that_goes_on_from_the_embedding_is_the_residual_stream() {
+fn a_family_that_begins_with_the_embedding_is_the_residual_stream() {
     let scheme = &[("embedding", "state_0"), ("ffn_residual", "state_{m}")];
     let loud = |tensors: &mut crate::models::Tensors| scale(tensors, "up_proj", |x| x * -40.0);
     held(loud, scheme, "p0/L0/ffn_residual");
@@ -289,7 +289,7 @@ fn a_family_that_goes_on_from_the_embedding_is_the_residual_stream() {
 
 /// Each name has two numbers. The number with which most files fit is the layer's.
 #[test]
-fn the_layer_s_number_is_the_same_one_in_all_names_of_a_kind() {
+fn the_layers_number_has_the_same_place_in_all_names_of_a_family() {
     let scheme =
         &[("attn_output", "branch1_{l}"), ("ffn_down", "branch2_{l}"), ("ffn_residual", "stream_{l}")];
     let last = |tensors: &mut crate::models::Tensors| scale(tensors, "layers.2.self_attn.o_proj", |x| -x);
@@ -299,7 +299,7 @@ fn the_layer_s_number_is_the_same_one_in_all_names_of_a_kind() {
 /// With a wrong θ, a stage after RoPE is correct only at the first token. So a file with one correct row is assigned to
 /// a stage after RoPE.
 #[test]
-fn what_is_right_at_the_first_token_alone_is_behind_rope() {
+fn a_file_that_is_correct_only_at_the_first_token_is_after_rope() {
     let folder = TempDir::new().unwrap();
     let [a, _] = both(&folder, &[], "");
     let b = with_setting(&folder, "rope_theta", 500_000.0, &[]);
@@ -378,7 +378,7 @@ fn a_final_norm_that_is_left_out_does_not_pass() {
 
 /// A wrong θ in a port that writes only the outputs of layers.
 #[test]
-fn a_mistake_of_every_layer_is_named_where_layer_outputs_alone_are_written() {
+fn a_mistake_in_every_layer_is_named_from_layer_outputs_alone() {
     let folder = TempDir::new().unwrap();
     let [a, _] = both(&folder, &[], "");
     for (theta, setting) in [(500_000.0, OUTPUTS), (100.0, FROM_ONE), (1e6, STATES)] {

@@ -32,7 +32,7 @@ fn a_coarser_precision_is_proposed_where_the_values_show_it() {
 /// All files are rounded to float16, which is finer than bfloat16. So the map must not say that only the residual
 /// stream is rounded.
 #[test]
-fn a_run_in_float16_with_logits_in_float32_is_told_by_all_of_its_files() {
+fn a_float16_run_with_float32_logits_is_recognised() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &[], "");
     let own = folder.path().join("own");
@@ -58,7 +58,7 @@ fn a_run_in_float16_with_logits_in_float32_is_told_by_all_of_its_files() {
 
 /// Correct runs in bfloat16 with float32 logits. All their other files are stages that only some bfloat16 runs round.
 #[test]
-fn a_run_in_bfloat16_of_which_little_was_written_passes() {
+fn a_bfloat16_run_with_few_files_passes() {
     let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
     let folder = TempDir::new().unwrap();
     let a = exported(&model, ids, folder.path().join("a"));
@@ -125,7 +125,7 @@ fn round(path: &Path) {
 }
 
 #[test]
-fn a_residual_that_is_kept_in_16_bits_in_a_run_of_float32_does_not_pass() {
+fn a_16_bit_residual_stream_in_a_float32_run_does_not_pass() {
     let folder = TempDir::new().unwrap();
     let [a, b] = both(&folder, &[], "");
     let own = folder.path().join("own");
