@@ -90,8 +90,8 @@ fn in_a_small_window_operands_are_still_distinguishable() {
     desk.key(KeyCode::Enter).shows("masked_scores[h=2,t=3 ␣a,k=2 ␣upon] ");
     // A text that does not fit in any form continues on the next line.
     let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (80, 24));
-    desk.key(KeyCode::Enter).shows("position: what turning them apart");
-    desk.shows(" changed");
+    desk.key(KeyCode::Enter).shows("the terms, largest first; cumulative %");
+    desk.shows("of all |terms|");
     desk.go("p0/rope_cos[t=3,i=1]");
     desk.shows("frequency of the pair,");
     desk.shows("radians a position");
