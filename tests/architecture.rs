@@ -268,7 +268,7 @@ fn holds(what: &str, own: Option<(&str, &Path)>, files: &[PathBuf], allowed: &[&
         }
     }
     let unused: Vec<_> = allowed.iter().filter(|other| !used.contains(**other)).collect();
-    assert!(unused.is_empty(), "{what} imports nothing of {unused:?}");
+    assert!(unused.is_empty(), "{what} may import {unused:?}, but does not: remove them from the table");
 }
 
 #[test]
@@ -403,7 +403,7 @@ fn every_path_in_the_module_map_exists() {
     for path in &paths {
         let of_root = ["tests/", "fixtures/", "chapters/", "fuzz/", ".ci/", "src/"];
         let folder = if of_root.iter().any(|part| path.starts_with(part)) { root } else { &root.join("src") };
-        assert!(folder.join(path).exists(), "{path} is named, and is not there");
+        assert!(folder.join(path).exists(), "the text names {path}, which does not exist");
     }
     for named in [
         "tui/view/views.rs",
@@ -412,7 +412,7 @@ fn every_path_in_the_module_map_exists() {
         "engine/model/forward.rs",
         "cuda/sources.rs",
     ] {
-        assert!(paths.iter().any(|path| path == named), "the map does not say what {named} is touched for");
+        assert!(paths.iter().any(|path| path == named), "the module map does not mention {named}");
     }
     assert_eq!(named_paths("| `a/b.rs`, [`c`] | `d/<e>/f.rs`: `g()` |"), ["a/b.rs", "d/"]);
 }

@@ -55,7 +55,7 @@ fn notes() -> &'static [Note] {
         files.retain(|file| !file.is_dir() && !file.ends_with("README.md"));
         files.sort();
         let read = |file: &PathBuf| {
-            assert_eq!(file.extension().unwrap(), "md", "{} is no note", file.display());
+            assert_eq!(file.extension().unwrap(), "md", "{} is not a chapter", file.display());
             let (slug, text) = (file.file_stem().unwrap().to_str().unwrap(), fs::read_to_string(file));
             Note::parse(slug, &text.unwrap())
         };
@@ -266,7 +266,7 @@ fn every_stage_and_every_view_has_a_chapter() {
     let steps = Stage::ALL.iter().map(|&stage| Step::Stage(stage));
     for step in steps.chain(View::ALL.iter().map(|&view| Step::View(view))) {
         let chapter =
-            CHAPTERS.about(step).next().unwrap_or_else(|| panic!("no note explains {}", step.name()));
+            CHAPTERS.about(step).next().unwrap_or_else(|| panic!("no chapter explains {}", step.name()));
         assert!(chapter.steps().any(|other| other == step), "{} has no note of its own", step.name());
         assert!(CHAPTERS.about(step).all(|chapter| chapter.steps().any(|other| other == step)));
     }
@@ -484,7 +484,7 @@ fn the_checker_finds_each_kind_of_error() {
         ("```console\n", "```console\n$ llama-trace --version\nversion one\n", "it prints\nllama-trace"),
     ] {
         let said = said_of(from, to);
-        assert!(said.contains(expected), "{to}: {expected} is not said in\n{said}");
+        assert!(said.contains(expected), "{to}: `{expected}` is not in\n{said}");
     }
     assert_eq!(said_of(heads, "one"), "");
 }
@@ -515,7 +515,7 @@ fn blessing_changes_only_tagged_numbers() {
     let wrong = SMALL.replace("4<!--", "7<!--").replace("(5, 4, 32)", "(1, 1)").replace("␣upon", "␣under");
     assert_eq!(blessed(&Note::parse("small", &wrong), &mut world), SMALL);
     let kept = SMALL.replace("Heads: 4<!-- config/H -->", "−0.00<!-- config/H − 4.001 -->");
-    assert!(blessed(&Note::parse("small", &kept), &mut world).contains("first"), "signs of zero go");
+    assert!(blessed(&Note::parse("small", &kept), &mut world).contains("first"), "a zero must lose its sign");
 }
 
 #[test]

@@ -233,7 +233,7 @@ fn a_pipe_gets_the_bytes_of_a_token_unchanged() {
     let bytes = |ids: &str| llama_trace(["--ids", ids, "-n", "0"]).stdout;
     let all: Vec<u8> = (0..=255_u32).flat_map(|id| bytes(&id.to_string())).collect();
     assert_eq!(bytes("230").len(), 1);
-    assert!(std::str::from_utf8(&bytes("230")).is_err(), "a part of a character stays one");
+    assert!(std::str::from_utf8(&bytes("230")).is_err(), "a part of a character must not be replaced");
     let mut sorted = all;
     sorted.sort_unstable();
     assert_eq!(sorted, (0..=255).collect::<Vec<u8>>());

@@ -63,7 +63,7 @@ fn every_picture_is_the_output_of_its_command() {
     assert!(drawn.len() >= 2, "only these pictures were found: {drawn:?}");
     let there = fs::read_dir(root().join("chapters/pictures")).unwrap();
     let there: BTreeSet<_> = there.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    assert_eq!(there, drawn, "no picture that nobody shows");
+    assert_eq!(there, drawn, "every picture is shown in a chapter or in README");
     crate::assert_none(&wrong);
 }
 

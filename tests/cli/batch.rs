@@ -93,7 +93,11 @@ fn a_file_has_one_prompt_per_line_and_blank_lines_are_skipped() {
     let expected = ok(&llama_trace(["--prompt", PROMPT, "--prompt", "The dog", "-n", "6"]));
     assert_eq!(ok(&with_file("prompts.txt", text.as_bytes(), &["-n", "6"])), expected);
     let one = ok(&with_file("prompts.txt", format!("\n{PROMPT}\n").as_bytes(), &["-n", "6"]));
-    assert_eq!(one, ok(&llama_trace(["--prompt", PROMPT, "-n", "6"])), "a file with one is one prompt");
+    assert_eq!(
+        one,
+        ok(&llama_trace(["--prompt", PROMPT, "-n", "6"])),
+        "a file with one prompt behaves like --prompt"
+    );
     let (_folder, path) = file("prompts.txt", text.as_bytes());
     let piped = command(["--prompts", "-", "-n", "6"]).stdin(fs::File::open(path).unwrap()).output().unwrap();
     assert_eq!(ok(&piped), expected);

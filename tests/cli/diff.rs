@@ -83,7 +83,7 @@ fn equal_exports_are_the_same_and_else_the_first_different_cell_is_named() {
         );
         assert!(first["error"].as_f64() > first["tolerance"].as_f64(), "{first}");
         assert_eq!(report["missing"], serde_json::json!(["p1/L2/qk"]));
-        assert_eq!(report["diagnosis"], serde_json::json!([]), "no mistake gives that");
+        assert_eq!(report["diagnosis"], serde_json::json!([]), "no known mistake gives this value");
     }
     let output = llama_trace(["diff", path_a, path_b]);
     let text = stdout(&output);
@@ -262,7 +262,7 @@ fn traces_are_compared_with_each_other_and_with_folders() {
     let export = export.to_str().unwrap();
     let whole = stages(export, &all);
     for (a, b) in [(&*all, &*minimal), (&*minimal, &*all), (&*minimal, export), (export, &*minimal)] {
-        assert_eq!(stages(a, b), whole, "{a} {b}: what is not kept is derived");
+        assert_eq!(stages(a, b), whole, "{a} {b}: stages that are not kept must be derived");
     }
     let kept = stages(&minimal, &minimal);
     assert!(kept < whole, "derivable stages need not be compared");

@@ -185,7 +185,7 @@ fn the_next_export_removes_the_remains_of_a_killed_one() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("dump");
     killed_export(folder.path(), &out, "KILL");
-    assert_eq!(files_and_folders(folder.path()).len(), 1, "nobody could remove it");
+    assert_eq!(files_and_folders(folder.path()).len(), 1, "a killed export cannot remove its folder");
     ok(&llama_trace(["export", "--prompt", PROMPT, "--stages", "xq", "--out", out.to_str().unwrap()]));
     assert_eq!(files_and_folders(folder.path()), [out]);
 }

@@ -128,7 +128,11 @@ fn the_same_ids_in_other_passes_give_the_advice_to_use_chunk() {
         let all = manifest["passes"].as_array().unwrap();
         assert_eq!(all.len(), passes + 2, "{manifest}");
         let drawn: Vec<_> = all.iter().map(|pass| pass["sampled"].is_null()).collect();
-        assert_eq!(drawn.iter().filter(|none| **none).count(), passes - 1, "the prompt's own are not drawn");
+        assert_eq!(
+            drawn.iter().filter(|none| **none).count(),
+            passes - 1,
+            "passes inside the prompt sample no token"
+        );
         let lines = all.iter().map(|pass| {
             let ids: Vec<_> = pass["tokens"].as_array().unwrap().iter().map(|token| &token["id"]).collect();
             format!("{{ start = {}, tokens = {} }}", pass["start"], json!(ids))

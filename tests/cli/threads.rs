@@ -28,7 +28,7 @@ fn an_invalid_number_of_threads_in_the_environment_is_reported() {
     }
     let named =
         command([&RUN[..], &["--threads", "2"]].concat()).env("RAYON_NUM_THREADS", "abc").output().unwrap();
-    assert_eq!(stderr(&named), "", "the option is what counts");
+    assert_eq!(stderr(&named), "", "the option overrides the environment");
 }
 
 #[test]

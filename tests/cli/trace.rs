@@ -276,7 +276,7 @@ fn record_replaces_an_existing_file_only_with_force() {
     record(&["--force"], &path);
     let first = fs::read(&path).unwrap();
     record(&["--force"], &path);
-    assert!(fs::read(&path).unwrap() == first, "two runs alike make two files alike");
+    assert!(fs::read(&path).unwrap() == first, "two equal runs write equal files");
     assert_eq!(names(folder.path()), ["a.trace"]);
     refused(&["record", "-o", folder.path().to_str().unwrap(), "--force"], 5, &["a directory"]);
     refused(&["record", "-o", folder.path().join("no/x").to_str().unwrap()], 5, &["exists"]);
@@ -384,7 +384,7 @@ fn a_recorded_branch_with_the_sampled_token_has_the_bits_of_the_run() {
     assert_eq!(ids(&tensors["r2/s1/decode/tokens"])[0], 7);
     assert_eq!(ids(&tensors["r3/s1/decode/tokens"])[0], 9);
     assert_eq!(ids(&tensors["r4/decode/tokens"])[0], 11);
-    assert_eq!(ids(&tensors["r2/s1/decode/tokens"]).len(), 3, "passes 2 to 4 are its own");
+    assert_eq!(ids(&tensors["r2/s1/decode/tokens"]).len(), 3, "the branch itself has the passes 2 to 4");
     assert!(tensors["r2/s1/decode/L0/xq"] != tensors["s1/decode/L0/xq"]);
 }
 

@@ -208,15 +208,15 @@ impl Terminal {
     /// Waits until the program has ended, and checks that the terminal is as it was before.
     pub(crate) fn end(mut self) -> End {
         let code = self.code();
-        assert!(self.has_its_settings(), "echo and line editing are as before");
+        assert!(self.has_its_settings(), "echo and line editing were not restored");
         // The reader reaches the end of the output when all handles of the program's side are closed.
         self.slave = None;
         self.reader.take().unwrap().join().unwrap();
         let raw = self.raw();
         self.look(|screen| {
-            assert!(!screen.alternate_screen(), "the alternate screen is left: {raw:?}");
-            assert!(!screen.hide_cursor(), "the cursor is seen again: {raw:?}");
-            assert!(!screen.bracketed_paste(), "pastes are not marked any more: {raw:?}");
+            assert!(!screen.alternate_screen(), "the alternate screen is still on: {raw:?}");
+            assert!(!screen.hide_cursor(), "the cursor is still hidden: {raw:?}");
+            assert!(!screen.bracketed_paste(), "bracketed paste is still on: {raw:?}");
             assert_eq!(screen.mouse_protocol_mode(), vt100::MouseProtocolMode::None, "{raw:?}");
             assert!(
                 screen.contents().starts_with(BEFORE),

@@ -119,7 +119,7 @@ fn the_text_is_that_of_the_cpu_and_tokens_need_no_copies() {
         assert_eq!(text(&on_device(&words, &to_log).stdout), text(&on_cpu(&words).stdout), "{words:?}");
         // The first two passes of a kind are launched kernel by kernel. The next one is captured as a graph, and all
         // later ones launch this graph.
-        assert!(number(&log, "graphs") >= 15, "passes are repeated");
+        assert!(number(&log, "graphs") >= 15, "too few passes were repeated as graphs");
         // A further token needs no copy to the host, because the kernels write its id into host memory. Only random
         // numbers are copied to the device, if the sampler needs any.
         let copied = || ["brought", "written"].map(|name| number(&log, name));
