@@ -52,7 +52,8 @@ fn notes() -> &'static [Note] {
     NOTES.get_or_init(|| {
         let mut files: Vec<PathBuf> = fs::read_dir(folder()).unwrap().map(|e| e.unwrap().path()).collect();
         // The other files are their list and the notebook; pictures and the manual are in subfolders.
-        files.retain(|file| !file.is_dir() && !file.ends_with("README.md") && !file.ends_with("python.ipynb"));
+        files
+            .retain(|file| !file.is_dir() && !file.ends_with("README.md") && !file.ends_with("python.ipynb"));
         files.sort();
         let read = |file: &PathBuf| {
             assert_eq!(file.extension().unwrap(), "md", "{} is not a chapter", file.display());

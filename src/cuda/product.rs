@@ -12,13 +12,13 @@ use super::attention::MOST_BLOCKS;
 use super::driver::{Address, Arguments};
 use super::kernels::Kernel;
 use super::matrix::Matrix;
-use super::memory::{Buffer, Growing, Memory, Vector};
+use super::memory::{Buffer, Growing, Memory, Vector, own};
 use super::norm::{self, Norm};
 use super::queue::Change;
 use llama_trace_core::config::Precision;
 use llama_trace_core::error::Result;
 use llama_trace_core::tensor::Dtype;
-use llama_trace_engine::backend::{PassRows, Span};
+use llama_trace_engine::backend::{self, PassRows, Span};
 
 mod dequantized;
 mod integer;
@@ -150,7 +150,16 @@ pub(super) struct Asked<'a> {
     pub(super) out: &'a Buffer,
 }
 
-impl Asked<'_> {
+impl<'a> Asked<'a> {
+    /// The product of these handles.
+    pub(super) fn of(
+        matrix: &'a backend::Matrix,
+        bias: Option<&'a backend::Vector>,
+        out: &'a backend::Buffer,
+    ) -> Self {
+        Self { matrix: matrix.downcast(), bias: bias.map(backend::Vector::downcast), out: own(out) }
+    }
+
     /// Returns `struct Product` of the kernels, for the rows from `first` on.
     fn words(&self, first: usize) -> [u64; PRODUCT_WORDS] {
         let [values, scales, at, sizes, group] = self.matrix.words();
