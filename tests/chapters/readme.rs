@@ -1,11 +1,10 @@
 //! Checks that the outputs and screens in README and in the manual under `chapters/reference/` are those of the
 //! program.
 //!
-//! Under
-//! ```` ```console ````, the lines below a command are its output. A line `…` stands for any lines, and a duration is written as `…
-//! µs`. A block under `<!-- screen 112x31 -->` is the screen of that size that the command before it opens, without colours. `·
-//! t: pass 1
-//! (decode)` types `t` and waits for the text after the colon (`⏎` is the Enter key). `LLAMA_TRACE_BLESS=1` updates the screens, and the outputs without `…`.
+//! In a block ```` ```console ````, the lines below a command are its output. A line `…` stands for any lines, and a
+//! duration is written as `… µs`. A block under `<!-- screen 112x31 -->` is a screen of that size, without colours: the
+//! command before it opens this screen. `· t: pass 1 (decode)` types `t` and waits for the text after the colon (`⏎` is
+//! the Enter key). `LLAMA_TRACE_BLESS=1` updates the screens, and the outputs without `…`.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

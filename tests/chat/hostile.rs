@@ -7,8 +7,8 @@ use std::process::Output;
 use super::common::{fixture, stderr, stdout};
 use super::{SOFTMAX, answers, bare_model, chat, chat_with};
 
-/// Templates that need unlimited stack, memory or time, and would end the process: a value that contains itself,
-/// endless syntax, and texts and lists of any size from a few bytes.
+/// Templates that need unlimited stack, memory or time, and would end the process. They have a value that contains
+/// itself, endless syntax, or a few bytes that make texts and lists of any size.
 fn hostile() -> Vec<(&'static str, String)> {
     let nested =
         |open: &str, close: &str, count| format!("{{{{ {}1{} }}}}", open.repeat(count), close.repeat(count));

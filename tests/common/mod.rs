@@ -36,8 +36,8 @@ pub(crate) fn skip(why: &str) {
     let _ = writeln!(std::io::stderr(), "skip {count}: {why}");
 }
 
-/// Lets child processes receive SIGHUP even if the tests were started with nohup. A child inherits that a signal is
-/// ignored. If the parent catches the signal instead, the signal has its default action in the child.
+/// Lets child processes receive SIGHUP even if the tests were started with nohup. A child inherits an ignored signal as
+/// ignored. So this function sets a handler: a caught signal has its default action in a child.
 pub(crate) fn hear_hangups() {
     #[cfg(unix)]
     {

@@ -66,7 +66,7 @@ fn broken(folder: &Path, weight: Weight) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Draws every view of the tracer, each on the first stage that it fits. On some stages, as attention and the logits,
+/// Draws every view of the tracer, each on the first stage that it fits. On attention, the logits and `ffn_hidden`,
 /// draws every view that fits.
 fn draw_all(path: &Path, precision: Precision) {
     let checkpoint = checkpoint::open(path).unwrap();
