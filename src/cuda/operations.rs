@@ -12,6 +12,7 @@ use super::memory::{Buffer, Memory, Vector, own};
 use super::norm::{self, Norm};
 use super::pass::Pass;
 use super::product::{Asked, Input};
+use super::queue::Fusable;
 use super::rope::{self, Turned};
 use super::sampling::Place;
 use super::{Cache, Cuda, Mark, attention, limits, product, stage_readback};
@@ -40,6 +41,9 @@ fn read_floats(
 
 /// The kernel that adds two buffers: arguments a, b, count, sum.
 const ADD: Kernel = Kernel { file: "elementwise", name: "add", weight: None };
+
+/// The gate's SiLU and its product with up. Arguments: gate, up, the number of values, silu, hidden.
+const SILU_MUL: Kernel = Kernel { file: "elementwise", name: "silu_mul", weight: None };
 
 impl Cuda {
     /// Queues sum = a + b, and its norm, (rows, width) each.
@@ -346,10 +350,10 @@ impl Backend for Cuda {
         x.holds(rows * width);
         out.holds(rows * width);
         // If x is the sum that was queued last, as between two layers, both are fused, with the same bits.
-        let added = self.kernels.take_back(ADD, |words| match *words {
-            [a, b, count, sum] if (count, sum) == ((rows * width) as u64, x.at(0)) => Some([a, b]),
+        let added = self.queue.withdraw(|last| match last {
+            Fusable::Add { inputs, count, sum } if (count, sum) == (rows * width, x.at(0)) => Some(inputs),
             _ => None,
-        })?;
+        });
         if let Some(added) = added {
             return self.add_and_norm(added, weight, eps, rows, [x.at(0), out.at(0)]);
         }
@@ -539,7 +543,11 @@ impl Backend for Cuda {
         if self.adds_to_last([a.at(0), b.at(0)], count, out.at(0))? {
             return self.stop.check();
         }
-        self.elements("add", count, &[a, b], out)
+        self.stop.check()?;
+        let [a, b, sum] = [a, b, out].map(|buffer| buffer.at(0));
+        let arguments = Arguments::new().address(a).address(b).long(count).address(sum);
+        let fusable = Some(Fusable::Add { inputs: [a, b], count, sum });
+        self.kernels.launch_fusable(ADD, (count.div_ceil(512), 1), 128, 0, arguments, fusable)
     }
 
     fn rows(
@@ -635,9 +643,12 @@ impl Backend for Cuda {
             for buffer in [of_gate.out, of_silu, of_up.out, of_hidden] {
                 buffer.holds(count);
             }
-            let arguments = Arguments::new().address(of_gate.out.at(0)).address(of_up.out.at(0)).long(count);
-            let arguments = arguments.address(of_silu.at(0)).address(of_hidden.at(0));
-            self.kernels.launch(product::SILU_MUL, (count.div_ceil(512), 1), 128, 0, arguments)?;
+            let [gate, up, silu, hidden] = [of_gate.out, of_up.out, of_silu, of_hidden].map(|of| of.at(0));
+            let arguments = Arguments::new().address(gate).address(up).long(count);
+            let arguments = arguments.address(silu).address(hidden);
+            let fusable = Some(Fusable::SiluMul { inputs: [gate, up], count, silu, hidden });
+            let grid = (count.div_ceil(512), 1);
+            self.kernels.launch_fusable(SILU_MUL, grid, 128, 0, arguments, fusable)?;
         }
         on_output(0, gate.out)?;
         on_output(1, silu)?;

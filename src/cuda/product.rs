@@ -25,7 +25,6 @@ mod integer;
 mod streams;
 mod tiles;
 
-pub(super) use integer::SILU_MUL;
 #[cfg(test)]
 pub(super) use integer::{TILES as OF_INTEGERS, multiply_in as integer_in};
 pub(super) use tiles::{OF_WARPGROUPS, OF_WARPS, Tiles, all_gated_in_tiles, all_in_tiles};
@@ -201,13 +200,13 @@ impl Input {
 
     /// Cancels the norm whose result is this input, and returns it. `None` unless the input is one row and its norm is
     /// still pending.
-    fn norm(&self, cuda: &Cuda) -> Result<Option<Norm>> {
-        let Some(x) = self.x.as_ref().filter(|_| self.rows == 1) else { return Ok(None) };
+    fn norm(&self, cuda: &Cuda) -> Option<Norm> {
+        let x = self.x.as_ref().filter(|_| self.rows == 1)?;
         let mut narrow = self.narrow.lock().unwrap_or_else(PoisonError::into_inner);
         if !narrow.there && narrow.normed.is_none() {
-            narrow.normed = norm::take_back(cuda, x.at(), self.width)?;
+            narrow.normed = norm::withdraw(cuda, x.at(), self.width);
         }
-        Ok(narrow.normed)
+        narrow.normed
     }
 
     /// Returns the address of the rows in bfloat16.
@@ -352,7 +351,7 @@ fn floats(cuda: &Cuda, x: &Input, products: &[Asked<'_>], run: Run) -> Result<()
             return in_tiles(cuda, x, products, run, tiles);
         }
         let tiles = blocks(products, 16);
-        if let Some(norm) = x.norm(cuda)? {
+        if let Some(norm) = x.norm(cuda) {
             let arguments = Arguments::new().words(&words(products, run.first)).words(&norm.words());
             let arguments = arguments.int(tiles).words(&[0; TURNS_WORDS]);
             return by_blocks_that_stay(cuda, OF_NORM, tiles, x.width, arguments);
@@ -550,7 +549,7 @@ pub(super) fn gated(
         return Ok(false);
     }
     if by_tensor_cores(cuda, dtype) {
-        if let Some(norm) = x.norm(cuda)? {
+        if let Some(norm) = x.norm(cuda) {
             let (kernel, tiles) =
                 (Kernel { file: "matvec_bf16", name: "swiglu_bf16_norm", weight: None }, outputs.div_ceil(8));
             let arguments = Arguments::new().words(&norm.words()).int(tiles);

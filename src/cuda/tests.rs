@@ -1,6 +1,7 @@
 //! Every operation against the CPU's, on odd shapes. The kernels run in the CPU emulation.
 
 mod attention;
+mod launches;
 mod narrow;
 mod packed;
 mod products;
