@@ -18,9 +18,9 @@ use super::{grid, labels, legend};
 
 /// The columns of a value.
 const VALUE: u16 = 9;
-/// Columns of a mark with its word. The longest one, "← picked", occurs only in a branch. It always has room,
+/// Columns of a mark with its word. The longest one, "← sampled", occurs only in a branch. It always has room,
 /// so that the bars of a branch and of its parent are equally long.
-const MARK: usize = " ← picked".len() - "←".len() + 1;
+const MARK: usize = " ← sampled".len() - "←".len() + 1;
 /// Minimum columns of texts and bars beside a mark with its word.
 const ROOMY: usize = 16;
 
