@@ -425,7 +425,7 @@ impl Source for Live {
     fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
         if !self.is_asked(query) {
             let (run, here) = (self.outline.run, self.outline.sequence);
-            return Poll::Ready(Err(Error::usage(format!("{query}: this is sequence {here} of {run}"))));
+            return Poll::Ready(Err(Error::usage(format!("{query}: this source has only sequence {here} of {run}"))));
         }
         if let Some(answer) = self.fresh.remove(query).or_else(|| self.at_hand(query)) {
             // A later answer would not be fetched.
