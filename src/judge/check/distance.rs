@@ -48,7 +48,7 @@ impl Judge {
         }
     }
 
-    /// The largest distance that it allows.
+    /// The largest allowed distance.
     pub fn bound(self) -> f64 {
         match self {
             Self::Distance => DISTANCE,
@@ -234,7 +234,7 @@ mod tests {
         check.see(distance, || address("L1/xq"));
         check.see(f64::INFINITY, || address("L2/xq"));
         assert!(!check.ok && check.worst.is_nan());
-        assert_eq!(check.at, Some(address("L1/xq")), "the first that does not hold");
+        assert_eq!(check.at, Some(address("L1/xq")), "the first difference above the bound");
     }
 
     #[test]

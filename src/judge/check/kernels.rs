@@ -25,7 +25,7 @@ struct One {
     check: Check,
     /// For bfloat16 products summed in another order: the number of values, and the number of values that differ.
     rounded: (usize, usize),
-    /// The first that differs.
+    /// The first value that differs.
     first: Option<Cell>,
 }
 
