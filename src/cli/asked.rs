@@ -46,7 +46,9 @@ impl Asked {
             return Err(Error::usage("this command uses one prompt")
                 .expected("one --prompt, or a --prompts FILE with one prompt")
                 .found(format!("{} prompts", prompts.len() + 1))
-                .next("give one prompt; with --stream I, it gets the same tokens as prompt number I of several"));
+                .next(
+                    "give one prompt; with --stream I, it gets the same tokens as prompt number I of several",
+                ));
         };
         let context = context.or(Some(prompt.ids.len().saturating_add(draws)));
         let ids = prompt.ids;

@@ -275,7 +275,10 @@ impl Emulated {
                     )
                 };
                 let there = |at: &Address| launch.late || state.is_settled(*at);
-                assert!(early.iter().all(there), "{name:?} reads memory that an earlier kernel may still write");
+                assert!(
+                    early.iter().all(there),
+                    "{name:?} reads memory that an earlier kernel may still write"
+                );
                 code == 0
             }
             Code::Ptx(program) => {

@@ -106,7 +106,10 @@ fn by_library(cuda: &Cuda, side: usize) -> Result<Option<(Duration, String)>> {
     let (out, beside) = (Memory::new(&cuda.queue, bytes)?, Memory::new(&cuda.queue, WORKSPACE)?);
     let places = [&a, &b, &out, &beside].map(Memory::at);
     let time = best(cuda, || cuda.queue.ask(|_| product(places)))?;
-    Ok(Some((time, format!("products of {side}×{side} bfloat16 matrices on the tensor cores, with cuBLASLt"))))
+    Ok(Some((
+        time,
+        format!("products of {side}×{side} bfloat16 matrices on the tensor cores, with cuBLASLt"),
+    )))
 }
 
 /// Times the same product with this program's own kernel.

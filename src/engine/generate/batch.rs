@@ -86,7 +86,7 @@ impl<'m> Batch<'m> {
     ///
     /// # Errors
     /// Returns [`Error::Prompt`] if a prompt cannot be run, or if there is not enough memory even for that prompt
-    /// alone. `place` gives the name of a prompt for the message, if it needs one.
+    /// alone. `place` returns where a prompt comes from, for the message, if it has a place.
     pub fn new(
         model: &'m Model,
         sampler: Sampler,

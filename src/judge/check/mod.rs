@@ -246,7 +246,7 @@ impl Runs<'_> {
             |_, _| NoProbe,
             |NoProbe, logits| {
                 all.push(logits);
-                (0..self.model.config.layers).for_each(|_| self.tick("running unwatched"));
+                (0..self.model.config.layers).for_each(|_| self.tick("running without recording"));
                 Ok(())
             },
         )?;

@@ -40,7 +40,7 @@ pub fn is_derived(backend: &dyn Backend, stage: Stage) -> bool {
         Op::Silu => Operation::Silu,
         Op::Mul => Operation::Mul,
         Op::Add => Operation::Add,
-        // The others copy values or build the mask; nothing is computed.
+        // The other operations copy values or build the mask, so all backends give the same bits.
         _ => return true,
     };
     backend.bit_exact(operation)
@@ -78,8 +78,9 @@ impl Rows {
     }
 }
 
-/// The frame of `site`, whose stage [`is_derivable`]. `input` gives the frames it depends on, and may derive them in
-/// turn. The input of a layer is requested under the site that holds it.
+/// The frame of `site`, whose stage [`is_derivable`]. `input` returns the frames that it depends on, and may itself
+/// derive them. The input of a layer is requested under the site that holds it: the embedding or the output of the
+/// previous layer.
 ///
 /// # Errors
 /// The errors of `input`, and [`Error::Interrupted`] if `stop` was set.
@@ -118,8 +119,8 @@ pub(crate) fn shaped(frame: Frame, shape: &[usize]) -> Frame {
     Frame { data, ..frame }
 }
 
-/// Rows of `site`, whose stage [`is_derivable`], as a frame (rows, width). `input` gives the rows they depend on, or
-/// more.
+/// Rows of `site`, whose stage [`is_derivable`], as a frame (rows, width). `input` returns at least the rows that they
+/// depend on.
 ///
 /// # Errors
 /// Those of [`derive()`].

@@ -1,5 +1,5 @@
-//! Reads the operands of an explanation: those of a stage from the smallest block that contains them, those of a weight
-//! from the model.
+//! Reads the operands of an explanation: numbers of a stage from the smallest block that contains them, and numbers of
+//! a weight from the model.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use llama_trace_core::trace::{Block, PassDims, Region, Run, WeightRows};
 use llama_trace_engine::backend::WholeRows;
 use llama_trace_engine::model::Model;
 
-/// The numbers of a line of a stage with shape `shape`; `block` gives a block that contains a region of it.
+/// The numbers of a line of a stage with shape `shape`; `block` returns a block that contains a region of the stage.
 ///
 /// # Errors
 /// Those of `block`.

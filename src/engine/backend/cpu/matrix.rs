@@ -90,7 +90,8 @@ impl Matrix {
         Self { own: (first + rows.start, first + rows.end), ..self.clone() }
     }
 
-    /// Whether a unit of `kernel` multiplies this matrix, in its own order, with inputs of many tokens.
+    /// Whether a bfloat16 unit of `kernel` multiplies this matrix with inputs of many tokens. Such a unit has its own
+    /// order of sums.
     pub(super) fn is_for_a_unit(&self, kernel: Kernel) -> bool {
         #[cfg(target_arch = "x86_64")]
         return (kernel.bf16_unit(self.precision, self.inputs()))
