@@ -490,7 +490,7 @@ fn prove_streams(cuda: &Cuda, cpu: &Cpu, uses: &Uses) -> Result<()> {
         for width in sizes_of_streams(dtype).1 {
             for rows in [1, 3, 16] {
                 let (values, expected) = (layer(cuda, dtype, rows, width)?, layer(cpu, dtype, rows, width)?);
-                compare(&KernelResult { what: "multiply whole numbers", bound: 0.0, values }, &expected)?;
+                compare(&KernelResult { what: "multiply integers", bound: 0.0, values }, &expected)?;
             }
         }
     }

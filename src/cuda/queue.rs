@@ -26,8 +26,8 @@ pub(super) enum Change {
     Cannot,
 }
 
-/// What a launch computes, if a later operation can compute it as part of its own launch. The later operation withdraws
-/// the launch while it is the last in the queue.
+/// The computation of a launch, if a later operation can do it in its own launch. The later operation withdraws the
+/// first launch while that is the last in the queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fusable {
     /// The norm of one row, written to `out`.

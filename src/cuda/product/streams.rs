@@ -329,7 +329,7 @@ fn makes(kernel: Kernel, words: &[u64], (out, rows, width): (Address, usize, usi
 
 fn is_gate(cuda: &Cuda, x: &Input) -> bool {
     let made = (x.x(), x.rows, x.width);
-    // This only reads the launch.
+    // The closure only reads the launch.
     let mut is = false;
     cuda.kernels.change_recent(|kernel, last| {
         is = makes(kernel, last.arguments.all(), made).is_some();

@@ -52,7 +52,7 @@ pub struct Read<'a> {
 }
 
 /// Texts that are generated together. A text that has ended leaves the batch and frees its memory for the next waiting
-/// one. Passes are numbered for all texts together.
+/// text. Passes are numbered for all texts together.
 ///
 /// ```text
 /// while batch.ready()? {

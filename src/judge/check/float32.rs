@@ -29,8 +29,8 @@ fn bound(precision: Precision, cache: CacheDtype) -> f64 {
     }
 }
 
-/// Runs the prompt and decode passes on both, the processor on its own thread. One stage of each is in memory, or a few
-/// if one of them is ahead.
+/// Runs the prompt and decode passes on both, the processor on its own thread. One stage of each run is in memory, or a
+/// few if one run is ahead.
 ///
 /// # Errors
 /// The errors of either backend, and a stop request.

@@ -80,7 +80,7 @@ impl<'a> Bench<'a> {
     /// [`Bench::fold`] for these rows.
     ///
     /// # Errors
-    /// Those of [`Bench::fold`].
+    /// The errors of [`Bench::fold`].
     pub(super) fn fold_rows(&mut self, site: Site, rows: &[Range<usize>]) -> Result<Option<Exactly>> {
         let Some(operands) = self.operands(site)? else { return Ok(None) };
         let mut held = Held::default();
@@ -176,7 +176,7 @@ impl<'a> Bench<'a> {
     /// The frame of `source`, as an input of `of`: the run's own, or a computed one.
     ///
     /// # Errors
-    /// Those of [`Bench::fold`].
+    /// The errors of [`Bench::fold`].
     pub(super) fn operand(&mut self, source: Site, of: Site) -> Result<Option<Arc<Frame>>> {
         if self.is_there(source) {
             let own = if self.both.contains_key(&source) { self.run } else { self.kept };

@@ -86,16 +86,16 @@ pub(super) struct Injection<'m> {
 
 /// A stage that differs.
 pub(super) struct Bad {
-    /// Its tolerance.
+    /// The stage's tolerance.
     pub(super) tolerance: f64,
     /// The largest error that a mistake may leave if it is to explain the difference. If results are rounded, the
     /// tolerance is large enough for other mistakes too; the actual mistake leaves only the rounding error.
     pub(super) explained: f64,
     /// Whether the stage of the reference differs from the model, and not the stage of B.
     pub(super) of_a: bool,
-    /// The rows of its matrix that were computed.
+    /// The rows of the stage's matrix that were computed.
     pub(super) rows: Vec<Range<usize>>,
-    /// The first value that both have.
+    /// The index of the first value that both runs have.
     pub(super) first: usize,
 }
 

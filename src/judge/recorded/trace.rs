@@ -116,7 +116,7 @@ impl TraceRun {
                 Poll::Ready(Ok(_)) => {
                     return Ok(Found::TooLarge("it is too large to be derived whole".into()));
                 }
-                // It cannot be derived from the recorded stages.
+                // The stage cannot be derived from the recorded stages.
                 Poll::Ready(Err(_)) => return Ok(Found::Missing),
                 Poll::Pending => {}
             }

@@ -65,13 +65,13 @@ impl Rows {
         Self { frame, first }
     }
 
-    /// These rows of a float32 stage.
+    /// The values of `rows` of a float32 stage.
     pub(crate) fn floats(&self, rows: Range<usize>) -> &[f32] {
         let width = self.frame.shape().last().copied().unwrap_or(1);
         &values(&self.frame)[(rows.start - self.first) * width..(rows.end - self.first) * width]
     }
 
-    /// These rows.
+    /// The values of `rows`.
     pub(crate) fn values(&self, rows: Range<usize>) -> Values<'_> {
         let width = self.frame.shape().last().copied().unwrap_or(1);
         self.frame.values().slice((rows.start - self.first) * width..(rows.end - self.first) * width)
@@ -123,7 +123,7 @@ pub(crate) fn shaped(frame: Frame, shape: &[usize]) -> Frame {
 /// depend on.
 ///
 /// # Errors
-/// Those of [`derive()`].
+/// The errors of [`derive()`].
 pub fn derive_rows(
     site: Site,
     rows: Range<usize>,

@@ -144,7 +144,7 @@ impl Live {
     /// tokens.
     ///
     /// # Errors
-    /// Those of [`Live::start`].
+    /// The errors of [`Live::start`].
     pub fn start_forced(model: Arc<Model>, start: Start, forced: Vec<u32>) -> Result<Self> {
         let store = Arc::new(Mutex::new(Store::new(start.memory)));
         Self::start_as(Member::alone(), store, model, start, forced)
@@ -307,7 +307,7 @@ impl Live {
                 let last = self.outline.passes.last().and_then(|pass| pass.sampled.as_ref());
                 let last = last.map_or("", |token| &token.text);
                 Error::prompt(format!("the text has ended: the model sampled its end-of-text token {last}"))
-                    .next("press b on a line of probs to continue with that token")
+                    .next("press b on a line of probs to continue with the token of this line")
             }
             Ended::Full if tokens < context => Error::prompt("the reserved context is full")
                 .expected(format!("at most {tokens} tokens"))

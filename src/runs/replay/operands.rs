@@ -17,7 +17,7 @@ use llama_trace_engine::model::Model;
 /// The numbers of a line of a stage with shape `shape`; `block` returns a block that contains a region of the stage.
 ///
 /// # Errors
-/// Those of `block`.
+/// The errors of `block`.
 pub(super) fn of_stage(
     line: Line,
     shape: &[usize],
@@ -44,7 +44,7 @@ pub(super) fn of_stage(
 /// The numbers of a line of a weight.
 ///
 /// # Errors
-/// Those of [`Model::rows`].
+/// The errors of [`Model::rows`].
 pub(super) fn of_weight(model: &Model, line: Line) -> Result<Vec<f32>> {
     let (rows, first) = rows_of(model, line);
     let values = model.rows(&rows)?;
@@ -54,7 +54,7 @@ pub(super) fn of_weight(model: &Model, line: Line) -> Result<Vec<f32>> {
 /// Implements [`llama_trace_core::explain::Operands::whole`].
 ///
 /// # Errors
-/// Those of [`Model::rows`].
+/// The errors of [`Model::rows`].
 pub(super) fn whole(
     model: &Model,
     row: Line,

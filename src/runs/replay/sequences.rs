@@ -48,7 +48,7 @@ impl Sequences {
     /// the free memory, and at least room for the tokens that will be run.
     ///
     /// # Errors
-    /// Those of [`Live::start`], and [`Error::Usage`] if there is no such sequence.
+    /// The errors of [`Live::start`], and [`Error::Usage`] if there is no such sequence.
     pub fn open(&self, sequence: usize) -> Result<Live> {
         let sequences = self.starts.len();
         let start = self.starts.get(sequence).ok_or_else(|| {
@@ -71,7 +71,7 @@ impl Sequences {
     /// the same model, or `model`, which must have the same sizes.
     ///
     /// # Errors
-    /// Those of [`Live::start`], and [`Error::Usage`] if there are too many runs.
+    /// The errors of [`Live::start`], and [`Error::Usage`] if there are too many runs.
     pub fn another(&self, run: Run, ids: Vec<u32>, model: Option<Arc<Model>>) -> Result<Live> {
         let Some(start) = self.starts.first() else {
             return Err(Error::usage("there is no run to give another prompt to"));
