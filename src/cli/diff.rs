@@ -275,8 +275,8 @@ fn unread(report: &Report, [a, b]: [&About; 2]) -> Result<()> {
             .expected("each sequence, branch and pass of A also in B")
             .found(format!("sequences, branches or passes that B does not have: {}", report.absent.len()))
             .next(match what {
-                "pass" => "run B for as many tokens as A, or compare it with a run of no more tokens than B (-n)",
-                _ => "run B with the prompts and branches of A, or compare it with a run that has only those of B",
+                "pass" => "run B for as many tokens as A, or run A for no more tokens than B (-n)",
+                _ => "run B with the prompts and branches of A, or run A with only those of B",
             }));
     }
     let (Some(stages), Some(first)) = (report.damaged_stages(), report.damaged().next()) else {

@@ -99,7 +99,7 @@ pub struct Cli {
 }
 
 const AFTER_HELP: &str = "\
-Without a prompt it opens the tracer on the built-in model.
+Without a prompt, the program opens the tracer on the built-in model.
 
 Examples:
   llama-trace --prompt \"Once upon a time\" --step

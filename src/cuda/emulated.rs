@@ -461,7 +461,7 @@ impl Driver for Emulated {
 
     fn free(&self, at: Address) {
         let mut state = self.state();
-        let Some(memory) = state.memories.remove(&at) else { unreachable!("what is freed was given") };
+        let Some(memory) = state.memories.remove(&at) else { unreachable!("only allocated memory is freed") };
         state.used -= memory.bytes;
         let whole = memory.is_whole() || std::thread::panicking();
         assert!(whole, "a kernel wrote beside a memory of {} bytes", memory.bytes);
@@ -499,7 +499,7 @@ impl Driver for Emulated {
 
     fn unpin(&self, at: Address) {
         let Some(memory) = self.state().pinned.remove(&at) else {
-            unreachable!("what is given back was given")
+            unreachable!("only pinned memory is unpinned")
         };
         assert!(memory.is_whole() || std::thread::panicking(), "a kernel wrote beside pinned memory");
     }

@@ -53,8 +53,8 @@ const TOKENS: [(&str, usize); 3] =
     [("multiply one row", 1), ("multiply a few rows", 9), ("multiply many rows", MANY)];
 const MANY: usize = 20;
 
-/// Keys times heads. From this product on, heads that share keys are computed together, unless there are only two
-/// heads.
+/// The number of keys times the number of heads, from which on heads that share keys are computed together. With only
+/// two heads, they never are.
 const KEYS_OF_HEADS: usize = 1 << 14;
 
 /// The name of attention over several tokens.

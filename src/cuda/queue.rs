@@ -41,8 +41,8 @@ pub(super) enum Fusable {
 /// Minimum number of launches that are worth a graph.
 const MIN_GRAPH: usize = 8;
 
-/// Maximum number of graphs that are kept. In a model with an odd number of layers, two buffers are swapped after every
-/// pass. The texts of a batch may change places too. Each arrangement has its own graph.
+/// Maximum number of graphs that are kept. In a model with an odd number of layers, two buffers have changed places
+/// after every pass. The texts of a batch may change places too. Each arrangement has its own graph.
 const GRAPHS: usize = 8;
 
 /// Maximum number of launches in the queue.

@@ -363,8 +363,8 @@ pub(super) fn turns_of(kernel: Kernel) -> Option<usize> {
     }
 }
 
-/// For a kernel with one product that can add a buffer to the result: its number of rows, and the first word of `struct
-/// Added`.
+/// For a kernel with one product that can add a buffer to the result: its number of rows, and the first word of
+/// `struct Added`.
 pub(super) fn added(kernel: Kernel, words: &[u64]) -> Option<(usize, usize)> {
     match (kernel.file, kernel.name) {
         OF_ONE_ROW | OF_TILES => Some((1, ADDED[0])),

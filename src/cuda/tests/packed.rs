@@ -180,7 +180,8 @@ fn rows_of_products_are_packed_by_what_makes_them_where_nobody_looks() {
     assert!(looked >= 3 * (of_each + 3), "{looked}");
 }
 
-/// The kernel rounds by a product. Close to the middle of two integers, it must find the same integer as ops.
+/// The kernel multiplies by the inverse of the scale; it divides only close to the middle between two integers. It must
+/// find the same integers as ops.
 #[test]
 fn values_next_to_the_middle_of_two_whole_numbers_are_quantised_as_ops_does() {
     let Some((cuda, cpu)) = both(Q8) else { return };

@@ -259,7 +259,7 @@ impl Runs<'_> {
         // A machine with only one thread is compared with two threads.
         let other = if threads == 1 { 2 } else { 1 };
         let Ok(pool) = ThreadPoolBuilder::new().num_threads(other).build() else {
-            return Ok(Check::skipped("threads", "the system gives no other threads"));
+            return Ok(Check::skipped("threads", "the system starts no other threads"));
         };
         let mut seen = row_hashes::RowHashes::default();
         let ran = pool.install(|| {

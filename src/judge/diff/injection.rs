@@ -287,9 +287,9 @@ impl<'m> Injection<'m> {
             .map(|sites| sites.iter().filter(|site| site.stage.info().rounded != Rounded::Never).count())
     }
 
-    /// The tolerance of a stage of B. `may` returns the stage's own tolerance for a precision. In float32, the
-    /// tolerance grows with the root of the number of stages that are computed because B lacks them: both runs round in
-    /// these stages, with independent errors. In other precisions, it grows if the computation uses outputs of the
+    /// The tolerance of a stage of B. `may` returns the stage's own tolerance for a precision. In float32 with float32
+    /// caches, the tolerance grows with the root of the number of stages that are computed because B lacks them: both
+    /// runs round in these stages, with independent errors. Otherwise it grows if the computation uses outputs of the
     /// reference's layers, as in [`tolerance::of`]. In bfloat16, it grows by [`PASSED_ON`] times as much, or by the
     /// root of the ratio of all stages to the first number of [`Self::computed`], whichever is larger.
     fn borrowing(&self, site: Site, may: impl Fn(Precision) -> Result<f64>) -> Result<f64> {

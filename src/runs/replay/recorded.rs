@@ -45,7 +45,7 @@ const NEEDS_MODEL: &str = "open the trace with --model and the model that it was
 
 /// The advice for run B, which is compared with run A. With a model, the computation would give the expected values,
 /// not B's.
-const WRITE_IT: &str = "let B write it too: no values of B are computed here";
+const WRITE_IT: &str = "let B write it too: values of B are read, not computed";
 const OTHER_SIDE: &str = "B is shown only as it was written; --model explains A's number";
 
 /// An open trace, with its model if that is available.

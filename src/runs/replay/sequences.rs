@@ -52,7 +52,8 @@ impl Sequences {
     pub fn open(&self, sequence: usize) -> Result<Live> {
         let sequences = self.starts.len();
         let start = self.starts.get(sequence).ok_or_else(|| {
-            Error::usage(format!("there is no sequence {sequence}")).expected(format!("one of {sequences}"))
+            Error::usage(format!("there is no sequence {sequence}"))
+                .expected(format!("a number below {sequences}"))
         })?;
         let mut start = start.clone();
         if sequences > 1 {

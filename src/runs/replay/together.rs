@@ -190,7 +190,7 @@ impl Together {
             // NaN counts as too far.
             if apart.is_nan() || apart.sqrt() > NEAR * size.sqrt() {
                 return Poll::Ready(Err(Error::usage(format!(
-                    "{site} of the trace differs from the model's over the same tokens, and the trace does not have all that {of} needs: the result would \
+                    "{site} of the trace differs from the model's over the same tokens, and the trace does not have all values that {of} needs: the result would \
                      be the model's and not the trace's"
                 ))
                 .expected(takes)
