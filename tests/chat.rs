@@ -152,7 +152,7 @@ fn piped_lines_are_turns_and_answers_are_lines() {
     assert_eq!(text, format!("{SOFTMAX}\nHello! Ask me about a stage of Llama.\n"));
     assert_eq!(answers(&[], lines.trim_end()), text, "the last line end may be missing");
     assert_eq!(answers(&["--threads", "1"], lines), text);
-    assert_eq!(answers(&["--system", ""], lines), text, "no system message is an empty one");
+    assert_eq!(answers(&["--system", ""], lines), text, "an empty system message is no message");
     assert_eq!(answers(&["-n", "2"], "What does softmax do?"), "Sof\n");
     assert_eq!(answers(&[], ""), "");
 }
@@ -245,7 +245,7 @@ fn without_a_template_the_vocabulary_decides() {
 
     fs::write(folder.path().join("chat_template.jinja"), "{{ raise_exception('not today') }}").unwrap();
     let output = chat_with(folder.path(), "x\n");
-    assert_eq!(output.status.code(), Some(4), "the file of its own goes first: {}", stderr(&output));
+    assert_eq!(output.status.code(), Some(4), "chat_template.jinja takes precedence: {}", stderr(&output));
     assert!(stderr(&output).contains("not today"), "{}", stderr(&output));
     for hostile in
         ["{% for", "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"]

@@ -174,8 +174,8 @@ fn compare_live(name: &str, model: impl Fn() -> Model, prompt: &[u32]) {
     }
 }
 
-/// Rows that are long enough for the bfloat16 units of the CPU, if it has any. They sum in another order than for fewer
-/// rows, but in the same order whether recorded or not.
+/// Rows that are long enough for the bfloat16 units of the CPU, if it has any. The units sum in another order than the
+/// kernels for shorter rows, but in the same order whether recorded or not.
 #[test]
 fn wide_products_are_the_same_recorded_derived_and_live_on_every_kernel() {
     const WIDE: [Precision; 2] = [Precision::F32, Precision::Bf16];
@@ -283,9 +283,9 @@ fn a_wait_ends_when_something_was_computed() {
     let region = Region(vec![0..1, 0..1, 0..1]);
     while source::block(&mut live, site, &region).is_pending() {
         live.wait(hours);
-        assert!(live.poll().unwrap(), "what came is news");
+        assert!(live.poll().unwrap(), "the new result is reported");
     }
-    assert!(!live.poll().unwrap(), "and is told once");
+    assert!(!live.poll().unwrap(), "and is reported only once");
 }
 
 #[test]

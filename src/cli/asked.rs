@@ -28,7 +28,7 @@ impl Asked {
         Ok(Self { source: traced.source(number, sequence)? })
     }
 
-    /// As [`Asked::open`], for the run itself and its first sequence. This is for commands without an address. Prints a
+    /// As [`Asked::open`], for the first sequence of the run r0: the commands that use it have no address. Prints a
     /// note if the trace has branches or several sequences.
     pub(super) fn open_itself(trace: &TraceArgs, args: &RunArgs) -> Result<Self> {
         let Some(path) = &trace.trace else { return Self::run(args) };
@@ -44,9 +44,11 @@ impl Asked {
         let Run { model, sampler, mut prompts, tokenizer, eos, context, .. } = run;
         let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
             return Err(Error::usage("this command uses one prompt")
-                .expected("one --prompt, or a --prompts FILE with one")
+                .expected("one --prompt, or a --prompts FILE with one prompt")
                 .found(format!("{} prompts", prompts.len() + 1))
-                .next("give one of them; --stream I samples the same tokens as prompt number I of several"));
+                .next(
+                    "give one prompt; with --stream I, it gets the same tokens as prompt number I of several",
+                ));
         };
         let context = context.or(Some(prompt.ids.len().saturating_add(draws)));
         let ids = prompt.ids;

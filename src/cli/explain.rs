@@ -28,7 +28,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<()> {
     let mut asked = Asked::open(&args.trace, &run, place)?;
     let more = |pass: usize| match args.trace.trace {
         Some(_) => "choose among these, or record more tokens".to_owned(),
-        None if tokens > pass => "choose among these: the text ended with the last one".to_owned(),
+        None if tokens > pass => "choose among these: the text ended with the last pass".to_owned(),
         None => ask_for_pass(pass),
     };
     let (site, at) = find(&args.address, step, asked.outline(), more)?;

@@ -64,7 +64,7 @@ fn print_text(asked: &Asked, lenses: &Lenses) -> std::io::Result<()> {
         let (answer, text) = (last.answer, asked.text(last.answer.id));
         writeln!(
             out,
-            "t {t} {:?}: the answer is {text:?} ({:.4}); it leads from layer {} on",
+            "t {t} {:?}: the answer is {text:?} ({:.4}); this answer leads from layer {} on",
             token.text,
             answer.prob,
             leads_from(readings)

@@ -83,7 +83,7 @@ pub struct Cli {
     #[arg(long)]
     step: bool,
 
-    // The short form for both: long texts are in the manual.
+    // `-h` and `--help` both print the short form: long texts are in the manual.
     /// Print the options; `llama-trace help` is the manual
     #[arg(long, short, global = true, action = ArgAction::HelpShort)]
     help: Option<bool>,
@@ -99,7 +99,7 @@ pub struct Cli {
 }
 
 const AFTER_HELP: &str = "\
-Without a prompt it opens the tracer on the built-in model.
+Without a prompt, the program opens the tracer on the built-in model.
 
 Examples:
   llama-trace --prompt \"Once upon a time\" --step
@@ -218,7 +218,7 @@ fn shortened(mut error: clap::Error) -> clap::Error {
             Some(ContextValue::String(_)) => {
                 error.insert(kind, ContextValue::String(format!("{start}… ({} bytes)", text.len())))
             }
-            // Such a long proposal would not help.
+            // A proposal for such a long word would not help.
             _ => error.remove(kind),
         };
     }

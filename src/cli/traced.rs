@@ -39,8 +39,9 @@ impl Traced {
         Self::open_as(path, args, args, cpu, memory)
     }
 
-    /// Opens the run that is judged as run number `run`, beside the reference. Nothing is computed with the model that
-    /// `of` names. That model only gives the configuration of a folder that has none, and the texts of tokens.
+    /// Opens the judged run under the run number `run`. It is shown beside the reference. Nothing is computed with the
+    /// model that `of` names. That model only gives the configuration of a folder that has none, and the texts of
+    /// tokens.
     pub(super) fn open_judged(
         path: &Path,
         run: Run,
@@ -205,7 +206,7 @@ fn model(kept: &dyn Kept, says: &Says, args: &ModelArgs, cpu: &CpuArgs) -> Resul
         [] => {
             let parts = kept.card().without.iter().map(|part| part.parse());
             parts.collect::<std::result::Result<_, String>>().map_err(|expected| {
-                Error::model("the trace names a switched-off part that no model has")
+                Error::model("the trace names a switched-off part that does not exist")
                     .at(kept.place())
                     .expected(expected)
                     .found(kept.card().without.join(", "))
@@ -242,7 +243,7 @@ fn different(kept: &dyn Kept, says: &Says, model: &Model) -> Result<Vec<String>>
             [] => "nothing".to_owned(),
             parts => parts.join(", "),
         };
-        differs.push(format!("what is switched off ({} and not {})", named(&card), named(theirs)));
+        differs.push(format!("the switched-off parts ({} and not {})", named(&card), named(theirs)));
     }
     if theirs.precision != card.precision {
         let name = |precision: Precision| match precision.group() {

@@ -197,7 +197,7 @@ fn main() {
         println!("  {:6.2} ms  {key} in {place}, {view}", ms(*time));
     }
     println!(
-        "memory beside the file: {before:.0} MB at first, {most:.0} MB at most; values may have {} MB of it",
+        "memory beside the file: {before:.0} MB at first, {most:.0} MB at most; the limit for values is {} MB",
         MEMORY >> 20
     );
 }

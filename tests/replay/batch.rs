@@ -93,7 +93,7 @@ fn together(model: &Model, prompts: &Prompts) -> (Vec<Text>, Vec<usize>) {
         let drawn = batch.pass(&mut bits).unwrap();
         let mut each: HashMap<usize, Bits> = HashMap::new();
         for (site, rows) in bits.0 {
-            assert_eq!(site.pass, running.len(), "passes are the batch's");
+            assert_eq!(site.pass, running.len(), "passes are numbered for the whole batch");
             each.entry(site.sequence).or_default().0.insert(site, rows);
         }
         for ((sequence, dims), Drawn { sequence: drew, id, ended, given }) in reads.into_iter().zip(drawn) {
@@ -144,7 +144,7 @@ fn compare(name: &str, model: &Model, threads: Range<usize>) {
         }
     }
     let drawn: Vec<_> = own.into_iter().map(|text| text.drawn).collect();
-    assert_eq!(unwatched(model, &prompts), drawn, "{name}: nobody watches");
+    assert_eq!(unwatched(model, &prompts), drawn, "{name}: without a probe");
 }
 
 fn longer(name: &str, cpu: Cpu) -> Model {
@@ -219,7 +219,7 @@ fn what_cannot_be_run_is_said_before_anything_is() {
         let place = |number: usize| Some(format!("prompt s{number}"));
         match Batch::new(&model, sampler(), prompts, place) {
             Err(Error::Prompt(report)) => report.to_string(),
-            _ => panic!("it was to be refused"),
+            _ => panic!("the batch was not refused"),
         }
     };
     let memory = bytes(&model, 30 + DRAWS, 30);

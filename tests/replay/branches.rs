@@ -183,7 +183,7 @@ fn what_would_be_drawn_is_what_a_branch_draws() {
     assert_eq!((of_branch[0], of_branch[1]), (tokens[0], tried.drawn));
     for pass in 1..4 {
         let draw = look(&mut *branch, pass, None);
-        assert_eq!((draw.setting, draw.drawn), (hot, of_branch[pass]), "it goes on drawing like that");
+        assert_eq!((draw.setting, draw.drawn), (hot, of_branch[pass]), "the branch keeps the setting");
         let probs = frame(&mut *branch, Site::once(pass, Stage::Probs));
         let first = draw.tokens[0];
         assert_eq!(probs.get(&[first.id as usize]), Some(Number::F32(first.prob)));
@@ -302,11 +302,11 @@ fn a_branch_that_is_stopped_goes_on_when_it_is_asked() {
     assert_same(&frame(&mut *branch, softmax), &expected);
     branch.advance().unwrap();
     idle(&mut *branch);
-    assert_eq!(branch.outline().passes.len(), 4, "it goes on though nobody looks at the run any more");
+    assert_eq!(branch.outline().passes.len(), 4, "the branch goes on after the run was dropped");
 }
 
 /// The log-probability follows from the logits at the previous position, in every pass of the run and of a branch. A
-/// trace gives the same.
+/// trace gives the same value.
 #[test]
 fn a_token_was_as_likely_as_the_logits_before_it_say() {
     for (name, model) in models_in(&["gqa", "qwen3"]) {
@@ -324,7 +324,11 @@ fn a_token_was_as_likely_as_the_logits_before_it_say() {
                     panic!("{name}: pass {pass}")
                 };
                 assert_eq!(told.len(), tokens.len());
-                assert_eq!(told[0].is_none(), pass == 0, "before the first of all there is nothing");
+                assert_eq!(
+                    told[0].is_none(),
+                    pass == 0,
+                    "only the first token of the text has no probability"
+                );
                 for (at, told) in told.iter().enumerate().filter_map(|(at, told)| Some((at, told.clone()?))) {
                     let (before, row) = if at > 0 { (pass, at - 1) } else { (pass - 1, usize::MAX) };
                     let logits = frame(source, Site::once(before, Stage::Logits));

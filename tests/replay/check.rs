@@ -198,7 +198,7 @@ fn what_a_context_leaves_room_for_is_checked_and_what_it_does_not_is_refused() {
         let report = check::run(&model, None, &plan, &|_, _| {}).unwrap();
         assert!(report.ok(), "{tokens} tokens: {:#?}", report.checks);
         assert_eq!(report.tokens.len(), 1 + check::DECODES.min(context - tokens));
-        assert_eq!(report.rows.0, report.rows.1, "all of them");
+        assert_eq!(report.rows.0, report.rows.1, "all rows are computed");
     }
     for (ids, what) in
         [(vec![1; context + 1], "context"), (vec![], "no tokens"), (vec![u32::MAX], "vocabulary")]

@@ -28,7 +28,7 @@ use llama_trace::trace::{
 
 use super::{MODELS, PASSES, ask, assert_same, model_in, sampler, start};
 
-/// The description in a trace with these stages. No real run made it.
+/// The description in a trace with these stages. It does not come from a real run.
 fn about(card: ModelCard, stages: &[Stage]) -> About {
     About {
         program: "a test".into(),

@@ -11,8 +11,8 @@ use llama_trace_core::trace::{Manifest, Outline, Run};
 use llama_trace_ending::replace::{Target, interrupted};
 use llama_trace_runs::replay::DEFAULT_MEMORY;
 
-/// Writes every chosen stage that the trace has, or that can be derived or computed from it. Pass numbers count in each
-/// sequence separately.
+/// Writes every chosen stage that the trace has, or that can be derived or computed from it. Each sequence counts its
+/// passes from 0.
 pub(super) fn export(args: &ExportArgs, path: &Path) -> Result<()> {
     check_not_source(path, &args.out)?;
     let target = Target::check(&args.out, args.force, Manifest::file_names)?;

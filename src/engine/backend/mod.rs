@@ -56,7 +56,7 @@ pub enum AttentionPart {
     Softmax,
 }
 
-/// An observer of attention's intermediate results. They are computed only if it wants them.
+/// An observer of attention's intermediate results. They are computed only if the observer wants them.
 pub trait AttentionSink {
     /// Whether the rows of `part` should be handed over.
     fn wants(&self, part: AttentionPart) -> bool;
@@ -67,7 +67,7 @@ pub trait AttentionSink {
     /// The observer's own errors; attention then stops with them.
     fn rows(&mut self, part: AttentionPart, rows: Range<usize>, values: &[f32]) -> Result<()>;
 
-    /// Whether it also accepts values that the device is still copying ([`Backend::fetched`]).
+    /// Whether the observer also accepts values that the device is still copying ([`Backend::fetched`]).
     fn waits(&self) -> bool {
         false
     }
@@ -157,9 +157,9 @@ pub type Host = cpu::Kernel;
 /// The tolerance for a product whose terms are added in another order, as a relative L2 distance.
 pub const REORDER_TOLERANCE: f64 = 1e-6;
 
-/// The tolerance of such a product if partial sums are truncated instead of rounded to float32, with up to 28,672
-/// inputs. Tensor cores truncate after every eight products (Fasi, Higham, Mikaitis and Pranesh, 2021) or less often.
-/// The results of long products are then nearer to zero, by about 3·10⁻⁹ for each input.
+/// The tolerance for a product whose partial sums are truncated instead of rounded to float32, with up to 28,672
+/// inputs: a relative L2 distance. Tensor cores truncate after every eight products (Fasi, Higham, Mikaitis and
+/// Pranesh, 2021) or less often. The results of long products are then nearer to zero, by about 3·10⁻⁹ for each input.
 pub const TRUNCATION_TOLERANCE: f64 = 1e-4;
 
 /// How a token is sampled: the checked values of [`crate::generate::Sampling`].
@@ -193,7 +193,7 @@ pub struct Limits {
     pub memory: &'static str,
     /// Floating-point operations per second.
     pub multiply_rate: f64,
-    /// What was multiplied, in words.
+    /// The kind of multiplication that was measured, in words.
     pub multiplied: String,
 }
 
@@ -217,14 +217,14 @@ pub trait Backend: Send + Sync {
     /// The stop request, which operations check between blocks of rows.
     fn stop(&self) -> &Stop;
 
-    /// The name of its inner loops: the instruction set, or the architecture of the device.
+    /// The name of the inner loops: the instruction set, or the architecture of the device.
     fn kernel_name(&self) -> &'static str;
 
-    /// Measures the limits of the device, for a model whose matrices have the type `matrices`. It reads `mapped`, the
-    /// weights in a mapped file, if it can and if there are enough of them. It allocates at most `most` bytes.
+    /// Measures the limits of the device, for a model whose matrices have the type `matrices`. Reads `mapped`, the
+    /// weights in a mapped file, if the device can and there are enough of them. Allocates at most `most` bytes.
     fn limits(&self, matrices: Dtype, mapped: &[&[u8]], most: usize) -> Result<Limits>;
 
-    /// The precision that it computes in.
+    /// The precision of the computation.
     fn precision(&self) -> Precision;
 
     /// Whether `operation` gives the same bits as the functions of [`llama_trace_core::ops`]. If not, a viewer lets
@@ -390,8 +390,7 @@ pub trait Backend: Send + Sync {
     /// this quantises x.
     ///
     /// Read the values of x, and of the stages computed together with x, before this call. A backend that multiplies
-    /// another form of x may leave these buffers unwritten from the first product on. For the same reason x must not be
-    /// prepared twice.
+    /// another form of x may never write these buffers. For the same reason x must not be prepared twice.
     ///
     /// A backend that sums in another order for many tokens must choose by [`PassRows::orders`], never by the number of
     /// rows. The number of rows depends on the probe.

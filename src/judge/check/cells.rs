@@ -79,7 +79,7 @@ impl<'a> Cells<'a> {
     /// The cells of `site`, whose rules are in `rules`; `held` has the stages of their operands.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is no rule for them.
+    /// [`Error::Usage`] if `site` has no rule.
     pub fn new(
         model: &'a Model,
         rules: &'a Rules,
@@ -94,8 +94,8 @@ impl<'a> Cells<'a> {
         Ok(Self { model, site, whole, rules, held, change, stop: model.backend.stop() })
     }
 
-    /// Passes every cell with the result of its rule to `see`, in no order. For a product with a matrix, only the cells
-    /// of `rows` ([`rows`]). Returns the merged results; `None` for inputs, which have no rule.
+    /// Passes every cell with the result of its rule to `see`, in any order. For a product with a matrix, passes only
+    /// the cells of `rows` ([`rows`]). Returns the merged results; `None` for inputs, which have no rule.
     ///
     /// # Errors
     /// The errors of the backend, and a stop request.

@@ -12,8 +12,8 @@ use llama_trace_core::trace::{Frame, PassDims, Recorder, Select, Site, Values};
 use llama_trace_engine::generate::{Sampler, Session};
 use llama_trace_engine::model::Model;
 
-/// The largest relative L2 distance ‖ours − its‖ / ‖its‖ of any stage of any layer and pass from the processor's
-/// float32.
+/// The largest allowed relative L2 distance of a stage from the processor's float32, ‖ours − its‖ / ‖its‖, in any layer
+/// and pass.
 ///
 /// - float32: 10⁻⁵, the effect of a different order of sums. With a cache that rounds, a value may round to the other
 ///   neighbour: one step of bfloat16.
@@ -29,8 +29,8 @@ fn bound(precision: Precision, cache: CacheDtype) -> f64 {
     }
 }
 
-/// Runs the prompt and decode passes on both, the processor on its own thread. One stage of each is in memory, or a few
-/// if one of them is ahead.
+/// Runs the prompt and decode passes on both, the processor on its own thread. One stage of each run is in memory, or a
+/// few if one run is ahead.
 ///
 /// # Errors
 /// The errors of either backend, and a stop request.
@@ -100,7 +100,7 @@ struct Beside {
 }
 
 impl Beside {
-    /// Waits for the frame of a site; `None` if its run has ended before.
+    /// Waits for the frame of a site; `None` if the other run has ended without it.
     fn of(&mut self, site: Site) -> Option<Frame> {
         loop {
             if let Some(frame) = self.ahead.remove(&site) {
@@ -122,7 +122,7 @@ fn distance(ours: &Frame, its: &Frame) -> (f64, usize) {
         }
         let difference = (a - b).abs();
         apart += difference * difference;
-        // NaN counts as larger than any difference; the first one is named.
+        // NaN counts as larger than any difference, and the first NaN is named.
         if difference > most.0 || difference.is_nan() && !f64::is_nan(most.0) {
             most = (difference, at);
         }

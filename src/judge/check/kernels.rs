@@ -25,7 +25,7 @@ struct One {
     check: Check,
     /// For bfloat16 products summed in another order: the number of values, and the number of values that differ.
     rounded: (usize, usize),
-    /// The first that differs.
+    /// The first value that differs.
     first: Option<Cell>,
 }
 
@@ -136,7 +136,8 @@ impl<'m> Kernels<'m> {
         for stage in [Stage::Qk, Stage::Scores, Stage::Softmax, Stage::AttnHeads] {
             let mut input = |site: Site| {
                 let frame = made.get(&site).map(Arc::clone);
-                Ok(frame.unwrap_or_else(|| unreachable!("{site} is not derived from what attention reads")))
+                Ok(frame
+                    .unwrap_or_else(|| unreachable!("{site} is not derived from the inputs of attention")))
             };
             let precision = self.model.backend.precision();
             let frame = derive(site.other(stage), &sizes, precision, dims, &stop, &mut input)?;

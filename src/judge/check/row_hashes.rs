@@ -1,4 +1,4 @@
-//! A hash of every row of every stage. It compares two runs without keeping both in memory.
+//! Hashes of all rows of all stages. Two runs are compared by their hashes, without keeping both runs in memory.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -32,7 +32,7 @@ const ORDERS: f64 = 16.0;
 /// other points.
 const PLACES: f64 = 6.0;
 
-/// The error that the right mistake may leave is the tolerance of a bfloat16 stage divided by this number: twice the
+/// The tolerance of a bfloat16 stage divided by this number is the error that the actual mistake may leave: twice the
 /// error of rounding by the rules.
 const EXPLAINED: f64 = PLACES / 2.0;
 
@@ -86,16 +86,16 @@ pub(super) struct Injection<'m> {
 
 /// A stage that differs.
 pub(super) struct Bad {
-    /// Its tolerance.
+    /// The stage's tolerance.
     pub(super) tolerance: f64,
     /// The largest error that a mistake may leave if it is to explain the difference. If results are rounded, the
-    /// tolerance is large enough for other mistakes too; the right one leaves only the rounding.
+    /// tolerance is large enough for other mistakes too; the actual mistake leaves only the rounding error.
     pub(super) explained: f64,
-    /// Whether it is the reference that differs from the model.
+    /// Whether the stage of the reference differs from the model, and not the stage of B.
     pub(super) of_a: bool,
-    /// The rows of its matrix that were computed.
+    /// The rows of the stage's matrix that were computed.
     pub(super) rows: Vec<Range<usize>>,
-    /// The first value that both have.
+    /// The index of the first value that both runs have.
     pub(super) first: usize,
 }
 
@@ -204,8 +204,8 @@ impl<'m> Injection<'m> {
         Bad { tolerance, explained, of_a, rows, first }
     }
 
-    /// The tolerance of a stage of run `i`, whose cache may be 16-bit, if its computation uses cached keys and values
-    /// that the run lacks.
+    /// The tolerance for rounding in a 16-bit cache of run `i`. It is 0 unless the computation of the stage uses cached
+    /// keys and values that the run lacks.
     fn cached(&self, i: usize, site: Site) -> f64 {
         let reads = |site: &Site| matches!(site.stage, Stage::Keys | Stage::Values);
         let unseen = || self.bench(&self.rules, i == 0).chain(site).iter().any(reads);
@@ -256,8 +256,8 @@ impl<'m> Injection<'m> {
         Ok(())
     }
 
-    /// The number of stages of the pass between B's own stages and this stage, which is included. Only stages that are
-    /// rounded in bfloat16 count.
+    /// The number of stages of the pass from B's own stages, which do not count, to this stage, which counts. Only
+    /// stages that are rounded in bfloat16 count.
     fn between(&self, site: Site) -> usize {
         let (mut between, mut open) = (HashSet::from([site]), vec![site]);
         while let Some(of) = open.pop() {
@@ -268,7 +268,7 @@ impl<'m> Injection<'m> {
         between.iter().filter(|site| site.stage.info().rounded != Rounded::Never).count().max(1)
     }
 
-    /// The number of stages of the pass that are computed to get a stage of B from B's own stages. Then the number of
+    /// Two numbers of stages of the pass: the stages that are computed to get a stage of B from B's own stages, and the
     /// further stages that lead to it through stages of the reference. Only stages that are rounded in bfloat16 count.
     fn computed(&self, site: Site) -> [usize; 2] {
         let bench = self.bench(&self.rules, false);
@@ -287,10 +287,11 @@ impl<'m> Injection<'m> {
             .map(|sites| sites.iter().filter(|site| site.stage.info().rounded != Rounded::Never).count())
     }
 
-    /// The tolerance of a stage of B; `may` gives it for a precision. If the computation uses stages that B lacks, the
-    /// rounding of both runs in those counts: the tolerance grows with the root of their number, as independent errors
-    /// do. If it uses outputs of the reference's layers, it grows as in [`tolerance::of`]; in bfloat16 by [`PASSED_ON`]
-    /// times as much, or by the root of the ratio of all stages to the measured ones if that is larger.
+    /// The tolerance of a stage of B. `may` returns the stage's own tolerance for a precision. In float32 with float32
+    /// caches, the tolerance grows with the root of the number of stages that are computed because B lacks them: both
+    /// runs round in these stages, with independent errors. Otherwise it grows if the computation uses outputs of the
+    /// reference's layers, as in [`tolerance::of`]. In bfloat16, it grows by [`PASSED_ON`] times as much, or by the
+    /// root of the ratio of all stages to the first number of [`Self::computed`], whichever is larger.
     fn borrowing(&self, site: Site, may: impl Fn(Precision) -> Result<f64>) -> Result<f64> {
         let [of_a, own] = self.precisions;
         let precision = tolerance::coarser(of_a, own);

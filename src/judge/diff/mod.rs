@@ -88,7 +88,7 @@ pub fn compare(a: &mut impl Traced, b: &mut impl Traced, progress: Progress<'_>)
 /// matrices, only the rows in `sample` are computed.
 ///
 /// # Errors
-/// Those of [`compare`], [`Error::Model`] if A is a run of another model, the errors of the backend, and a stop
+/// The errors of [`compare`], [`Error::Model`] if A is a run of another model, the errors of the backend, and a stop
 /// request.
 pub fn compare_with(
     model: &Model,

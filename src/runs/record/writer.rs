@@ -110,7 +110,7 @@ impl Writer {
     fn own(&self, site: Site) -> (Site, PassDims) {
         let dims = self.passes[site.sequence].last();
         let dims =
-            dims.copied().unwrap_or_else(|| unreachable!("a pass offers what is of its own sequences"));
+            dims.copied().unwrap_or_else(|| unreachable!("a pass offers only stages of its own sequences"));
         (Site { pass: dims.pass, ..site }, dims)
     }
 

@@ -40,7 +40,7 @@ pub fn is_derived(backend: &dyn Backend, stage: Stage) -> bool {
         Op::Silu => Operation::Silu,
         Op::Mul => Operation::Mul,
         Op::Add => Operation::Add,
-        // The others copy values or build the mask; nothing is computed.
+        // The other operations copy values or build the mask, so all backends give the same bits.
         _ => return true,
     };
     backend.bit_exact(operation)
@@ -65,21 +65,22 @@ impl Rows {
         Self { frame, first }
     }
 
-    /// These rows of a float32 stage.
+    /// The values of `rows` of a float32 stage.
     pub(crate) fn floats(&self, rows: Range<usize>) -> &[f32] {
         let width = self.frame.shape().last().copied().unwrap_or(1);
         &values(&self.frame)[(rows.start - self.first) * width..(rows.end - self.first) * width]
     }
 
-    /// These rows.
+    /// The values of `rows`.
     pub(crate) fn values(&self, rows: Range<usize>) -> Values<'_> {
         let width = self.frame.shape().last().copied().unwrap_or(1);
         self.frame.values().slice((rows.start - self.first) * width..(rows.end - self.first) * width)
     }
 }
 
-/// The frame of `site`, whose stage [`is_derivable`]. `input` gives the frames it depends on, and may derive them in
-/// turn. The input of a layer is requested under the site that holds it.
+/// The frame of `site`, whose stage [`is_derivable`]. `input` returns the frames that it depends on, and may itself
+/// derive them. The input of a layer is requested under the site that holds it: the embedding or the output of the
+/// previous layer.
 ///
 /// # Errors
 /// The errors of `input`, and [`Error::Interrupted`] if `stop` was set.
@@ -118,11 +119,11 @@ pub(crate) fn shaped(frame: Frame, shape: &[usize]) -> Frame {
     Frame { data, ..frame }
 }
 
-/// Rows of `site`, whose stage [`is_derivable`], as a frame (rows, width). `input` gives the rows they depend on, or
-/// more.
+/// Rows of `site`, whose stage [`is_derivable`], as a frame (rows, width). `input` returns at least the rows that they
+/// depend on.
 ///
 /// # Errors
-/// Those of [`derive()`].
+/// The errors of [`derive()`].
 pub fn derive_rows(
     site: Site,
     rows: Range<usize>,

@@ -1,5 +1,5 @@
-//! A run that is being watched. A worker owns the model and the session. It runs on its own thread if there are
-//! threads. The viewer's side answers from the store, and asks the worker for everything else.
+//! A run that is being watched. A worker owns the model and the session. The worker runs on its own thread if the
+//! platform has threads. The viewer's side answers from the store, and asks the worker for everything else.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -49,7 +49,7 @@ pub(super) struct Over {
     pub(super) label: Label,
     pub(super) member: Member,
     pub(super) stop: Stop,
-    /// The error for asking for another pass.
+    /// The error if another pass is requested.
     pub(super) why: Error,
 }
 
@@ -141,17 +141,17 @@ impl Live {
     }
 
     /// [`Live::start`] for a run that reads `forced` after its prompt, one token after each pass, in place of the drawn
-    /// ones.
+    /// tokens.
     ///
     /// # Errors
-    /// Those of [`Live::start`].
+    /// The errors of [`Live::start`].
     pub fn start_forced(model: Arc<Model>, start: Start, forced: Vec<u32>) -> Result<Self> {
         let store = Arc::new(Mutex::new(Store::new(start.memory)));
         Self::start_as(Member::alone(), store, model, start, forced)
     }
 
     /// Starts one of the sequences of a model; their frames share a store. The `forced` tokens follow its prompt in
-    /// place of the drawn ones.
+    /// place of the drawn tokens.
     pub(super) fn start_as(
         member: Member,
         store: Arc<Mutex<Store>>,
@@ -299,7 +299,7 @@ impl Live {
         self.capacity
     }
 
-    /// The error for asking for another pass.
+    /// The error if another pass is requested.
     fn why(&self, ended: Ended) -> Error {
         let (tokens, context) = (self.capacity, self.outline.card.config.context);
         match ended {
@@ -307,7 +307,7 @@ impl Live {
                 let last = self.outline.passes.last().and_then(|pass| pass.sampled.as_ref());
                 let last = last.map_or("", |token| &token.text);
                 Error::prompt(format!("the text has ended: the model sampled its end-of-text token {last}"))
-                    .next("press b on a line of probs to continue with that token")
+                    .next("press b on a line of probs to continue with the token of this line")
             }
             Ended::Full if tokens < context => Error::prompt("the reserved context is full")
                 .expected(format!("at most {tokens} tokens"))
@@ -425,7 +425,9 @@ impl Source for Live {
     fn ask(&mut self, query: &Query) -> Poll<Result<Answer>> {
         if !self.is_asked(query) {
             let (run, here) = (self.outline.run, self.outline.sequence);
-            return Poll::Ready(Err(Error::usage(format!("{query}: this is sequence {here} of {run}"))));
+            return Poll::Ready(Err(Error::usage(format!(
+                "{query}: this source has only sequence {here} of {run}"
+            ))));
         }
         if let Some(answer) = self.fresh.remove(query).or_else(|| self.at_hand(query)) {
             // A later answer would not be fetched.
@@ -479,7 +481,7 @@ impl Source for Live {
             return Err(self.why(ended));
         }
         if self.advancing && self.is_opening() {
-            // It follows directly after the prompt.
+            // The requested pass follows directly after the prompt.
             self.draws = self.draws.max(2);
         }
         if !self.advancing {

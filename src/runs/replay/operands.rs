@@ -1,5 +1,5 @@
-//! Reads the operands of an explanation: those of a stage from the smallest block that contains them, those of a weight
-//! from the model.
+//! Reads the operands of an explanation: numbers of a stage from the smallest block that contains them, and numbers of
+//! a weight from the model.
 
 use std::ops::Range;
 
@@ -14,10 +14,10 @@ use llama_trace_core::trace::{Block, PassDims, Region, Run, WeightRows};
 use llama_trace_engine::backend::WholeRows;
 use llama_trace_engine::model::Model;
 
-/// The numbers of a line of a stage with shape `shape`; `block` gives a block that contains a region of it.
+/// The numbers of a line of a stage with shape `shape`; `block` returns a block that contains a region of the stage.
 ///
 /// # Errors
-/// Those of `block`.
+/// The errors of `block`.
 pub(super) fn of_stage(
     line: Line,
     shape: &[usize],
@@ -44,7 +44,7 @@ pub(super) fn of_stage(
 /// The numbers of a line of a weight.
 ///
 /// # Errors
-/// Those of [`Model::rows`].
+/// The errors of [`Model::rows`].
 pub(super) fn of_weight(model: &Model, line: Line) -> Result<Vec<f32>> {
     let (rows, first) = rows_of(model, line);
     let values = model.rows(&rows)?;
@@ -54,7 +54,7 @@ pub(super) fn of_weight(model: &Model, line: Line) -> Result<Vec<f32>> {
 /// Implements [`llama_trace_core::explain::Operands::whole`].
 ///
 /// # Errors
-/// Those of [`Model::rows`].
+/// The errors of [`Model::rows`].
 pub(super) fn whole(
     model: &Model,
     row: Line,

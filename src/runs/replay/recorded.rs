@@ -43,9 +43,9 @@ use llama_trace_formats::tokenizer::Tokenizer;
 /// The advice if weights are needed.
 const NEEDS_MODEL: &str = "open the trace with --model and the model that it was recorded from";
 
-/// The same for run B, which is compared with run A. Computing B's values from a model would give the expected ones,
+/// The advice for run B, which is compared with run A. With a model, the computation would give the expected values,
 /// not B's.
-const WRITE_IT: &str = "let B write it too: no values of B are computed here";
+const WRITE_IT: &str = "let B write it too: values of B are read, not computed";
 const OTHER_SIDE: &str = "B is shown only as it was written; --model explains A's number";
 
 /// An open trace, with its model if that is available.
@@ -72,7 +72,7 @@ impl Recorded {
         Self { trace, judged: None, model, tokenizer, memory, store, turn: Arc::default() }
     }
 
-    /// The same source, shown as run `run` beside the run it is compared with. Messages use that name.
+    /// The same source, shown under the name of run `run` beside the run it is compared with. Messages use this name.
     #[must_use]
     pub fn judged_as(self, run: Run) -> Self {
         Self { judged: Some(run), ..self }
@@ -95,7 +95,7 @@ impl Recorded {
         let turn = Arc::clone(&self.turn);
         let member = Member { run, sequence, sequences, shares: sequences, turn };
         let sampler = match sampler(&*self.trace, sequence)? {
-            // With the model, the most likely token of the recorded logits can be given.
+            // If the sampler settings are unknown but there is a model, the most likely token is taken.
             None if self.model.is_some() => Some(greedy()?),
             sampler => sampler,
         };
@@ -253,7 +253,7 @@ impl OfModel {
 /// The worker that reads a sequence of the file.
 struct Reader {
     trace: Arc<dyn Kept>,
-    /// The run name it is shown under, if it is compared with another run.
+    /// The name under which the run is shown, if it is compared with another run.
     judged: Option<Run>,
     run: Run,
     sequence: usize,
@@ -340,7 +340,7 @@ impl Serves for Reader {
 }
 
 impl Reader {
-    /// The cosines or sines of a line of those stages, computed from the run's own configuration.
+    /// The numbers of a line of `rope_cos` or `rope_sin`, computed from the run's own configuration.
     fn angles(&self, line: Line, site: Site) -> Option<Vec<f32>> {
         let (rules, precision) = (self.rules(), self.trace.card().precision);
         let of = rules.of(site).filter(|_| self.judged.is_none())?;
@@ -378,7 +378,7 @@ impl Reader {
 
     fn no(&self, site: Site) -> Error {
         Error::usage(format!("there is no {site} in this trace"))
-            .next("`llama-trace log --trace FILE` lists what there is")
+            .next("`llama-trace log --trace FILE` lists what the trace has")
     }
 
     fn largest(&self) -> usize {
@@ -443,7 +443,7 @@ impl Reader {
         let logits = self.rows(at.site.other(Stage::Logits), last..last + 1)?;
         let sampler = match (&self.sampler, at.setting) {
             (Some(sampler), _) => sampler.clone(),
-            // A setting to try does not need the run's own.
+            // A setting that the user tries does not need the run's own settings.
             (None, Some(_)) => greedy()?,
             (None, None) => return Err(self.not_here(at.site)),
         };

@@ -22,8 +22,8 @@ use llama_trace_engine::generate::Sampler;
 use llama_trace_engine::model::Model;
 use llama_trace_formats::tokenizer::Tokenizer;
 
-/// The largest relative distance ‖run − recorded‖ / ‖recorded‖ for an answer that uses both. It is larger than the
-/// rounding of any precision, and smaller than the effect of a mistake.
+/// The largest relative distance ‖run − recorded‖ / ‖recorded‖ at which an answer may use both the model's run and the
+/// trace. It is larger than the rounding of any precision, and smaller than the effect of a mistake.
 const NEAR: f64 = 0.05;
 
 /// Starts the model's run.
@@ -94,7 +94,7 @@ impl Together {
     }
 
     /// The model's answer to a query for which the trace lacks operands. An explained number that the trace has is
-    /// shown with its recorded value, even if the model's differs.
+    /// shown with its recorded value, even if the model's value differs.
     fn instead(&mut self, query: &Query) -> Poll<Result<Answer>> {
         match self.strange(query) {
             Poll::Ready(Ok(())) => {}
@@ -135,9 +135,9 @@ impl Together {
         })
     }
 
-    /// An error if the model's values may not stand in for the trace's in the answer to `query`, because over the same
-    /// tokens its values differ too much from the recorded ones. This is checked only for queries about the prediction;
-    /// other answers show both values.
+    /// An error if the model's values must not replace values of the trace in the answer to `query`, because over the
+    /// same tokens the model's values differ too much from the recorded ones. This is checked only for queries about
+    /// the prediction; other answers show both values.
     fn strange(&mut self, query: &Query) -> Poll<Result<()>> {
         let sizes = self.trace.outline().card.sizes();
         let last = Site {
@@ -190,7 +190,7 @@ impl Together {
             // NaN counts as too far.
             if apart.is_nan() || apart.sqrt() > NEAR * size.sqrt() {
                 return Poll::Ready(Err(Error::usage(format!(
-                    "{site} of the trace differs from the model's over the same tokens, and the trace does not have all that {of} needs: the result would \
+                    "{site} of the trace differs from the model's over the same tokens, and the trace does not have all values that {of} needs: the result would \
                      be the model's and not the trace's"
                 ))
                 .expected(takes)

@@ -140,7 +140,7 @@ fn in_int8_the_same_numbers_are_multiplied_until_a_rounding_falls_the_other_way(
     }
 }
 
-/// Texts in one batch, each text alone, and each on the CPU.
+/// Compares texts in one batch with each text alone and with the texts on the CPU.
 #[test]
 fn a_batch_draws_what_each_draws_alone() {
     for precision in sampled("precisions of a batch", PRECISIONS, 1) {
@@ -168,7 +168,7 @@ fn a_batch_draws_what_each_draws_alone() {
             .map(|(i, ids)| texts(&cuda, &sampler.after(i as u64), vec![ids.clone()]).remove(0));
         assert_eq!(together, alone.collect::<Vec<_>>(), "{precision:?}");
         if precision == Precision::F32 {
-            assert_eq!(together, texts(&cpu, &sampler, prompts.to_vec()), "the CPU's");
+            assert_eq!(together, texts(&cpu, &sampler, prompts.to_vec()), "the texts on the CPU");
         }
     }
 }
@@ -256,7 +256,7 @@ fn an_unwatched_decode_pass_is_asked_for_before_the_tokens_that_it_reads_are_loo
             let drawn = Asked::Look(8 * sequences);
             // The last pass was launched together with the previous one.
             if passes == 12 {
-                assert_eq!(asked[..], [drawn], "nothing is asked for that nobody wants");
+                assert_eq!(asked[..], [drawn], "only the tokens are read");
             // The first passes build the graphs, one for each buffer of sampled ids.
             } else if passes > 6 {
                 // Only the random numbers are new.
@@ -275,7 +275,11 @@ fn an_unwatched_decode_pass_is_asked_for_before_the_tokens_that_it_reads_are_loo
                 if sequences == 1 {
                     alone = launches;
                 } else {
-                    assert_eq!(launches, alone + layers, "as many for three sequences as for one");
+                    assert_eq!(
+                        launches,
+                        alone + layers,
+                        "one more launch for each layer than for one sequence"
+                    );
                 }
             }
         }
@@ -387,7 +391,7 @@ fn where_a_layer_is_recorded_the_others_are_graphs_and_its_stages_come_by_one_co
                 assert!(looks.iter().all(|asked| matches!(asked, Asked::Look(_))), "{what}");
                 // The stages, and the sampled token.
                 assert_eq!(looks.len(), probe.stages + 1, "{what}");
-                // In bfloat16, a launch does the most work.
+                // The bounds are those of bfloat16, in which a launch does the most work.
                 assert!(before > 15 && *after > 10 && own < 60, "{what}");
             }
             assert_eq!(plain.run(&[id], &mut NoProbe).unwrap(), drawn, "{precision:?}, pass {number}");

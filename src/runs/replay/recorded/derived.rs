@@ -1,4 +1,4 @@
-//! Derives values that a trace does not keep from those it keeps.
+//! Derives values that a trace does not keep from the values that it keeps.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -104,7 +104,7 @@ impl Reader {
             .next(next)
     }
 
-    /// Derived rows. Those of the site in `known` are taken from there.
+    /// Derived rows. Rows of the site in `known` are taken from `known`.
     fn derived(&mut self, site: Site, rows: Range<usize>, known: Option<(Site, &Rows)>) -> Result<Frame> {
         let (dims, sizes, stop) = (self.dims(site)?, self.sizes(), self.stop.clone());
         let precision = self.trace.card().precision;

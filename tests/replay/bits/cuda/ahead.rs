@@ -1,5 +1,5 @@
 //! Passes that are queued before the host knows the token of the previous pass. The texts are the same as with single
-//! passes, whatever ends them.
+//! passes, whatever the reason for their end.
 
 use super::*;
 use llama_trace_core::error::Error;
@@ -46,7 +46,7 @@ fn texts_that_end_by_themselves_leave_the_others_as_they_are() {
         let ends = [whole[2].0[at], whole[4].0[at + 1]];
         let expected = texts(&cpu, prompts(&ends, None), temperature);
         let ended_early = expected.iter().filter(|(_, ended)| *ended == Some(Ended::Text)).count();
-        assert!(ended_early > 0, "texts end at tokens of theirs: {ends:?}");
+        assert!(ended_early > 0, "texts end at their end tokens: {ends:?}");
         assert_eq!(texts(&cuda, prompts(&ends, None), temperature), expected, "{ends:?}");
         // Some texts wait for others to end.
         let some = Some(2 * buffer_bytes(&cuda.config, 6, 2) + (48 << 10));
