@@ -54,7 +54,16 @@ pub(crate) fn llama_trace<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Ite
 /// The binary with `args`, not started yet.
 pub(crate) fn command<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     hear_hangups();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_llama-trace"));
+    let binary = env!("CARGO_BIN_EXE_llama-trace");
+    // For another processor, an emulator runs the binary.
+    let mut command = match std::env::var_os("LLAMA_TRACE_RUNNER") {
+        Some(runner) => {
+            let mut command = Command::new(runner);
+            command.arg(binary);
+            command
+        }
+        None => Command::new(binary),
+    };
     // The texts and pictures are the processor's, whatever the machine has.
     command.env("CUDA_VISIBLE_DEVICES", "");
     command.args(args).stdin(std::process::Stdio::null());
