@@ -26,6 +26,7 @@ mod info;
 mod kernels;
 #[path = "cli/log.rs"]
 mod log;
+#[cfg(target_os = "linux")]
 #[path = "cli/memory.rs"]
 mod memory;
 #[path = "cli/names.rs"]
