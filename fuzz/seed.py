@@ -1,8 +1,8 @@
-"""Makes corpora to start from: corpus/TARGET/*, out of the project's fixtures and of small vocabularies.
+"""Writes the initial corpora corpus/TARGET/*, from the project's fixtures and small vocabularies.
 
     python3 fuzz/seed.py
 
-Needs Python alone; what `record` writes is made where cargo is there.
+Needs only Python. Traces are added if cargo is available.
 """
 
 import base64
@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 FIXTURES = HERE.parent / "fixtures"
 
-# Target to the fixtures that are files of its kind.
+# From each target to the fixtures that are files of its kind.
 FILES = {
     "safetensors": ["**/model*.safetensors"],
     "hf_config": ["**/*config*.json"],
@@ -64,7 +64,7 @@ def tokenizer_bin():
 
 
 def llama2c():
-    """Version 2, in groups that run on from row to row, which no fixture has."""
+    """Version 2 with groups that continue in the next row, which no fixture has."""
     dim, hidden, layers, heads, kv_heads, vocab, context, group = 4, 6, 2, 2, 1, 5, 16, 5
     header = struct.pack("<Ii7iBi", 0x616B3432, 2, dim, hidden, layers, heads, kv_heads, vocab, context, 1, group)
     norms = struct.pack("<f", 1.0) * (dim * (2 * layers + 1))
@@ -119,7 +119,7 @@ def pickles():
     """The pickles inside the fixtures' archives."""
     for file in sorted([*FIXTURES.glob("**/*.pth"), *FIXTURES.glob("**/pytorch_model*.bin")]):
         if not zipfile.is_zipfile(file):
-            # Of before PyTorch 1.6.
+            # From before PyTorch 1.6.
             continue
         with zipfile.ZipFile(file) as archive:
             for name in archive.namelist():
@@ -128,14 +128,14 @@ def pickles():
 
 
 def beside(cases):
-    """The files beside the tokenizers of the fixtures, a zero byte between them."""
+    """The other files in the folders of the fixtures' tokenizers, with a zero byte between them."""
     for case in cases:
         files = [case["files"].get(key) for key in ["config", "names", "added"]]
         yield b"\0".join(b"" if file is None else json.dumps(file).encode() for file in files)
 
 
 def inside():
-    """Target and input, for those that stand in larger fixtures."""
+    """Target and input, for inputs inside larger fixtures."""
     folders = json.loads((FIXTURES / "tokenizers/folders.json").read_text())
     yield from (("beside", files) for files in beside(folders["cases"]))
     yield from (("tokenizer_json", json.dumps(folders[key]).encode()) for key in ["json", "qwen"])
@@ -145,7 +145,7 @@ def inside():
 
 
 def traces(folder):
-    """What `record` writes of a small model."""
+    """Traces that `record` writes of a small model."""
     run = ["cargo", "run", "--quiet", "--manifest-path", HERE.parent / "Cargo.toml", "--", "record"]
     run += ["--model", FIXTURES / "golden/mistral", "--ids", "1,5,9", "-n", "3", "--branch", "p0=6", "--force"]
     for keep in ["minimal", "all", "stats"]:
@@ -159,7 +159,7 @@ def main():
         for pattern in patterns:
             for file in FIXTURES.glob(pattern):
                 if file.stat().st_size <= LARGEST:
-                    # Under its whole path, so that files of one name do not replace each other.
+                    # Named by its whole path, so that files with the same name do not replace each other.
                     shutil.copyfile(file, folder / "_".join(file.relative_to(FIXTURES).parts))
     for target in ["pickle", "pytorch_bin"]:
         folder = HERE / "corpus" / target

@@ -1,4 +1,4 @@
-//! Who may import whom: the edges of the module graph, read from the sources.
+//! Checks which module may import which: the edges of the module graph, read from the sources.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "architecture/circles.rs"]
@@ -12,11 +12,11 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{ItemMod, ItemUse, UseName, UseRename, UseTree};
 
-/// Modules, and what each may import.
+/// Modules, and the modules that each may import.
 type Modules = &'static [(&'static str, &'static [&'static str])];
 
-/// The crates with several modules, and what of one another these may import: the edges between crates are Cargo's, in
-/// each one's `Cargo.toml`.
+/// The crates with several modules, and which of their own modules each of these may import. The edges between crates
+/// are in each crate's `Cargo.toml`.
 const EDGES: &[(&str, Modules)] = &[
     (
         "core",
@@ -46,7 +46,7 @@ const EDGES: &[(&str, Modules)] = &[
     (
         "engine",
         &[
-            // Testing is for its tests alone: without the feature there is none.
+            // `testing` is only for the tests: without this feature, the module does not exist.
             (
                 "backend",
                 &["config", "error", "memory", "ops", "stop", "tensor", "testing", "threads", "time"],
@@ -104,12 +104,12 @@ const EDGES: &[(&str, Modules)] = &[
     ),
 ];
 
-/// The crates of one subject, and what they may import of the modules above.
+/// The crates with one subject, and the modules above that they may import.
 const OTHERS: &[(&str, &[&str])] = &[
     ("ending", &["error", "memory", "stop"]),
     ("picture", &["error", "memory"]),
     ("hub", &["checkpoint", "error", "files", "stop"]),
-    // Testing as for backend.
+    // `testing` as for `backend`.
     ("cuda", &["backend", "checkpoint", "config", "error", "memory", "ops", "stop", "tensor", "testing"]),
     ("tui", &["chapters", "error", "time", "trace"]),
 ];
@@ -118,7 +118,7 @@ fn src() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// The sources of a crate, or of a module `crate/module`.
+/// The source files of a crate, or of a module `crate/module`.
 fn files(place: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![src().join(place)];
@@ -137,16 +137,16 @@ fn files(place: &str) -> Vec<PathBuf> {
     found
 }
 
-/// What a file names of its crate, and of those of the program, by a path.
+/// The modules that a file names by a path, in its own crate and in the program's other crates.
 #[derive(Default)]
 struct Imports {
-    /// How deep below the crate's root the code is that is being read; none where the crate's own modules do not count.
+    /// Depth of the current code below the crate's root. `None` if the crate's own modules do not count.
     depth: Option<usize>,
     modules: BTreeSet<String>,
 }
 
 impl Imports {
-    /// A path that a `use`, an expression or a type has: its first parts, as far as they say which module.
+    /// Takes the first parts of a path in a `use`, an expression or a type. These parts name the module.
     fn path(&mut self, parts: &[String]) {
         let ups = parts.iter().take_while(|part| *part == "super").count();
         let other = |name: &str| {
@@ -156,11 +156,11 @@ impl Imports {
         let below = match parts.first().map(String::as_str) {
             Some("crate") if self.depth.is_some() => &parts[1..],
             Some(name) if other(name) => &parts[1..],
-            // As many `super` as the code is deep lead to the root.
+            // As many `super` as the depth of the code lead to the root.
             _ if ups > 0 && self.depth.is_some_and(|depth| ups >= depth) => &parts[ups..],
             _ => return,
         };
-        // The root itself, by another name or with all that is in it, is every module.
+        // An import of the root itself, by another name or with `*`, counts as every module.
         self.modules.insert(below.first().map_or_else(|| "*".into(), Clone::clone));
     }
 
@@ -189,7 +189,7 @@ impl Imports {
         }
     }
 
-    /// Macros and attributes have a syntax of their own: every path among their words counts.
+    /// Macros and attributes have their own syntax, so every path among their tokens counts.
     fn words(&mut self, words: TokenStream) {
         let (mut path, mut goes_on) = (Vec::new(), false);
         for word in words {
@@ -239,22 +239,22 @@ impl Visit<'_> for Imports {
     }
 }
 
-/// The modules that the source `text` names, of its crate, `depth` modules below the root, and of others; `*` for all of
-/// a crate's.
+/// Returns the modules that the source `text` names, in its own crate and in others. The text is `depth` modules below
+/// its crate's root. `*` stands for all modules of a crate.
 fn imports(text: &str, depth: Option<usize>) -> BTreeSet<String> {
     let mut imports = Imports { depth, ..Imports::default() };
     imports.visit_file(&syn::parse_file(text).unwrap());
     imports.modules
 }
 
-/// How many modules below its crate's root a file is: `cli/mod.rs` and `cli.rs` one, `cli/log.rs` two.
+/// Returns how many modules a file is below its crate's root: 1 for `cli/mod.rs` and `cli.rs`, 2 for `cli/log.rs`.
 fn depth(file: &Path, root: &Path) -> usize {
     let parts = file.strip_prefix(root).unwrap().components().count();
     if file.ends_with("mod.rs") || file.ends_with("lib.rs") { parts - 1 } else { parts }
 }
 
-/// Fails where one of `files` imports a module that is not `allowed`, or where one of these is not imported. `own` are the
-/// module, and its crate's folder where that has others.
+/// Fails if one of `files` imports a module that is not `allowed`, or if no file imports an allowed module. `own` is
+/// the module, and the folder of its crate if the crate has other modules.
 fn holds(what: &str, own: Option<(&str, &Path)>, files: &[PathBuf], allowed: &[&str]) {
     assert!(!files.is_empty(), "there is no {what}");
     let mut used = BTreeSet::new();
@@ -311,11 +311,11 @@ fn an_import_is_found_however_it_is_written() {
     ] {
         assert_eq!(found(text), expected, "{text}");
     }
-    // One module below the root, one `super` leads there.
+    // One module below the root, one `super` leads to the root.
     assert_eq!(imports("use super::backend::Cpu;", Some(1)).into_iter().collect::<Vec<_>>(), ["backend"]);
 }
 
-/// Commands, and all that is below them, are written for any backend.
+/// Commands, and all code below them, are generic over the backend.
 #[test]
 fn a_type_of_a_device_is_named_in_the_backend_and_where_one_is_chosen() {
     let chooses = src().join("cli/device.rs");
@@ -351,7 +351,8 @@ fn every_module_is_in_the_table() {
     }
 }
 
-/// Input changes the viewer in `update` alone: the event loop and the effects name none of its fields, and report messages.
+/// Only `update` changes the viewer after an input. The event loop and the effects name no field of the viewer, and
+/// report messages.
 #[test]
 fn effects_change_the_viewer_by_reports() {
     for file in ["tui/events.rs", "tui/effects.rs"] {
@@ -364,14 +365,14 @@ fn effects_change_the_viewer_by_reports() {
     }
 }
 
-/// Modules of which not even the files below them may need anything.
+/// Modules that may not import even the files below them.
 const STRICT: &[&str] = &["backend/cpu/kernel/mod.rs"];
 
 #[test]
 fn no_file_needs_one_that_needs_it() {
     let crates = EDGES.iter().map(|(name, _)| *name).chain(OTHERS.iter().map(|(name, _)| *name));
     for name in crates.chain(["cli"]) {
-        // Modules of the program are below `cli`.
+        // The program's own modules are below `cli`.
         let root = if name == "cli" { src() } else { src().join(name) };
         let texts = files(name).into_iter().filter(|file| !file.ends_with("tests.rs"));
         let texts = texts.map(|file| {
@@ -383,7 +384,7 @@ fn no_file_needs_one_that_needs_it() {
     }
 }
 
-/// The paths that a text names in backticks; of one with a part to be filled in (`<view>`), the folder.
+/// Returns the paths that a text names in backticks. For a path with a placeholder (`<view>`), returns the folder.
 fn named_paths(text: &str) -> Vec<String> {
     let is_path = |word: &&str| {
         word.contains('/') && word.chars().all(|c| c.is_ascii_alphanumeric() || "/_.-<>".contains(c))
@@ -416,8 +417,8 @@ fn every_path_that_the_map_names_is_there() {
     assert_eq!(named_paths("| `a/b.rs`, [`c`] | `d/<e>/f.rs`: `g()` |"), ["a/b.rs", "d/"]);
 }
 
-/// Names of libc that the sources use. Before one is added: it must be in libc's modules for Linux and for Apple
-/// (`src/unix/bsd/apple`, `src/unix/bsd`, `src/unix`), since nothing here builds for the second.
+/// Names of libc that the sources use. Before you add one, check that libc's modules for Linux and for Apple both have
+/// it (`src/unix/bsd/apple`, `src/unix/bsd`, `src/unix`), because nothing here builds for Apple.
 const LIBC: &[&str] = &[
     "EMFILE",
     "ENFILE",
@@ -450,21 +451,21 @@ const LIBC: &[&str] = &[
     "write",
 ];
 
-/// Those that Linux alone has, where nothing else is compiled.
+/// Names that only Linux has. The code that uses them is compiled only there.
 const LIBC_OF_LINUX: &[&str] = &["M_ARENA_MAX", "mallopt"];
 
 #[test]
 fn what_is_used_of_libc_is_there_on_apple_too() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     for file in files("") {
-        // Registers of a signal's context, for a processor and a system that it names.
+        // Registers of a signal's context, for the processor and the system that the line names.
         if file.ends_with("by_hand.rs") {
             continue;
         }
         let text = std::fs::read_to_string(&file).unwrap();
         let place = file.strip_prefix(&src).unwrap().display();
         for (at, _) in text.match_indices("libc::") {
-            // An import that is for other systems says so in the line before.
+            // The line before an import for other systems says so.
             let before: Vec<&str> = text[..at].lines().rev().take(4).collect();
             if before.iter().any(|line| line.contains("cfg(not(target_vendor = \"apple\"))")) {
                 continue;

@@ -1,8 +1,8 @@
-//! The notes under `chapters/` hold what they say: numbers against the trace, commands against the program. So do
-//! README and the manual.
+//! Checks the chapters: their numbers against the trace, and their commands against the program. README and the manual
+//! are checked too.
 //!
-//! `LLAMA_TRACE_BLESS=1 cargo test --test chapters` writes the tagged numbers, the heads of commands marked
-//! `heads=…` and the shown outputs into the notes, and then runs the same tests.
+//! `LLAMA_TRACE_BLESS=1 cargo test --test chapters` writes the tagged numbers, the heads of commands marked `heads=…`
+//! and the printed outputs into the chapters. Then it runs the same tests.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -46,12 +46,12 @@ fn world() -> MutexGuard<'static, World> {
     world.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The notes as they lie in the folder, in the order of their names; blessed first where that is asked for.
+/// The chapters, sorted by file name. Blesses them first if the environment asks for it.
 fn notes() -> &'static [Note] {
     static NOTES: OnceLock<Vec<Note>> = OnceLock::new();
     NOTES.get_or_init(|| {
         let mut files: Vec<PathBuf> = fs::read_dir(folder()).unwrap().map(|e| e.unwrap().path()).collect();
-        // Their pictures and the manual have folders of their own, and README.md is the list of them.
+        // Their pictures and the manual are in subfolders, and README.md is the list of the chapters.
         files.retain(|file| !file.is_dir() && !file.ends_with("README.md"));
         files.sort();
         let read = |file: &PathBuf| {
@@ -72,7 +72,7 @@ fn notes() -> &'static [Note] {
     })
 }
 
-/// A folder to run commands in, with the built-in model and what the port wrote of it.
+/// A folder for running commands, with the built-in model and the files of the example port.
 fn stocked() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
@@ -110,7 +110,7 @@ fn assert_none(errors: &[String]) {
     assert!(errors.is_empty(), "{} found:\n{}", errors.len(), errors.join("\n"));
 }
 
-/// The note with every tagged number, every head of heads.json and every whole output as they are now.
+/// Returns the chapter with the present values of all tagged numbers, heads of heads.json and complete outputs.
 fn blessed(note: &Note, world: &mut World) -> String {
     let mut changes: Vec<(Range<usize>, String)> = Vec::new();
     for tagged in &note.tags {
@@ -144,7 +144,7 @@ fn blessed(note: &Note, world: &mut World) -> String {
     text
 }
 
-/// What is wrong with the tagged numbers.
+/// Returns the errors in the tagged numbers.
 fn wrong_numbers(note: &Note, world: &mut World) -> Vec<String> {
     let mut errors = note.errors.clone();
     for tagged in &note.tags {
@@ -167,7 +167,7 @@ fn wrong_numbers(note: &Note, world: &mut World) -> Vec<String> {
             ));
         }
     }
-    // Addresses that the reader is told to type.
+    // Addresses that the reader is asked to type.
     for at in &note.code_spans {
         let code = &note.text[at.clone()];
         let is_address = code.starts_with('p') && code.contains('[') && code.ends_with(']');
@@ -193,7 +193,7 @@ fn wrong_numbers(note: &Note, world: &mut World) -> Vec<String> {
     errors
 }
 
-/// What is wrong when a command is run.
+/// Runs a command, and returns the errors.
 fn wrong_run(note: &Note, block: &Block, command: &Command, folder: &Path) -> Option<String> {
     let words = &command.words;
     let place = format!("{}: {}", note.place(command.at.start), words.join(" "));
@@ -213,7 +213,7 @@ fn wrong_run(note: &Note, block: &Block, command: &Command, folder: &Path) -> Op
     (!fits).then(|| format!("{place}: it prints\n{text}"))
 }
 
-/// Whether `text` is what is shown; a line `…` stands for any lines.
+/// Returns whether `text` matches the expected output, in which a line `…` stands for any lines.
 fn is_part(shown: &[&str], text: &str) -> bool {
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     let mut parts = shown.split(|line| *line == "…").peekable();
@@ -325,7 +325,7 @@ fn every_note_has_the_same_sections_and_its_links_lead_somewhere() {
     assert_none(&errors);
 }
 
-/// What is wrong with the form of a note.
+/// Returns the errors in the form of a chapter.
 fn wrong_form(note: &Note) -> Vec<String> {
     let mut errors = Vec::new();
     let mut check = |holds: bool, what: String| {
@@ -350,7 +350,7 @@ fn wrong_form(note: &Note) -> Vec<String> {
         let kind = link.ends_with(".md") || link.starts_with("pictures/");
         check(kind && folder().join(link).exists(), format!("{link} leads nowhere"));
     }
-    // Names written like stages are stages, weights, or what other code calls them.
+    // A code span that looks like a stage's name must be a stage, a weight, or a name in another runtime.
     let known = known_names();
     for at in &note.code_spans {
         let code = &note.text[at.clone()];
@@ -380,7 +380,7 @@ fn wrong_form(note: &Note) -> Vec<String> {
     errors
 }
 
-/// Whether the options of a command ask for `run`.
+/// Returns whether the options of a command select `run`.
 fn is_run(words: &[String], run: &note::Run) -> bool {
     let prompt = option(words, &["--prompt", "-p"]).unwrap_or("Once upon a time");
     let passes = option(words, &["-n", "--tokens"]).and_then(|count| count.parse().ok()).unwrap_or(1);
@@ -423,7 +423,7 @@ fn shown_in_the_viewer_a_note_has_no_comments_left() {
     }
 }
 
-/// A note that is right but for what a test changes.
+/// A correct chapter that each test changes in one place.
 const SMALL: &str = "# A small note\n<!-- steps: xq -->\n<!-- prompt: Once upon a time -->\n\n\
     ## What\n\nHeads: 4<!-- config/H -->, first `␣upon`<!-- p0/tokens[t=2].text -->, in 2019 by float32.\n\n\
     ## Why\n\n## Formula\n\n```\nxq = 1.5\n```\n\n\
@@ -439,7 +439,7 @@ fn the_checker_passes_a_note_that_is_right() {
     assert_eq!(note.commands().count(), 1);
 }
 
-/// What the checker says of the small note with `from` replaced by `to`.
+/// Returns the checker's errors for the small chapter with `from` replaced by `to`.
 fn said_of(from: &str, to: &str) -> String {
     assert!(SMALL.contains(from), "{from}");
     let note = Note::parse("small", &SMALL.replace(from, to));

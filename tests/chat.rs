@@ -1,4 +1,4 @@
-//! Chats: templates against those of transformers, turns through a pipe, and a chat in a terminal.
+//! Tests of `chat`: templates against those of transformers, turns through a pipe, and a chat in a terminal.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -33,7 +33,7 @@ use serde_json::Value;
 
 const SOFTMAX: &str = "Softmax turns the scores into positive weights that add up to one.";
 
-/// The binary in a chat, with these lines piped in.
+/// Runs the binary as a chat, with these lines on standard input.
 fn chat(args: &[&str], lines: &str) -> Output {
     let mut child = command(["chat"].iter().chain(args))
         .stdin(Stdio::piped())
@@ -41,7 +41,7 @@ fn chat(args: &[&str], lines: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A refused model ends before it has read anything.
+    // If the model is refused, the program ends before it reads any input.
     let _ = child.stdin.take().unwrap().write_all(lines.as_bytes());
     child.wait_with_output().unwrap()
 }
@@ -93,7 +93,8 @@ fn templates_give_what_transformers_gives() {
     }
 }
 
-/// See fixtures/chat/python.py. What Jinja renders is rendered so, or refused; what it refuses is refused.
+/// See fixtures/chat/python.py. A template that Jinja renders is rendered in the same way or refused. A template that
+/// Jinja refuses is refused.
 #[test]
 fn jinja_and_python_are_as_in_transformers() {
     let text = fs::read_to_string(fixture("chat/python.json")).unwrap();
@@ -173,7 +174,7 @@ fn commands_work_in_a_pipe() {
     }
 }
 
-/// A line without an end; the limit on memory turns reading all of it into a failure.
+/// An endless line. Because of the memory limit, the program fails if it reads all of it.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_line_is_read_up_to_a_limit() {
@@ -184,7 +185,7 @@ fn a_line_is_read_up_to_a_limit() {
     assert!(stderr(&output).contains("at most 8388608 bytes"), "{}", stderr(&output));
 }
 
-/// What is said beside the answers may have nowhere to go.
+/// Messages outside the answers go to standard error, which may be full.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_chat_goes_on_where_nothing_can_be_told() {
@@ -270,7 +271,7 @@ fn wrong_requests_are_answered_with_what_would_be_right() {
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(4), "no UTF-8");
 }
 
-/// The built-in model, and what makes a prompt of a conversation.
+/// The built-in model, and the parts that turn a conversation into a prompt.
 struct Parts {
     model: Model<Cpu>,
     tokenizer: Box<dyn Tokenizer>,
@@ -349,7 +350,7 @@ fn special_tokens_that_a_user_types_are_text() {
     let mut conversation = Conversation::new(Some("Say <|end_of_text|>.".into()));
     conversation.push(Role::User, said);
     assert_eq!(labels, template.render(conversation.messages()).unwrap(), "nothing else is in the text");
-    // What has no such name is what transformers makes of it.
+    // A text without a special token's name gives the same ids as with transformers.
     let mut conversation = Conversation::new(None);
     conversation.push(Role::User, " <|eot_id| > \u{fdd0}");
     let text = template.render(conversation.messages()).unwrap();

@@ -1,7 +1,7 @@
-//! The CUDA kernels, compiled by a real NVRTC: every one for every architecture that is promised, without a GPU.
+//! Compiles every CUDA kernel with a real NVRTC for every supported architecture. No GPU is needed.
 //!
-//! NVRTC is looked for as the program does, and in the folders that LLAMA_TRACE_NVRTC names (`.ci/nvrtc.sh` fetches it
-//! from PyPI). Where there is none, that is said.
+//! NVRTC is searched in the same places as by the program, and in the folders that LLAMA_TRACE_NVRTC names
+//! (`.ci/nvrtc.sh` downloads it from PyPI). Without NVRTC, the tests are skipped and print this.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "cuda/emulation.rs"]
@@ -25,10 +25,10 @@ use rayon::prelude::*;
 /// The architectures: Ampere, Hopper, Blackwell.
 const ARCHITECTURES: [(u32, u32); 3] = [(8, 0), (9, 0), (12, 0)];
 
-/// Newer than any NVRTC: here no driver has to load what it makes.
+/// A version newer than any NVRTC, because no driver has to load the code here.
 const ANY: (u32, u32) = (99, 0);
 
-/// NVRTC; none, said aloud, where it is not there.
+/// Returns NVRTC. If there is none, prints this and returns `None`.
 fn nvrtc() -> Option<Nvrtc> {
     match Nvrtc::find(ANY) {
         Ok(nvrtc) => {
@@ -42,12 +42,12 @@ fn nvrtc() -> Option<Nvrtc> {
     }
 }
 
-/// Whether this compiler knows the architecture: Blackwell came with 12.8.
+/// Returns whether this compiler supports the architecture. Blackwell needs 12.8.
 fn knows(nvrtc: &Nvrtc, architecture: (u32, u32)) -> bool {
     architecture < (12, 0) || nvrtc.version() >= (12, 8)
 }
 
-/// What ptxas says of each kernel: its name, then registers, spills and shared memory.
+/// The report of ptxas for each kernel: its name, then registers, spills and shared memory.
 fn resources(log: &str) -> BTreeMap<String, String> {
     let (mut found, mut name, mut spills) = (BTreeMap::new(), None, String::new());
     for line in log.lines() {
@@ -76,19 +76,20 @@ fn resources(log: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// A file beside the kernels.
+/// Path of a file in the folder of the kernels.
 fn beside(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda/kernels").join(name)
 }
 
-/// The file that says what each kernel takes of a multiprocessor.
+/// The file with the resources that each kernel takes of a multiprocessor.
 fn listed() -> PathBuf {
     beside("registers.txt")
 }
 
-/// The lines of a module's kernels as the list has them, where one of some compilations gives that, for each kernel; else as
-/// the first one gives them. For NVRTC is not always of one mind: a few times of a hundred it orders instructions in another
-/// way, and now and then that takes other registers.
+/// Returns the resource lines of a module's kernels. NVRTC is not fully deterministic: in a few of a hundred
+/// compilations it orders instructions differently, and sometimes uses another number of registers. So it compiles
+/// several times, and takes for each kernel the line in the list if one compilation gives it, else the line of the
+/// first compilation.
 fn as_listed(list: &str, compiled: impl Fn() -> Vec<String>) -> Vec<String> {
     let is_listed = |line: &String| list.lines().any(|listed| listed == line);
     let mut lines = compiled();
@@ -105,7 +106,8 @@ fn as_listed(list: &str, compiled: impl Fn() -> Vec<String>) -> Vec<String> {
     lines
 }
 
-/// The lines for the list: of what is not as it was, the ones that most of three compilations give.
+/// Returns the lines for the list. For a kernel whose line has changed, takes the line that most of three compilations
+/// give.
 fn usual(list: &str, compiled: impl Fn() -> Vec<String>) -> Vec<String> {
     let first = compiled();
     if first.iter().all(|line| list.lines().any(|listed| listed == line)) {
@@ -137,7 +139,7 @@ fn blesses() -> bool {
     std::env::var_os("LLAMA_TRACE_BLESS").is_some()
 }
 
-/// The list has the digest of the sources: a changed kernel shows it to be out of date even without a compiler.
+/// The list has the digest of the sources, so a test without a compiler finds a list that is out of date.
 #[test]
 fn every_kernel_compiles_for_every_architecture_and_takes_what_the_list_says() {
     let expected = std::fs::read_to_string(listed()).unwrap();
@@ -159,7 +161,7 @@ fn every_kernel_compiles_for_every_architecture_and_takes_what_the_list_says() {
     let compiled = |(architecture, module): ((u32, u32), &Module)| {
         let (code, log) = nvrtc.compile(module.source(), architecture, &["--ptxas-options=-v"]).unwrap();
         assert!(code.starts_with(b"\x7fELF"), "{module:?} for {architecture:?}");
-        // "Serialized": products that were to go on by themselves wait for each other.
+        // "Serialized" is a warning that warpgroup products, which should run asynchronously, wait for each other.
         let slow = log.contains("warning") || log.contains("serialized");
         assert!(!slow, "{module:?} for {architecture:?}: {log}");
         let kernels = resources(&log);
@@ -183,8 +185,9 @@ fn every_kernel_compiles_for_every_architecture_and_takes_what_the_list_says() {
         }
     };
     let modules = Module::all();
-    // Where the list is only looked at, one module of each file stands for the others on all architectures but one: they are
-    // the same code for other number types, and the digest says that they were compiled for the list.
+    // If the list is only checked, one module of each file is compiled for all architectures, and the others for one
+    // architecture only. They are the same code for other number types, and the digest shows that they were compiled
+    // for the list.
     let is_looked_at = |architecture: (u32, u32), i: usize| {
         blesses()
             || architecture == (9, 0)
@@ -222,14 +225,14 @@ fn the_ptx_that_the_program_carries_has_the_kernels_that_the_sources_make() {
     };
     let mut modules = ptx::modules();
     if !blesses() {
-        // One of each file: of all of them the digest says that the text is of the sources as they are.
+        // One module of each file. The digest shows that all other texts are up to date.
         modules.dedup_by_key(|module| module.file);
     }
     let all: Vec<_> = ptx::ARCHITECTURES
         .into_iter()
         .flat_map(|architecture| modules.iter().map(move |module| (architecture, module)))
         .collect();
-    // What is for one architecture alone is not carried; the oldest compiler makes it all the same.
+    // Modules for a single architecture are not embedded, but the oldest compiler can compile them too.
     let carried = ptx::modules();
     let others = Module::all().into_iter().filter(|module| !carried.contains(module));
     for module in &sampled("modules that are not carried", others, 6) {
@@ -240,8 +243,8 @@ fn the_ptx_that_the_program_carries_has_the_kernels_that_the_sources_make() {
     }
     if !blesses() {
         let all = sampled("modules as PTX", all, 16);
-        // Its own assembler takes what it makes, as the driver's has to; of what it made before the kernels are the same. It
-        // does not give the same text each time that it is asked: the digest of the sources holds the rest.
+        // NVRTC's own assembler accepts its PTX, as the driver must. The embedded PTX has the same kernels. NVRTC does
+        // not always give the same text, so the text is not compared; the digest of the sources checks the rest.
         all.into_par_iter().for_each(|(architecture, module)| {
             let source = ptx::compact(module);
             let (code, log) = nvrtc.compile(source.source(), architecture, &["--ptxas-options=-v"]).unwrap();
@@ -281,7 +284,7 @@ fn the_ptx_that_the_program_carries_has_the_kernels_that_the_sources_make() {
 fn an_older_driver_is_no_reason_to_load_a_newer_compiler() {
     let Some(nvrtc) = nvrtc() else { return };
     let (major, minor) = nvrtc.version();
-    // The same is not newer.
+    // The same version is not newer.
     assert_eq!(Nvrtc::find((major, minor)).unwrap().version(), (major, minor));
     let older = Nvrtc::find((major - 1, 99)).map(|older| older.version());
     assert!(older.is_err() || older.unwrap() < (major, minor));

@@ -1,4 +1,4 @@
-//! One model in every format that is read (`fixtures/formats`): the same logits from each.
+//! One model in every supported format (`fixtures/formats`) gives the same logits.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -26,7 +26,7 @@ use llama_trace::files::gguf::build;
 use llama_trace::tensor::Dtype;
 use serde_json::Value;
 
-/// Every form of the model: where it lies, and what it is recognised as.
+/// Every form of the model: its path, and the expected description.
 const FORMS: [(&str, &str); 13] = [
     ("hf/f32", "Hugging Face directory, 1 safetensors file"),
     ("hf/f16", "Hugging Face directory, 1 safetensors file"),
@@ -43,14 +43,14 @@ const FORMS: [(&str, &str); 13] = [
     ("gguf/split-00001-of-00003.gguf", "GGUF v3, BF16, 3 files"),
 ];
 
-/// The same with RoPE scaled as in Llama 3.1: each format has its own way to say so.
+/// The same model with the RoPE scaling of Llama 3.1. Each format states it in another way.
 const SCALED: [(&str, &str); 3] =
     [("hf/bf16", "config"), ("meta/single", "params"), ("gguf/scaled.gguf", "")];
 
-/// The same in int8, and how many values share a scale; a row has 32 or 64.
+/// The same in int8, and the number of values that share a scale. A row has 32 or 64 values.
 const INT8: [(&str, usize); 2] = [("v2", 32), ("v2_across", 48)];
 
-/// The largest relative L2 distance of logits whose sums are taken in another order.
+/// The largest relative L2 distance between logits with another order of summation.
 const TOLERANCE: f64 = 1e-5;
 
 fn open(path: &str) -> Checkpoint {
@@ -61,7 +61,7 @@ fn json(path: &str) -> Value {
     serde_json::from_slice(&fs::read(fixture(path)).unwrap()).unwrap()
 }
 
-/// Ids, and the logits after the last of them that transformers gives in float64.
+/// Ids, and the float64 logits of transformers after the last id.
 fn expected(name: &str) -> (Vec<u32>, Vec<f64>) {
     let json = json("formats/expected.json");
     let list = |key: &str| json[key].as_array().unwrap().iter();
@@ -71,7 +71,7 @@ fn expected(name: &str) -> (Vec<u32>, Vec<f64>) {
     )
 }
 
-/// The row after the last token of the prompt, which the one after the drawn token follows.
+/// The row of the prompt's last token. The row of the sampled token follows.
 fn last(logits: &[f32], vocab: usize) -> &[f32] {
     let (prompt, _) = logits.split_at(logits.len() - vocab);
     &prompt[prompt.len() - vocab..]
@@ -100,7 +100,7 @@ fn every_format_gives_the_same_logits() {
         let kind = (dtype(&checkpoint), checkpoint.config.pairing == Pairing::Halves);
         alike.entry(kind).or_default().push((path, bits(&found)));
     }
-    // The same number type, pairing and kernel: not one bit differs.
+    // With the same number type, pairing and kernel, all bits are equal.
     for (kind, forms) in &alike {
         for (path, bits) in forms {
             assert!(*bits == forms[0].1, "{kind:?}: {path} and {}", forms[0].0);

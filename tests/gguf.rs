@@ -1,5 +1,5 @@
-//! GGUF files as a whole: parts of a split model, and what gguf-py makes of each block format
-//! (`fixtures/formats/gguf`). That they give the logits of the other formats is in `formats.rs`.
+//! GGUF files as a whole: the parts of a split model, and gguf-py's output for each block format
+//! (`fixtures/formats/gguf`). `formats.rs` compares their logits with those of other formats.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -74,7 +74,7 @@ fn blocks_run_as_the_float32_that_they_stand_for() {
         );
         assert_eq!(bits(&logits(&blocks)), bits(&logits(&plain)), "{name}");
     }
-    // Coarser weights are other weights, but not by much.
+    // Coarser weights change the logits, but not by much.
     let error = distance(&logits(&open("blocks.gguf")), &logits(&open("f32.gguf")));
     assert!((1e-3..0.5).contains(&error), "{error}");
 }
@@ -93,14 +93,14 @@ fn blocks_times_int8_give_the_logits_of_a_float64_reading_with_every_kernel() {
         for kernel in Kernel::available() {
             let cpu = Cpu::with_kernel(kernel).with_precision(Precision::Q8 { group });
             let ours = common::logits::logits_on(cpu, &checkpoint, &ids);
-            // The row after the last id; one more follows it.
+            // The row of the last id. One more row follows.
             let last = &ours[(ids.len() - 1) * vocab..ids.len() * vocab];
             let error = distance(last, &exact);
             assert!(error <= 1e-5, "{name}, {}: {error:e}", kernel.name());
             let bits = bits(&ours);
             assert!(*first.get_or_insert_with(|| bits.clone()) == bits, "{name}, {}", kernel.name());
         }
-        // Something was rounded, and not much.
+        // The weights were rounded, but not by much.
         let error = distance(&logits_of(&checkpoint, &ids), &exact);
         assert!((1e-4..0.1).contains(&error), "{name} in float32: {error:e}");
     }
@@ -174,7 +174,7 @@ fn info_says_what_it_recognised_in_one_line() {
     assert!(text.lines().any(|line| line.contains("token_embd.weight") && line.contains("Q4_K")), "{text}");
 }
 
-/// A file of 2.5 GB with holes where the weights would be.
+/// A sparse file of 2.5 GB.
 #[cfg(target_os = "linux")]
 fn huge(file: &Path) {
     let mut build = build::Build::new()
@@ -218,7 +218,7 @@ fn info_on_a_huge_file_reads_next_to_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("huge.gguf");
     huge(&file);
-    // The limit is on what a process allocates; a file that it maps does not count.
+    // The limit is on allocated memory. A mapped file does not count.
     let command = format!(
         "ulimit -d 100000 && exec {} info --model {}",
         env!("CARGO_BIN_EXE_llama-trace"),
@@ -248,7 +248,7 @@ fn a_vocabulary_alone_is_a_tokenizer_and_no_model() {
     assert!(stderr(&output).contains("give it with --tokenizer"), "{}", stderr(&output));
 }
 
-/// The tiny model with its vocabulary's kind and the name of its splitting as these.
+/// The tiny model with this kind of vocabulary and this splitting rule.
 fn model_of_kind(kind: &str, pre: &str, file: &Path) {
     let mut bytes = fs::read(path("f32.gguf")).unwrap();
     let before = bytes.len();
@@ -259,7 +259,7 @@ fn model_of_kind(kind: &str, pre: &str, file: &Path) {
         let length = u64::from_le_bytes(*bytes[value..].first_chunk().unwrap()) as usize;
         bytes.splice(value..value + 8 + length, build::string(text.as_bytes()));
     }
-    // What follows stays at multiples of 32.
+    // The data after the metadata stays at multiples of 32.
     let filler = |spaces: usize| build::Build::new().text("filler", &" ".repeat(spaces)).keys.concat();
     let moved = bytes.len() + filler(0).len() + 32 * 1024 - before;
     let count = u64::from_le_bytes(*bytes[16..].first_chunk().unwrap());

@@ -1,5 +1,6 @@
-//! Every stage of tiny Llamas, and of tiny models of each family that is Llama with a switch, against a float64 reference (`fixtures/golden`, made with
-//! transformers), and proof that the comparison notices every mistake it is there to notice.
+//! Compares every stage of tiny Llamas, and of tiny models of each Llama-like family, with a float64 reference
+//! (`fixtures/golden`, made with transformers). Also checks that the comparison detects every mistake that it should
+//! detect.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -18,7 +19,7 @@ use llama_trace::model::Model;
 use llama_trace::trace::{NoProbe, Site, Stage};
 use reference::{MODELS, Tensor, difference, ids, name, open, record_on, reference};
 
-/// Every stage on the processor.
+/// Every stage on the CPU.
 fn record(checkpoint: &Checkpoint, prompt: &[u32]) -> BTreeMap<String, Tensor> {
     record_on(Cpu::default(), checkpoint, prompt)
 }
@@ -45,7 +46,7 @@ fn greedy_tokens_are_those_of_the_reference() {
     }
 }
 
-/// Asserts that the comparison notices `mistake`.
+/// Asserts that the comparison detects `mistake`.
 fn noticed(model: &str, mistake: &str, checkpoint: &Checkpoint) {
     let ours = record(checkpoint, &ids(model, "prompt_ids"));
     assert!(difference(&ours, &reference(model)).is_some(), "{model}: not noticed: {mistake}");
@@ -77,7 +78,7 @@ fn a_wrong_window_is_noticed() {
         let prompt = ids(model, "prompt_ids").len();
         assert!(prompt > window, "{model}: the window is shorter than the prompt");
         let wrong = [Some(window - 1), Some(window + 1), Some(prompt), None].map(|window| (window, from));
-        // In one layer too few, too many, or in all.
+        // The window in one layer too few, in one too many, or in all layers.
         let layers = [from + 1, 0].map(|from| (Some(window), from));
         for (window, from) in wrong.into_iter().chain(layers) {
             let mut checkpoint = open(model);
@@ -87,7 +88,7 @@ fn a_wrong_window_is_noticed() {
             }
         }
     }
-    // A window that the configuration has and does not use.
+    // A window that the configuration has but does not use.
     let mut checkpoint = open("qwen3");
     assert_eq!(checkpoint.config.window, None);
     checkpoint.config.window = Some(3);
@@ -101,7 +102,7 @@ fn a_missing_query_and_key_norm_is_noticed() {
     noticed("qwen3", "no query and key norm", &checkpoint);
 }
 
-/// The model with its tensors passed through `change`.
+/// The model with its tensors changed by `change`.
 fn with_tensors(model: &str, change: impl FnOnce(&mut Tensors)) -> Checkpoint {
     checkpoint::open(models::golden(model, change).path()).unwrap()
 }
@@ -156,7 +157,7 @@ fn a_missing_root_and_a_wrong_kv_head_are_noticed() {
             no_root.insert(at(Stage::Scores), right[&at(Stage::Qk)].clone());
             assert!(difference(&no_root, &reference).is_some(), "{model}: √C dropped");
 
-            // Heads dealt out in turn (h mod G) instead of in runs (h / (H/G)); reversed where G = H.
+            // Heads assigned in turn (h mod G) instead of in runs (h / (H/G)); in reverse order if G = H.
             let wrong_head = |head: usize| if groups == heads { heads - 1 - head } else { head % groups };
             for (repeated, cache) in [(Stage::Keys, Stage::CacheK), (Stage::Values, Stage::CacheV)] {
                 let (shape, cache) = (&right[&at(repeated)].0, &right[&at(cache)].1);

@@ -1,5 +1,5 @@
-//! Bad input: every mistake and every damaged file is answered with what is wrong, where, and what to do,
-//! and an exit code of its own; never with a panic, an abort, a hang, or memory that no file justifies.
+//! Bad input. Every mistake and every damaged file gives a message (what is wrong, where, and what to do) and a
+//! specific exit code. There is never a panic, an abort, a hang, or more memory than the file justifies.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "hostile/bin.rs"]
@@ -44,7 +44,7 @@ use common::{command, data, llama_trace, stderr, stdout};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Asserts that `args` are refused with this exit code and a message that has every one of `texts`.
+/// Asserts that `args` are refused with this exit code, and with a message that contains each of `texts`.
 fn refused(args: &[&str], code: i32, texts: &[&str]) {
     check(&format!("{args:?}"), &llama_trace(args), code, texts);
 }
@@ -53,12 +53,12 @@ fn check(what: &str, output: &Output, code: i32, texts: &[&str]) {
     let message = stderr(output);
     assert_eq!(output.status.code(), Some(code), "{what}: {message}");
     assert!(stdout(output).is_empty(), "{what} prints {:?}", stdout(output));
-    // A model that could be opened is named before what is wrong with the rest.
+    // If the model opens, the program describes it before it reports the other error.
     assert!(message.lines().take(2).any(|line| line.starts_with("error: ")), "{what}: {message}");
     for text in ["expected: ", "next: "].iter().chain(texts) {
         assert!(message.contains(text), "{what}: `{text}` is not in\n{message}");
     }
-    // Names and texts come from files: none of them may move the cursor, or fill the screen.
+    // Names and texts come from files. None of them may move the cursor or fill the screen.
     assert!(!message.contains('\x1b') && message.len() < 4000, "{what}: {message:?}");
 }
 
@@ -67,14 +67,14 @@ fn run(path: &Path) -> [&str; 5] {
     ["log", "--model", path.to_str().unwrap(), "--ids", "1,2"]
 }
 
-/// A change of a JSON file, and what the message about it says.
+/// A change of a JSON file, and a part of the expected message.
 type Change<'a> = (&'a dyn Fn(&mut Value), &'a [&'a str]);
 
 fn remove(object: &mut Value, name: &str) -> Option<Value> {
     object.as_object_mut().unwrap().shift_remove(name)
 }
 
-/// Writes `bytes` to a file of this name.
+/// Writes `bytes` to a file with this name.
 fn file(folder: &TempDir, name: &str, bytes: impl AsRef<[u8]>) -> std::path::PathBuf {
     let path = folder.path().join(name);
     fs::write(&path, bytes).unwrap();
@@ -103,7 +103,7 @@ fn a_path_without_a_model() {
     }
 }
 
-/// A pipe without a writer has no end, and a device may have none. Limits turn endless waiting into a failure.
+/// A pipe without a writer never ends, and a device may be endless. With the limits, endless waiting is a failure.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_is_no_regular_file_is_never_read() {
@@ -123,7 +123,7 @@ fn what_is_no_regular_file_is_never_read() {
     ends(&run(model.path()), 0, &["tokens are shown as ids", "tokenizer.json", "not a regular file"]);
 }
 
-/// A prompt without an end.
+/// An endless prompt.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_prompt_is_read_up_to_a_limit() {
@@ -160,7 +160,7 @@ fn weights_that_are_no_numbers_run_with_a_line_that_says_so() {
     }
 }
 
-/// A disk that is full, and a terminal that is gone, are no reason to panic.
+/// A full disk or a closed terminal must not cause a panic.
 #[cfg(target_os = "linux")]
 #[test]
 fn outputs_that_cannot_be_written() {

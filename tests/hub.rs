@@ -1,5 +1,4 @@
-//! Models of the hub, fetched by the binary from a server on loopback that behaves as the hub does, or as it
-//! should not.
+//! Models of the hub. The binary downloads them from a local server that behaves like the hub, or wrongly on purpose.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "hub/broken.rs"]
@@ -33,7 +32,7 @@ use server::{Answer, Request};
 const WEIGHTS: &str = "model.safetensors";
 const RUN: [&str; 6] = ["--model", "org/tiny", "--prompt", "Once upon", "-n", "2"];
 
-/// The built-in model, with the unneeded files that real repositories have beside it.
+/// The built-in model, together with the unneeded files of real repositories.
 fn tiny() -> Files {
     let mut all = files(&fixture("builtin"));
     for name in ["README.md", ".gitattributes", "pytorch_model.bin", "original/consolidated.00.pth"] {
@@ -61,7 +60,7 @@ fn lines(requests: &[Request]) -> Vec<String> {
     lines
 }
 
-/// What the built-in model writes when it is opened from its folder.
+/// The output of the built-in model when it is opened from its folder.
 fn expected() -> String {
     let folder = fixture("builtin");
     ok(&llama_trace(["--model", folder.to_str().unwrap(), "--prompt", "Once upon", "-n", "2"]))
@@ -96,7 +95,7 @@ fn only_what_is_needed_is_fetched_and_only_once() {
     assert_eq!(lines(&hub.hub.asked()), asked);
     assert_eq!(lines(&hub.store.asked()), [format!("GET /{WEIGHTS}?signature=x")]);
 
-    // As huggingface_hub keeps it.
+    // The layout of huggingface_hub's cache.
     assert_eq!(fs::read_to_string(hub.cached().join("refs/main")).unwrap(), COMMIT);
     for file in small.into_iter().chain([WEIGHTS]) {
         assert_eq!(fs::read(hub.blob(file)).unwrap(), hub.files[file]);
@@ -125,7 +124,7 @@ fn only_what_is_needed_is_fetched_and_only_once() {
     assert!(hub.hub.asked().is_empty() && hub.store.asked().is_empty());
 }
 
-/// PyTorch's files, and shards in folders of the repository, whose index writes `./` before them.
+/// PyTorch's files, and shards in folders of the repository. Their index writes `./` before the names.
 #[test]
 fn files_of_every_layout_are_fetched_and_read_from_the_cache() {
     for (name, index, shards) in [
@@ -208,13 +207,13 @@ fn tokens_are_shown_without_fetching_a_weight() {
     assert!(hub.hub.asked().is_empty());
 }
 
-/// What `info` says of a model on disk, its name apart.
+/// The output of `info` for a model on disk, without its name.
 fn info_of(path: &Path) -> Vec<String> {
     let info = ok(&llama_trace(["info", "--model", path.to_str().unwrap()]));
     info.lines().skip(1).map(str::to_owned).collect()
 }
 
-/// What was asked for of the files with the values.
+/// The requested parts of the files with the values.
 fn ranges(hub: &Hub) -> Vec<String> {
     let asked = hub.store.asked();
     asked.iter().map(|request| format!("{} {}", request.line(), request.range().unwrap_or("all"))).collect()
@@ -228,7 +227,7 @@ fn a_model_is_looked_at_without_fetching_its_values() {
     let cases: [(&Path, &str, &[&str]); 4] = [
         (&fixture("builtin"), "", &[WEIGHTS]),
         (sharded.path(), "", &["a.safetensors", "b.safetensors"]),
-        // Its RoPE frequencies are values that `info` shows.
+        // `info` shows the RoPE frequencies, which are values of the file.
         (&gguf, "scaled.gguf", &["scaled.gguf"]),
         (&gguf, split[1], &split),
     ];
@@ -248,7 +247,7 @@ fn a_model_is_looked_at_without_fetching_its_values() {
             assert_eq!(asked, weights.iter().map(first).collect::<Vec<_>>());
             assert!(weights.iter().all(|name| !hub.blob(name).exists() && !hub.partial(name).exists()));
         }
-        // Once they are there they are what is looked at.
+        // After a download, `info` reads the downloaded files.
         ok(&hub.run(&["--model", &model, "--ids", "1", "-n", "1"]));
         hub.store.asked();
         for args in [&["info", "--model", &model][..], &["info", "--model", &model, "--offline"]] {
@@ -299,7 +298,7 @@ fn a_commit_that_is_there_is_not_asked_for() {
     assert_eq!(fs::read_to_string(hub.cached().join("refs/refs/pr/1")).unwrap(), COMMIT);
 }
 
-/// What Python's client has fetched before is opened, and never touched.
+/// Files that Python's client has downloaded are opened, and never changed.
 #[cfg(unix)]
 #[test]
 fn a_cache_that_somebody_else_filled_is_shared() {
@@ -318,7 +317,7 @@ fn a_cache_that_somebody_else_filled_is_shared() {
     assert_eq!(ok(&hub.run(&[&RUN[..], &["--offline"]].concat())), expected());
     assert_eq!(ok(&hub.run(&RUN)), expected());
     assert_eq!(hub.hub.asked().len(), 1);
-    // A blob whose link is missing is linked, not fetched; and the cache may lie elsewhere.
+    // A blob without a link is linked, not downloaded again. The cache may be in another folder.
     fs::remove_file(snapshot.join(WEIGHTS)).unwrap();
     fs::create_dir(&cache).unwrap();
     fs::rename(&cached, cache.join("models--org--tiny")).unwrap();
@@ -336,13 +335,13 @@ fn the_token_goes_to_the_hub_and_to_nobody_else() {
     ok(&hub.command(&RUN).env("HF_TOKEN", "hf_secret").output().unwrap());
     assert!(sent(hub.hub.asked()).iter().all(|token| token.as_deref() == Some("Bearer hf_secret")));
     assert_eq!(sent(hub.store.asked()), [None]);
-    // The file that logging in writes.
+    // The file that `huggingface-cli login` writes.
     fs::write(hub.home.path().join("token"), "hf_file\n").unwrap();
     ok(&hub.run(&RUN));
     assert_eq!(sent(hub.hub.asked()), [Some("Bearer hf_file".to_owned())]);
 }
 
-/// Elsewhere than on a terminal there is none: the other tests see every byte.
+/// Only a terminal has a progress bar: the other tests check every byte of the output.
 #[cfg(unix)]
 #[test]
 fn a_terminal_shows_how_far_it_is() {
@@ -366,7 +365,7 @@ fn a_terminal_shows_how_far_it_is() {
     terminal.signal("INT");
     let end = terminal.end();
     assert_eq!(end.code, 130);
-    // The bar is gone, and the message has a line of its own.
+    // The bar has disappeared, and the message is on a separate line.
     let alone = end.screen.lines().any(|line| line.starts_with("error: interrupted"));
     assert!(alone && !end.screen.contains("kB"), "{}", end.screen);
 }

@@ -1,5 +1,5 @@
-//! Meta's files: what `info` says of them, real ones, and a pickle that would run something. That they give the
-//! logits of the other formats is in `formats.rs`.
+//! Meta's files: their description by `info`, real files, and a pickle that would run code. `formats.rs` compares their
+//! logits with those of other formats.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -63,7 +63,7 @@ fn a_factor_needs_a_model_that_scales() {
     refused(folder.path(), "nan");
 }
 
-/// A copy of a real file under the names of Meta's.
+/// A copy of a real file under Meta's names.
 fn demo() -> Option<tempfile::TempDir> {
     let folder = data("executorch-demo-pth")?;
     let copy = tempfile::tempdir().unwrap();
@@ -86,7 +86,7 @@ fn the_tokenizer_lies_beside_the_weights_or_above_them() {
     let model = folder.path().to_str().unwrap();
     let run = || llama_trace(["tokenize", "--model", model, "Hello"]);
     assert_eq!(run().status.code(), Some(4), "no tokenizer");
-    // One of llama2.c's under the name of Meta's: what a file is, its contents say.
+    // A llama2.c file under Meta's name. The content determines the format, not the name.
     std::fs::copy(tokenizer, folder.path().join("tokenizer.model")).unwrap();
     assert!(run().status.success(), "{}", stderr(&run()));
     let outer = tempfile::tempdir().unwrap();
@@ -109,7 +109,7 @@ fn a_pickle_that_runs_something_is_refused() {
     std::fs::copy(path("meta/single/params.json"), folder.path().join("params.json")).unwrap();
     let weights = folder.path().join("consolidated.00.pth");
     let mut bytes = std::fs::read(path("meta/single/consolidated.00.pth")).unwrap();
-    // The first function that the file names, made another of the same length.
+    // The name of the first function in the pickle is replaced by another name of the same length.
     let at = bytes.windows(20).position(|window| window == b"_rebuild_tensor_v2\nq").unwrap();
     bytes[at..at + 18].copy_from_slice(b"_rebuild_tensor_vX");
     std::fs::write(&weights, &bytes).unwrap();

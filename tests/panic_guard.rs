@@ -1,8 +1,7 @@
-//! The terminal is given back whatever happens. This program runs itself in a pseudo-terminal: the child
-//! takes the terminal with the guard that the viewer uses and then panics, is killed, or ends, and the parent
-//! looks at what is left.
+//! The terminal is always restored. This program runs itself in a pseudo-terminal. The child takes the terminal with
+//! the viewer's guard, and then panics, is killed, or ends. The parent checks the state of the terminal.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on may stop there
+#![allow(clippy::unwrap_used)] // a test that fails may stop with a panic
 
 #[cfg(unix)]
 fn main() {
@@ -40,7 +39,7 @@ mod unix {
     use llama_trace::tui::terminal::Guard;
     use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
-    /// Tells the child what to do.
+    /// The environment variable that selects what the child does.
     pub(super) const FATE: &str = "LLAMA_TRACE_GUARD_FATE";
     /// The child has taken the terminal.
     const READY: &str = "the guard is taken";
@@ -75,11 +74,11 @@ mod unix {
         }
     }
 
-    /// A child in a terminal of its own, and all that it has written.
+    /// A child in a separate terminal, and all its output so far.
     struct Session {
         child: Box<dyn Child + Send + Sync>,
         master: Box<dyn MasterPty + Send>,
-        // Held so that the terminal outlives the child and can be looked at.
+        // Kept open so that the terminal outlives the child and can be examined.
         _slave: Box<dyn portable_pty::SlavePty + Send>,
         written: Arc<Mutex<Vec<u8>>>,
         before: String,
@@ -116,7 +115,7 @@ mod unix {
             String::from_utf8_lossy(&self.written.lock().unwrap()).into_owned()
         }
 
-        /// Waits until the child has written `text` this often.
+        /// Waits until the child has written `text` this many times.
         fn wait_for(&self, text: &str, times: usize) {
             let start = Instant::now();
             while self.text().matches(text).count() < times {
@@ -130,7 +129,7 @@ mod unix {
             assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
         }
 
-        /// Waits for the child's end and its last words, and checks that the terminal is as it was.
+        /// Waits for the child's end and its last output, and checks that the terminal is restored.
         fn end(mut self, code: u32, last: &str) -> String {
             self.wait_for(last, 1);
             let status = self.child.wait().unwrap();
@@ -151,7 +150,7 @@ mod unix {
         }
     }
 
-    /// The terminal's settings, in words.
+    /// The terminal's settings as text.
     fn settings(master: &dyn MasterPty) -> String {
         format!("{:?}", master.get_termios().unwrap())
     }
@@ -191,7 +190,7 @@ mod unix {
             thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(session.text().matches(ENTER).count(), 1);
-        // The child may be about to stop still; continuing it again does no harm.
+        // The child may still be about to stop. Continuing it again does no harm.
         while session.text().matches(ENTER).count() < 2 {
             assert!(start.elapsed() < PATIENCE, "the terminal is taken again: {:?}", session.text());
             session.send("-CONT");

@@ -1,5 +1,5 @@
-//! Frames that a viewer gets (derived, or from a layer that ran again) against those of the pass itself,
-//! and the recorded run against the unrecorded one: bit for bit.
+//! Compares the viewer's frames (derived, or from a layer that ran again) with those of the pass itself, and a recorded
+//! run with an unrecorded one, bit for bit.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "replay/ablated.rs"]
@@ -67,7 +67,7 @@ const PASSES: usize = 3;
 
 const MODELS: [&str; 6] = ["gqa", "mha_bias", "tied_llama3", "mistral", "qwen2", "qwen3"];
 
-/// Groups of 32 as in files, and of 7, which fit no row.
+/// Groups of 32 as in files, and of 7, which do not divide a row.
 const PRECISIONS: [Precision; 4] =
     [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }, Precision::Q8 { group: 7 }];
 
@@ -80,7 +80,7 @@ fn model_in(name: &str, cpu: Cpu) -> Model<Cpu> {
     Model::load(&checkpoint, cpu).unwrap()
 }
 
-/// The model in every precision, and a file that is int8 itself.
+/// The model in every precision, and an int8 file.
 fn models_in(names: &'static [&'static str]) -> impl Iterator<Item = (String, Box<dyn Fn() -> Model<Cpu>>)> {
     let golden = names.iter().flat_map(|&name| {
         PRECISIONS.map(|precision| -> (String, Box<dyn Fn() -> Model<Cpu>>) {
@@ -101,7 +101,7 @@ fn sampler() -> Sampler {
     Sampler::new(sampling).unwrap()
 }
 
-/// All frames of a run, and the passes they came from.
+/// All frames of a run, and their passes.
 fn record<B: Backend>(model: &Model<B>, prompt: &[u32]) -> (HashMap<Site, Frame>, Vec<PassDims>) {
     let mut session = Session::new(model, sampler()).unwrap();
     let (select, mut frames, mut passes) = (Select::all(), HashMap::new(), Vec::new());
@@ -117,7 +117,7 @@ fn record<B: Backend>(model: &Model<B>, prompt: &[u32]) -> (HashMap<Site, Frame>
     (frames, passes)
 }
 
-/// Equal to the bit, NaN and signed zeros included.
+/// Asserts that all bits are equal, also for NaN and signed zeros.
 fn assert_same(ours: &Frame, recorded: &Frame) {
     assert_eq!(ours.shape(), recorded.shape(), "{}", recorded.site);
     match (&ours.data, &recorded.data) {
@@ -162,12 +162,12 @@ fn a_live_run_shows_what_the_pass_computed() {
     }
 }
 
-/// Compares every frame that a live run makes anew with the recorded one.
+/// Compares every frame that a live run computes again with the recorded one.
 fn compare_live(name: &str, model: impl Fn() -> Model<Cpu>, prompt: &[u32]) {
     let (frames, passes) = record(&model(), prompt);
     let mut live = start(model(), prompt, PASSES, Vec::new());
     assert_eq!(live.outline().passes.iter().map(|pass| pass.dims).collect::<Vec<_>>(), passes, "{name}");
-    // Backwards, so that no layer is there because the one before it was asked for.
+    // In reverse order, so that no layer is already there because of the previous request.
     let mut sites: Vec<_> = frames.keys().copied().collect();
     sites.sort_unstable();
     for site in sites.into_iter().rev() {
@@ -175,8 +175,8 @@ fn compare_live(name: &str, model: impl Fn() -> Model<Cpu>, prompt: &[u32]) {
     }
 }
 
-/// Rows long enough for bfloat16 multipliers, where the processor has them: their sums have another order than
-/// those of fewer rows, but the same recorded or not.
+/// Rows that are long enough for the bfloat16 units of the CPU, if it has any. They sum in another order than for fewer
+/// rows, but in the same order whether recorded or not.
 #[test]
 fn wide_products_are_the_same_recorded_derived_and_live_on_every_kernel() {
     const WIDE: [Precision; 2] = [Precision::F32, Precision::Bf16];
@@ -213,7 +213,7 @@ fn a_mask_is_there_exactly_where_some_key_is_hidden() {
     }
 }
 
-/// A live run after its first `draws` passes, or as many as there are.
+/// A live run after its first `draws` passes, or after fewer if it ends earlier.
 fn start<B: Backend + 'static>(model: Model<B>, prompt: &[u32], draws: usize, eos: Vec<u32>) -> Live {
     start_within(DEFAULT_MEMORY, model, prompt, draws, eos)
 }
@@ -230,7 +230,7 @@ fn start_within<B: Backend + 'static>(
     run_to_idle(Live::start(Arc::new(model), start).unwrap())
 }
 
-/// Waits until nothing is under way.
+/// Waits until the run is idle.
 fn run_to_idle(mut live: Live) -> Live {
     while live.status() != Status::Idle {
         live.wait(LOOK);
@@ -239,7 +239,7 @@ fn run_to_idle(mut live: Live) -> Live {
     live
 }
 
-/// The frame of `site`, which is small enough to come whole, once it is there.
+/// Waits for the frame of `site`, which is small enough to arrive whole.
 fn wait(live: &mut Live, site: Site) -> llama_trace::error::Result<Arc<Frame>> {
     let dims = live
         .outline()
@@ -252,7 +252,7 @@ fn wait(live: &mut Live, site: Site) -> llama_trace::error::Result<Arc<Frame>> {
     Ok(block.frame)
 }
 
-/// The block of `site` that has what is in `region`, once it is there.
+/// Waits for the block of `site` that includes `region`.
 fn wait_for(live: &mut Live, site: Site, region: &Region) -> llama_trace::error::Result<Block> {
     match ask(live, &Query::Block(site, region.clone()))? {
         Answer::Block(block) => Ok(block),
@@ -260,7 +260,7 @@ fn wait_for(live: &mut Live, site: Site, region: &Region) -> llama_trace::error:
     }
 }
 
-/// The answer to `query`, once it is there.
+/// Waits for the answer to `query`.
 fn ask(source: &mut dyn Source, query: &Query) -> llama_trace::error::Result<Answer> {
     loop {
         if let Poll::Ready(answer) = source.ask(query) {
@@ -271,7 +271,7 @@ fn ask(source: &mut dyn Source, query: &Query) -> llama_trace::error::Result<Ans
     }
 }
 
-/// Rows of a weight, as a viewer gets them.
+/// Rows of a weight, as a viewer receives them.
 fn rows_of(live: &mut Live, layer: Option<usize>, name: &str, rows: std::ops::Range<usize>) -> Vec<f32> {
     let weight = Weight::from_name(name).unwrap();
     let query = Query::Rows(WeightRows { run: Run::ITSELF, layer, weight, rows });
@@ -281,7 +281,7 @@ fn rows_of(live: &mut Live, layer: Option<usize>, name: &str, rows: std::ops::Ra
     }
 }
 
-/// Who waits is woken by what comes: with a wait that is no poll, this ends.
+/// A result wakes the waiting thread. This test ends only if the wait is not a poll.
 #[test]
 fn a_wait_ends_when_something_was_computed() {
     let hours = Duration::from_secs(4 * 3600);
@@ -408,11 +408,11 @@ fn a_live_run_ends_at_the_end_of_the_text_and_of_the_context() {
     assert!(wait(&mut full, Site::layer(2, 1, Stage::Softmax)).is_ok(), "what was run can still be seen");
 }
 
-/// The bits of the logits of each pass, recorded or not.
+/// The bits of the logits of each pass. The run may be recorded.
 fn logits(model: &Model<Cpu>, recorded: bool) -> Vec<Vec<u32>> {
     let (mut session, select, mut passes) =
         (Session::new(model, sampler()).unwrap(), Select::all(), Vec::new());
-    // Long enough for the products of many rows, which pack them.
+    // Long enough for the products of many rows, which pack their rows.
     let mut ids: Vec<u32> = (1..=20).collect();
     for _ in 0..PASSES {
         let dims = session.next_pass(ids.len());
@@ -433,7 +433,7 @@ fn logits(model: &Model<Cpu>, recorded: bool) -> Vec<Vec<u32>> {
     passes
 }
 
-/// One pool of each number of threads; the products of the built-in model are large enough to be shared out.
+/// One pool for each number of threads. The products of the built-in model are large enough to be split.
 #[test]
 fn recording_and_threads_and_kernels_do_not_change_the_logits() {
     let pools: Vec<_> = (1..=3)
@@ -512,8 +512,8 @@ fn compare_prefill(model: &Model<Cpu>, prompt: &[u32]) {
     }
 }
 
-/// Compares a single-token pass at position `t` with row t of the prefill, over keys ≤ t. What is rounded, to
-/// bfloat16 or to int8, would show an error of float32's size as a step of its own: there all bits are the same.
+/// Compares a single-token pass at position `t` with row t of the prefill, over keys ≤ t. In bfloat16 or int8, rounding
+/// would turn a float32 error into a whole step, so there all bits must be equal.
 fn compare_row(single: &Frame, whole: &Frame, t: usize, precision: Precision) {
     let (mut error, mut norm) = (0.0_f64, 0.0_f64);
     for index in ndarray::indices(single.shape()) {

@@ -1,5 +1,5 @@
-//! The binary in a pseudo-terminal: it starts, steps, follows the window's size, writes files, ends, and restores the
-//! terminal, even if it is killed.
+//! The binary in a pseudo-terminal: it starts, steps, follows the window's size, writes files, and ends. It restores
+//! the terminal, even if it is killed.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -41,7 +41,7 @@ fn command(args: &[&str]) -> CommandBuilder {
     program(env!("CARGO_BIN_EXE_llama-trace"), args)
 }
 
-/// The viewer on the built-in model with `args` besides.
+/// The viewer on the built-in model, with `args` added.
 fn viewer(args: &[&str]) -> Terminal {
     let mut all = vec!["--prompt", PROMPT, "--step"];
     all.extend(args);
@@ -50,12 +50,12 @@ fn viewer(args: &[&str]) -> Terminal {
     viewer
 }
 
-/// Ends the viewer as its user does.
+/// Quits the viewer as a user does.
 fn quit(mut viewer: Terminal) {
     viewer.send("q");
     let end = viewer.end();
     assert_eq!(end.code, 0, "{}", end.screen);
-    // What a named model was taken for was said before the viewer opened.
+    // The description of the named model was printed before the viewer opened.
     let left: Vec<_> = end.screen.lines().filter(|line| !line.ends_with("precision f32")).collect();
     assert_eq!(left.concat(), "", "nothing of the viewer is left on the screen");
 }
@@ -152,7 +152,7 @@ fn a_place_that_does_not_exist_is_told_before_the_terminal_is_touched() {
     refuses(Terminal::start(WINDOW, command(&["--ids", "4000000", "--step"])), 4, &["4000000"]);
 }
 
-/// The program ends with `code` and a message that has every one of `texts`, and draws nothing.
+/// Asserts that the program ends with `code` and a message with each of `texts`, and draws nothing.
 fn refuses(viewer: Terminal, code: u32, texts: &[&str]) {
     let end = viewer.end();
     assert_eq!(end.code, code, "{}", end.screen);
@@ -184,7 +184,7 @@ fn the_window_may_have_any_size() {
             let message = format!("terminaltoosmall:needsatleast60x16,is{}x{};qquits", size.0, size.1);
             screen.size() == (size.1, size.0) && !flat.is_empty() && message.starts_with(&flat)
         });
-        // Keys work without anything to see.
+        // Keys work even if the window is too small to show anything.
         viewer.send("N");
     }
     for size in [(60, 16), (80, 24), (200, 60), (500, 200), WINDOW] {
@@ -233,7 +233,7 @@ fn e_exports_what_is_seen() {
     viewer.shows(&["layer 2 of 0-3", "p0/L2/softmax[h=0,t=4,k=2] = "]);
     viewer.send("e");
     viewer.shows(&["wrote ", "p0_L2_softmax.npy"]);
-    // A second one takes no other's place, and a decode pass has files of its own.
+    // A second file never replaces the first one, and a decode pass has other file names.
     viewer.send("e");
     viewer.shows(&["p0_L2_softmax-2.npy"]);
     viewer.send("t");
@@ -322,7 +322,7 @@ fn ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_again() {
     quit(viewer);
 }
 
-/// The window is closed: the terminal is gone, and a signal says so.
+/// The window is closed: the terminal is gone, and a signal reports this.
 #[test]
 fn it_ends_with_its_terminal() {
     let mut viewer = viewer(&[]);
@@ -331,7 +331,7 @@ fn it_ends_with_its_terminal() {
     assert!(matches!(viewer.code(), 6 | 130));
 }
 
-/// The terminal is gone, and nothing says so: the program is not of its session.
+/// The terminal is gone, and no signal reports this, because the program is in another session.
 #[test]
 fn it_ends_with_a_terminal_that_is_not_its_own() {
     let mut command = command(&["--prompt", PROMPT, "--step"]);
@@ -351,7 +351,7 @@ fn no_color_means_none_and_so_does_a_terminal_that_has_none() {
         }
         let mut viewer = Terminal::start(WINDOW, command);
         viewer.shows(&["softmax", "step "]);
-        // Esc has to be read before the next key, or the two are Alt and that key.
+        // Esc must be read before the next key arrives. Otherwise the two are read as Alt and that key.
         for (keys, expected) in [
             ("v", "softmax"),
             ("/logits\r", "after the layers"),
@@ -422,10 +422,10 @@ fn stories260k_is_stepped_through() {
     quit(viewer);
 }
 
-/// A vocabulary whose tokens set the window's title, in a model that says little else.
+/// A vocabulary whose tokens set the window's title, in a model that samples mostly such tokens.
 fn hostile_vocabulary(folder: &Path) -> String {
     let mut tokens = models::tok_bin(models::BIN_VOCAB);
-    // Fillers, each of four bytes and with a length before it.
+    // Filler tokens, each with four bytes and their length before them.
     let token = b"\x1b]0;owned\x07\xc2\x9b31m\r";
     for id in 265..models::BIN_VOCAB {
         let filler = format!("t{id}");
@@ -473,7 +473,7 @@ fn a_vocabulary_cannot_drive_the_terminal() {
     assert_eq!((end.code, titles(end.raw.as_bytes())), (0, 0), "{:?}", end.raw);
 }
 
-/// A llama2.c file wide enough for a long prompt to take its time: dim 256, hidden 1024, 8 layers, context 4096.
+/// A llama2.c file that is wide enough to make a long prompt slow: dim 256, hidden 1024, 8 layers, context 4096.
 fn slow_model(folder: &Path) -> String {
     let [dim, hidden, layers, heads, vocab, context]: [usize; 6] = [256, 1024, 8, 8, 300, 4096];
     let layer = 2 * dim + 4 * dim * dim + 3 * dim * hidden;
@@ -519,7 +519,7 @@ fn a_key_goes_from_prompt_to_prompt_and_an_address_opens_one() {
     viewer.shows(&["layer 2 of 0-3", " p0/L2/softmax[h=1,t=2,k=1] = "]);
     viewer.send(")");
     viewer.shows(&["sequence 1 of 0-2", "│The│␣dog", " s1/p0/L2/softmax[h=1,t=2,k=1] = "]);
-    // Each draws tokens of its own.
+    // Each one samples different tokens.
     viewer.send("t");
     viewer.shows(&["pass 1 (decode)", " s1/p1/L2/softmax[h=1,t=0,k=1] = "]);
     viewer.send("(");

@@ -15,7 +15,7 @@ use llama_trace::tokenizer::{self, Tokenizer};
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 
-/// What `tokenize` prints with these options.
+/// The output of `tokenize` with these options.
 fn tokenize(tokenizer: &Path, args: &[&str]) -> String {
     let options = ["tokenize", "--tokenizer", tokenizer.to_str().unwrap()];
     let output = llama_trace(options.iter().chain(args));
@@ -72,7 +72,7 @@ fn the_last_line_of_the_merges_is_the_result() {
     assert!(tokenize(&llama_2, &["xyzzy", "--merges"]).contains("score -"));
 }
 
-/// Texts of every kind, the same ones each time.
+/// Texts of every kind, always the same ones.
 fn texts() -> Vec<String> {
     const PARTS: &[&str] = &[
         "a",
@@ -131,7 +131,7 @@ fn texts() -> Vec<String> {
     texts
 }
 
-/// What is shown of merging is made by itself, but for SentencePiece's: it must end where the ids are.
+/// The display of the merges is computed separately, except for SentencePiece. Its end must be the ids.
 #[test]
 fn merging_ends_in_the_ids_of_every_kind_of_tokenizer() {
     let folder = tempfile::tempdir().unwrap();
@@ -154,7 +154,7 @@ fn merging_ends_in_the_ids_of_every_kind_of_tokenizer() {
         for text in texts() {
             for plain in [false, true] {
                 let ids = if plain { tokenizer.encode_plain(&text) } else { tokenizer.encode(&text) };
-                // A vocabulary may lack a character; then merging does as well.
+                // A vocabulary may lack a character. Then the merges lack it too.
                 let merged = tokenizer.merges(&text, plain).map(Option::unwrap);
                 let merged = merged.map(|all| all.into_iter().flat_map(|one| one.ids).collect::<Vec<_>>());
                 let (ids, merged) =
@@ -219,7 +219,7 @@ fn wrong_requests_are_answered_with_what_would_be_right() {
     assert!(stderr(&output).contains("has no merges"), "{}", stderr(&output));
 }
 
-/// The tokenizer in the file at `path`, or else the one that belongs to the model.
+/// Opens the tokenizer in the file at `path`, or else the one that belongs to the model.
 fn find(model: &Checkpoint, path: Option<&Path>) -> Result<Option<Box<dyn Tokenizer>>> {
     tokenizer::find(&model.vocabulary(), &model.config, path)
 }

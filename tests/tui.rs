@@ -1,6 +1,6 @@
-//! The viewer without a terminal: updates by action, screens against a test backend, and random input.
+//! The viewer without a terminal: updates by actions, screens on a test backend, and random input.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on may stop there
+#![allow(clippy::unwrap_used)] // a test that fails may stop with a panic
 
 #[path = "tui/addresses.rs"]
 mod addresses;

@@ -68,7 +68,7 @@ pub(super) struct ModelArgs {
     pub(super) precision: Option<PrecisionName>,
 }
 
-/// What to run, and how to draw.
+/// The run, and how to sample.
 #[derive(Args, Clone, Debug)]
 pub(super) struct RunArgs {
     #[command(flatten)]
@@ -129,7 +129,7 @@ pub(super) struct SamplingArgs {
     pub(super) seed: Option<u64>,
 }
 
-/// Where the tracer opens.
+/// The place at which the tracer opens.
 #[derive(Args, Clone, Debug)]
 pub(super) struct OpenArgs {
     /// Pass to open at; 0 is the prefill
@@ -173,7 +173,7 @@ pub(super) struct SelectArgs {
     pub(super) stage: Option<String>,
 }
 
-/// What the tracer may hold.
+/// Memory limit of the tracer.
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct MemoryArgs {
     /// Values that the tracer holds, as 64MiB [default: 1GiB]
@@ -219,7 +219,7 @@ impl ExportFormat {
     }
 }
 
-/// What the tracer's colours are.
+/// Colours of the tracer.
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct ColourArgs {
     /// Colours for a white terminal or a projector
@@ -263,8 +263,10 @@ impl ColourArgs {
     pub(super) fn refuse(self) -> llama_trace_core::error::Result<()> {
         match (self.light, self.palette) {
             (false, PaletteName::RedBlue) => Ok(()),
-            _ => Err(Error::usage("--light and --palette are the tracer's, and a text has no colours")
-                .next("add --step, or leave them out")),
+            _ => Err(Error::usage(
+                "--light and --palette are options of the tracer, and a text has no colours",
+            )
+            .next("add --step, or leave them out")),
         }
     }
 }
@@ -369,7 +371,7 @@ pub(super) struct CpuArgs {
 pub(super) enum KeepName {
     /// Every stage
     All,
-    /// What cannot be derived from other stages; the rest is derived when somebody looks
+    /// Only stages that cannot be derived from others; the rest is derived when you look at it
     Minimal,
     /// The tokens, and statistics of every stage
     Stats,
@@ -381,8 +383,8 @@ pub(super) enum PrecisionName {
     F32,
     /// As PyTorch runs a bfloat16 model: every stage's result rounded to bfloat16
     Bf16,
-    /// Matrix products in whole numbers: activations in int8, one scale a group; weights as they are stored in int8 or
-    /// in blocks, or else quantised too
+    /// Matrix products in whole numbers: activations in int8, with a scale for each group; weights as stored if they are
+    /// int8 or blocks, else quantised too
     Q8,
 }
 
@@ -473,7 +475,7 @@ impl MemoryArgs {
 }
 
 impl RunArgs {
-    /// Whether the options give a prompt.
+    /// Returns whether the options give a prompt.
     pub(super) fn has_prompt(&self) -> bool {
         let RunArgs { prompt, prompt_file, prompts, ids, .. } = self;
         !prompt.is_empty() || prompt_file.is_some() || prompts.is_some() || ids.is_some()

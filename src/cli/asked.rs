@@ -44,7 +44,7 @@ impl Asked {
         let draws = args.tokens.unwrap_or(1).max(1);
         let Run { model, sampler, mut prompts, tokenizer, eos, context, chunk: _ } = run;
         let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
-            return Err(Error::usage("this command looks at one prompt")
+            return Err(Error::usage("this command uses one prompt")
                 .expected("one --prompt, or a --prompts FILE with one")
                 .found(format!("{} prompts", prompts.len() + 1))
                 .next("give one of them; --stream I samples the same tokens as prompt number I of several"));

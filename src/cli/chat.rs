@@ -230,13 +230,13 @@ impl<D: Device> Talk<'_, D> {
         change(&mut self.conversation);
         match self.answer() {
             Ok(answer) if answer.is_empty() => {
-                super::tell("(no answer; the line was taken back)");
+                super::tell("(no answer; your line was removed)");
                 self.conversation = before;
             }
             Ok(answer) => self.conversation.push(Role::Assistant, answer),
             // Only this answer was stopped, not the process.
             Err(Failure::Run(Error::Interrupted(_))) if !stop::process().asked() => {
-                super::tell("(stopped; the line was taken back)");
+                super::tell("(stopped; your line was removed)");
                 self.conversation = before;
             }
             Err(failure) => {
@@ -260,7 +260,7 @@ impl<D: Device> Talk<'_, D> {
             return Err(Error::prompt(format!("the conversation has grown longer than {}", self.whose()))
                 .expected(format!("at most {} tokens, and one for the answer", context - 1))
                 .found(format!("{} tokens", prompt.len()))
-                .next("the last line was taken back: say something shorter, or /reset to begin again")
+                .next("your last line was removed: type a shorter one, or /reset to begin again")
                 .into());
         }
         let mut stream = self.tokenizer.stream();

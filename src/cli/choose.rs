@@ -101,8 +101,8 @@ pub(super) fn run_two(command: impl Two, a: Asks<'_>, b: Asks<'_>) -> Result<()>
     }
 }
 
-/// Whether a GPU runs the command. Another model takes `beside` bytes of the GPU's memory. With `--device auto`,
-/// reports the choice if there was one.
+/// Returns whether a GPU runs the command. Another model takes `beside` bytes of the GPU's memory. With `--device
+/// auto`, reports the choice if there was one.
 fn is_cuda(asks: Asks<'_>, beside: usize) -> Result<bool> {
     match asks.cpu.device {
         DeviceName::Cpu => Ok(false),

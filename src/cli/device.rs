@@ -46,7 +46,7 @@ pub(super) trait Device: Backend + Sized + 'static {
 }
 
 impl CpuArgs {
-    /// Whether an option is given that only the processor has.
+    /// Returns whether an option is given that only the processor has.
     pub(super) fn wants_processor(&self) -> bool {
         self.cpu_kernel.is_some() || self.huge_pages
     }

@@ -175,7 +175,7 @@ fn print_text(asked: &Asked, explanation: &Explanation, view: OfView) -> std::io
     }
     writeln!(out, "\n  {formula}\n")?;
     if *is_sum {
-        writeln!(out, "  the terms, the largest first: █ adds, ░ takes away")?;
+        writeln!(out, "  the terms, the largest first: █ adds, ░ subtracts")?;
     }
     let names: Vec<String> = terms.iter().map(|term| factors(asked, term)).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);

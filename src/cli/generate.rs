@@ -105,13 +105,13 @@ fn say_speed(prompts: usize, read: usize, (drawn, time, first): (usize, Duration
     if prompts > 1 {
         let rate = drawn as f64 / seconds(time);
         return super::tell(format_args!(
-            "{prompts} prompts of {read} tokens; {drawn} drawn in {:.3} s, {rate:.1} tokens/s",
+            "{prompts} prompts of {read} tokens; {drawn} sampled in {:.3} s, {rate:.1} tokens/s",
             seconds(time)
         ));
     }
     let rate = if drawn > 1 { (drawn - 1) as f64 / seconds(time - first) } else { 0.0 };
     super::tell(format_args!(
-        "{read} prompt tokens in {:.3} s; {drawn} drawn, {rate:.1} tokens/s after the first",
+        "{read} prompt tokens in {:.3} s; {drawn} sampled, {rate:.1} tokens/s after the first",
         seconds(first),
     ));
 }
@@ -194,7 +194,7 @@ impl<'a> Texts<'a> {
         Ok(all)
     }
 
-    /// Whether tokens are printed at once. They are if there is only one text.
+    /// Returns whether tokens are printed at once. They are if there is only one text.
     fn streams(&self) -> bool {
         self.format == LogFormat::Text && self.texts.len() == 1
     }

@@ -129,7 +129,7 @@ fn print(out: &mut impl Write, look: &Look, precision: Precision) -> std::io::Re
     let tokens = config.context.min(1024);
     writeln!(
         out,
-        "tracer      {} of values at most (--memory); the weights, the KV cache and the buffers of a pass come on top: \
+        "tracer      {} of values at most (--memory); in addition to the weights, the KV cache and the buffers of a pass: \
          {} for a prompt of {tokens} tokens",
         memory::written(DEFAULT_MEMORY),
         size(buffer_bytes(config, tokens, 1))

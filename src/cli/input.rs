@@ -62,7 +62,7 @@ impl<D: Device> Run<D> {
         }
     }
 
-    /// Whether there are several prompts.
+    /// Returns whether there are several prompts.
     pub(super) fn several(&self) -> bool {
         self.prompts.len() > 1
     }

@@ -300,7 +300,7 @@ impl Chosen<'_> {
         }
         // A captured run may not have its last sampled token.
         let Some(drawn) = drawn else { return Ok(()) };
-        writeln!(out, "pass {}{of} drew {} {:?}", dims.pass, drawn, label(drawn).text)
+        writeln!(out, "pass {}{of} sampled {} {:?}", dims.pass, drawn, label(drawn).text)
     }
 
     fn print_json(&self, out: &mut impl Write) -> std::io::Result<()> {

@@ -167,7 +167,7 @@ enum Command {
 /// The warning for a run whose logits have NaN.
 const NOT_A_NUMBER: &str = "Some logits are not a number (NaN): look for the first stage that has one with `llama-trace log --values`.";
 
-/// Whether `llama-trace chat` started this process only to call [`render_template`].
+/// Returns whether `llama-trace chat` started this process only to call [`render_template`].
 pub fn renders_templates() -> bool {
     std::env::args_os().skip(1).eq([chat::ARGUMENT])
 }

@@ -37,7 +37,7 @@ impl Text {
         Self { out: stdout().lock(), terminal: stdout().is_terminal() }
     }
 
-    /// Whether standard output is a terminal.
+    /// Returns whether standard output is a terminal.
     pub(super) fn is_terminal(&self) -> bool {
         self.terminal
     }

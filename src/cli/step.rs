@@ -60,7 +60,7 @@ fn step<D: Device>(tracer: &Tracer<'_>) -> Result<()> {
     tui::run(runs, &open, setting)
 }
 
-/// Whether a text is read from standard input, which the tracer needs for its keys.
+/// Returns whether a text is read from standard input, which the tracer needs for its keys.
 fn takes_keys(run: &RunArgs) -> bool {
     let reads = run.prompt.iter().any(|text| text == "-")
         || [&run.prompt_file, &run.prompts].into_iter().flatten().any(|path| path == Path::new("-"));

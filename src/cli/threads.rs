@@ -74,7 +74,7 @@ fn of_variable(value: Option<&OsStr>) -> Option<usize> {
         Ok(threads) => Some(threads).filter(|&threads| threads > 0),
         Err(_) => {
             tell(format_args!(
-                "{VARIABLE}={} is no number from 1 to {MAX}: computing on one thread for each core.",
+                "{VARIABLE}={} is not a number from 1 to {MAX}: computing on one thread for each core.",
                 printable(&value)
             ));
             None

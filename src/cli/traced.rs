@@ -126,7 +126,7 @@ impl<D: Device + 'static> Traced<D> {
     pub(super) fn say_branches(&self) {
         if let count @ 1.. = self.kept.branches().len() {
             tell(format_args!(
-                "This is the run itself; the trace has {count} {} too, {}: `open`, `snapshot --at` and `explain` show them by address.",
+                "This is the run r0. The trace also has {count} {}, {}: `open`, `snapshot --at` and `explain` show them by address.",
                 if count == 1 { "branch" } else { "branches" },
                 if count == 1 { "r1".to_owned() } else { format!("r1 to r{count}") },
             ));
@@ -177,7 +177,7 @@ fn beside<D: Device>(
     }
 }
 
-/// Whether options change the model that the trace is opened with.
+/// Returns whether options change the model that the trace is opened with.
 fn is_otherwise(args: &ModelArgs, cpu: &CpuArgs) -> bool {
     args.precision.is_some()
         || args.rope_factor.is_some()
@@ -260,7 +260,7 @@ fn different<D: Device>(kept: &dyn Kept, says: &Says, model: &Model<D>) -> Resul
     Ok(differs)
 }
 
-/// Whether two settings are equal as float32.
+/// Returns whether two settings are equal as float32.
 fn alike(ours: Option<&Value>, theirs: &Value) -> bool {
     let float = |value: &Value| value.as_f64().map(|x| x as f32);
     match ours {
@@ -293,7 +293,7 @@ fn say_bounds(trace: &Trace) {
         ));
     } else if !trace.is_exact() {
         tell(
-            "The run added its sums in an order of its own: derived values may differ in their last bits, within the bound of the run's backend.",
+            "The run summed in a different order: derived values may differ in their last bits, within the bound of the run's backend.",
         );
     }
 }

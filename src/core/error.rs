@@ -114,8 +114,8 @@ impl Error {
         interrupted => Interrupted: "Starts an [`Error::Interrupted`].",
     }
 
-    /// Whether the error says what to do next. The error of a lost device does. To an out-of-memory error the caller
-    /// adds the advice, because it knows the purpose.
+    /// Returns whether the error says what to do next. The error of a lost device does. To an out-of-memory error the
+    /// caller adds the advice, because it knows the purpose.
     pub fn says_next(&self) -> bool {
         self.report().next.is_some()
     }

@@ -11,7 +11,7 @@ thread_local! {
     static PURPOSE: Cell<&'static str> = const { Cell::new("") };
 }
 
-/// Whether this thread handles a failed allocation itself.
+/// Returns whether this thread handles a failed allocation itself.
 pub fn answered() -> bool {
     ANSWERED.get()
 }

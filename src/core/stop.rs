@@ -53,7 +53,7 @@ impl Stop {
         self.asked.store(true, Ordering::Relaxed);
     }
 
-    /// Whether this work, or the whole process, was asked to stop.
+    /// Returns whether this work, or the whole process, was asked to stop.
     #[inline]
     pub fn asked(&self) -> bool {
         #[cfg(any(test, feature = "testing"))]

@@ -71,12 +71,12 @@ impl Dtype {
         Self::Mxfp4,
     ];
 
-    /// Whether values are stored in blocks of small integers.
+    /// Returns whether values are stored in blocks of small integers.
     pub fn is_blocks(self) -> bool {
         self.block() > 1
     }
 
-    /// Whether each value is stored as a separate float.
+    /// Returns whether each value is stored as a separate float.
     pub fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::BF16)
     }
@@ -235,7 +235,7 @@ impl Tensor {
         Some(Self { bytes, ..self.clone() })
     }
 
-    /// Whether both have the same values, dtype and shape.
+    /// Returns whether both have the same values, dtype and shape.
     pub fn equal(&self, other: &Self) -> bool {
         self.dtype == other.dtype && self.shape == other.shape && self.bytes.equal(&other.bytes)
     }

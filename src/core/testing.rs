@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Cases skipped so far.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether every case is to be tested.
+/// Returns whether every case is to be tested.
 ///
 /// # Panics
 /// If `LLAMA_TRACE_TESTS` has another value than `all`.

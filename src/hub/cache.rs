@@ -80,7 +80,7 @@ impl Cache {
         write();
     }
 
-    /// Whether the commit is known not to have a file.
+    /// Returns whether the commit is known not to have a file.
     pub(super) fn lacks(&self, commit: &str, file: &str) -> bool {
         self.folder.join(".no_exist").join(commit).join(file).exists()
     }

@@ -51,7 +51,7 @@ impl Download<'_, '_> {
         let mut partial = self.take_up(&path)?;
         // The bytes of an earlier run may be damaged. Bytes of a download from the start are the hub's.
         let mut inherited = partial.at > 0;
-        // The most bytes of any attempt. An attempt that starts anew, or adds next to nothing, still counts as one
+        // The most bytes of any attempt. An attempt that starts again, or adds next to nothing, still counts as one
         // without progress.
         let (mut attempts, mut furthest) = (0, partial.at);
         loop {
@@ -193,8 +193,8 @@ impl Download<'_, '_> {
     }
 }
 
-/// Whether a partial file can be resumed: it must be a regular file without other names. A link's target, or a file
-/// with another name too, may belong to another user.
+/// Returns whether a partial file can be resumed: it must be a regular file without other names. A link's target, or a
+/// file with another name too, may belong to another user.
 fn is_ours(metadata: &fs::Metadata) -> bool {
     #[cfg(unix)]
     if std::os::unix::fs::MetadataExt::nlink(metadata) > 1 {

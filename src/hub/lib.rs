@@ -140,7 +140,7 @@ impl Kept<'_> {
         Ok(self.of_commit(commit, instead))
     }
 
-    /// Whether each optional file is in the cache, or known to be absent.
+    /// Returns whether each optional file is in the cache, or known to be absent.
     fn is_whole(&self) -> bool {
         let Some(commit) = self.cache.commit(self.name) else { return false };
         let folder = self.cache.snapshot(&commit);

@@ -45,7 +45,7 @@ impl Name {
         right.then(|| Self { repo: repo.into(), revision: revision.into(), file: file.map(Into::into) })
     }
 
-    /// Whether the revision is a commit's full id, whose files never change.
+    /// Returns whether the revision is a commit's full id, whose files never change.
     pub(super) fn is_pinned(&self) -> bool {
         is_commit(&self.revision)
     }
@@ -58,12 +58,13 @@ impl fmt::Display for Name {
     }
 }
 
-/// Whether `text` is the full id of a commit.
+/// Returns whether `text` is the full id of a commit.
 pub(super) fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
-/// Whether `path`, joined to a folder, stays in it on every system: names separated by `/`, none of them special.
+/// Returns whether `path`, joined to a folder, stays in it on every system: names separated by `/`, none of them
+/// special.
 pub(super) fn is_safe(path: &str) -> bool {
     path.len() <= 255
         && path.split('/').all(|part| !matches!(part, "" | "." | ".."))

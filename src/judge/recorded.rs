@@ -63,7 +63,7 @@ impl RecordedRun {
         }
     }
 
-    /// Whether it is a trace of statistics without any values.
+    /// Returns whether it is a trace of statistics without any values.
     pub fn has_statistics_alone(&self) -> bool {
         matches!(&self.0, Kind::Trace(trace) if trace.has_statistics_alone())
     }

@@ -61,7 +61,7 @@ impl Answers {
         news
     }
 
-    /// Whether the question was answered or has failed, so that it is not asked again.
+    /// Returns whether the question was answered or has failed, so that it is not asked again.
     fn is_settled(&self, query: &Query) -> bool {
         match (query, self.known.get(query)) {
             (_, Some(Known::Answered(_) | Known::Failed(_))) => true,
@@ -117,7 +117,7 @@ impl Answers {
         });
     }
 
-    /// Whether a question is pending.
+    /// Returns whether a question is pending.
     pub(super) fn waits(&self) -> bool {
         self.known.values().any(|known| matches!(known, Known::Pending))
     }
@@ -194,7 +194,7 @@ impl Answers {
     }
 }
 
-/// Whether two questions fail together. Questions for blocks of one stage do.
+/// Returns whether two questions fail together. Questions for blocks of one stage do.
 fn is_alike(one: &Query, other: &Query) -> bool {
     match (one, other) {
         (Query::Block(site, _), Query::Block(other, _)) => site == other,

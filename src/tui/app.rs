@@ -194,17 +194,17 @@ impl App {
         self.input.message = Some(Message { text: text.into(), failure });
     }
 
-    /// Whether the first pass is not done yet, so that there is little to show.
+    /// Returns whether the first pass is not done yet, so that there is little to show.
     pub fn is_opening(&self) -> bool {
         self.outline.is_opening()
     }
 
-    /// Whether a pass was requested and is not done yet.
+    /// Returns whether a pass was requested and is not done yet.
     pub(super) fn awaits_pass(&self) -> bool {
         self.progress.awaits_pass
     }
 
-    /// Whether a search is under way.
+    /// Returns whether a search is under way.
     pub fn is_searching(&self) -> bool {
         self.search.is_scanning()
     }

@@ -28,27 +28,27 @@ fn fork_here(app: &App, by_hand: bool) -> Result<Fork, String> {
         return match by_hand {
             // The user picked this token, so the branch keeps the run's own setting for the tokens after it.
             true => {
-                let token = Sampler::token(app).ok_or("choose a token: no other line is one")?;
+                let token = Sampler::token(app).ok_or("choose a line with a token")?;
                 fork(token, None)
             }
             false => match app.answers.get(&app.draw_at(setting)) {
                 Some(Ok(draw)) => fork(draw.drawn, setting),
-                _ => Err("what would be drawn is not known yet".into()),
+                _ => Err("the token to sample is not known yet".into()),
             },
         };
     }
     let index = app.index();
     let Some(vocab) = step.axes().iter().position(|&axis| axis == Axis::Vocab) else {
         return Err(
-            "b goes on with another token: the one under the cursor of logits, probs or nucleus, or what \
-                    their sampler view would draw; /probs goes there"
+            "b continues with another token: the one under the cursor of logits, probs or nucleus, or \
+                    the one that their sampler view would sample; /probs goes there"
                 .into(),
         );
     };
     let last = app.dims().tokens.saturating_sub(1);
     if step.axes().first() == Some(&Axis::Token) && index[0] != last {
         return Err(format!(
-            "after token {} the prompt goes on: a branch begins after the last, {last}",
+            "the prompt continues after token {}: a branch begins after its last token, {last}",
             index[0]
         ));
     }
@@ -75,7 +75,7 @@ pub(super) fn choose(app: &mut App, mut list: BranchList, action: &Action) -> Op
             let beside = *action == Action::Compare;
             if row.shown {
                 if beside {
-                    app.say("this one is shown; choose another to stand beside it", false);
+                    app.say("this run is shown already; choose another one to compare", false);
                 }
                 return None;
             }

@@ -25,7 +25,7 @@ pub(super) fn open(app: &mut App, chapter: &'static Chapter) {
     let there = |step| goto::target(app, Step::name(step));
     let Some(Target::Here(spot)) = chapter.steps().find_map(|step| there(step).ok()) else {
         let why = match chapter.precision() {
-            Some(name) => format!("its stages are of a run in {name}: --precision {name}"),
+            Some(name) => format!("its stages exist only with --precision {name}"),
             None => match elsewhere(app, chapter) {
                 Some(path) => {
                     format!("none of its stages is in this pass; /{path} goes to one, C opens it there")

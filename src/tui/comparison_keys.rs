@@ -24,7 +24,7 @@ pub(super) fn toggle(app: &mut App) {
         app.say(
             format!(
                 "there is nothing to compare with yet: ] shows another head, N another layer{sequences}, then c \
-                 compares; /compare h=2 (or t=3, L0, p0, xq) says with which"
+                 compares; /compare h=2 (or t=3, L0, p0, xq) names another place"
             ),
             false,
         );
@@ -37,16 +37,17 @@ pub(super) fn subtract(app: &mut App) {
         return;
     }
     let Some(other) = &app.other else {
-        return app.say("d shows the difference of two that stand side by side: c compares, then d", false);
+        return app.say("d shows the difference in a comparison: press c, then d", false);
     };
     let (step, there) = (app.place.step, other.place.step);
     if step.stage().is_ids() {
-        return app.say("ids are names: what they differ by says nothing", false);
+        return app.say("ids are names, so their difference has no meaning", false);
     }
     if step.axes() != there.axes() || !Heatmap.fits(step) {
         let name = step.name();
-        let words =
-            format!("the difference is a heatmap, which {name} has not: the line above has one number");
+        let words = format!(
+            "{name} has no heatmap, so there is none of the difference: the line above has one number"
+        );
         return app.say(words, false);
     }
     if !app.view().is_grid() {
@@ -97,7 +98,7 @@ pub(super) fn with(app: &mut App, text: &str) -> Result<(), String> {
         _ => None,
     };
     if step.is_some_and(|step| step.axes() != app.place.step.axes()) {
-        return Err(format!("{} and {} have other axes", app.place.step.name(), spot.place.step.name()));
+        return Err(format!("{} and {} have different axes", app.place.step.name(), spot.place.step.name()));
     }
     let index = app.index();
     let here = |(axis, at): &(Axis, usize)| {
@@ -105,7 +106,7 @@ pub(super) fn with(app: &mut App, text: &str) -> Result<(), String> {
     };
     let itself = spot.place == app.place && spot.index.iter().all(here);
     if itself {
-        return Err(format!("{text} is what is shown: compare it with another"));
+        return Err(format!("{text} is the shown place: name another one"));
     }
     let pinned = Pinned { pass: address.pass, layer: address.layer, step, index: spot.index };
     begin(app, ComparedWith::Pinned(pinned));

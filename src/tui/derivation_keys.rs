@@ -35,7 +35,7 @@ pub(super) fn enter(app: &mut App) {
             app.choose_view(view);
         }
         Focus::Tensor if !app.view().shows_numbers() => {
-            app.say("this view shows no numbers of the stage; v goes on to one that does", false);
+            app.say("this view shows no numbers of the stage; v shows another view", false);
         }
         Focus::Tensor => {
             if app.derivation.is_none() {
@@ -65,8 +65,7 @@ pub(super) fn open_weight_row(app: &mut App, place: Place, row: Address) {
 fn follow(app: &mut App) {
     let is_weight = app.derivation().is_some_and(|derivation| derivation.weight.is_some());
     if is_weight {
-        return app
-            .say("a weight was learned, and comes from nothing in this run; Backspace goes back", false);
+        return app.say("a weight is learned, and not computed in this run; Backspace goes back", false);
     }
     let Some(Ok(explanation)) = app.explanation() else { return };
     let (from, chosen) = (explanation.address.clone(), app.chosen_operand());
@@ -75,15 +74,15 @@ fn follow(app: &mut App) {
         if let Some(derivation) = &mut app.derivation {
             derivation.follows = true;
         }
-        return app.say("this is the operand that is chosen: Enter again goes to it", false);
+        return app.say("this operand is chosen: Enter again goes to it", false);
     }
     let operand = chosen.and_then(|(term, operand)| explanation.terms.get(term)?.operands.get(operand));
     let Some(operand) = operand else {
-        return app.say("nothing leads further back: this number is given", false);
+        return app.say("the explanation ends here: this number is an input", false);
     };
     let left = TrailEntry { address: from, chosen };
     match operand.from.clone() {
-        From::Constant(name) => app.say(format!("{name}: this is no number of another stage"), false),
+        From::Constant(name) => app.say(format!("{name} is not a number of another stage"), false),
         From::Weight(address) => {
             if let Some(derivation) = &mut app.derivation {
                 derivation.trail.push(left);
@@ -164,7 +163,7 @@ pub(super) fn choose(app: &mut App, down: isize, right: isize) {
     }
 }
 
-/// Whether the line of an operand is on the screen.
+/// Returns whether the line of an operand is on the screen.
 fn is_seen(app: &App, operand: (usize, usize)) -> bool {
     let area = derivation::below(view::Panels::new(app).derivation.unwrap_or_default());
     let first = app.derivation().map_or(0, |derivation| derivation.line);
@@ -204,7 +203,10 @@ pub(super) fn settle(app: &mut App) {
         let had_trail = !derivation.trail.is_empty();
         *derivation = Derivation { of: Some(of), follows: true, ..Derivation::default() };
         if had_trail && app.input.message.is_none() {
-            app.say("the way of Enter ends here: no Enter led to this number; Alt-← goes back", false);
+            app.say(
+                "Backspace cannot go further: you did not come to this number with Enter; Alt-← goes back",
+                false,
+            );
         }
     }
     let Some(area) = view::Panels::new(app).derivation.map(derivation::below) else { return };

@@ -188,7 +188,7 @@ pub fn draw_into(app: &mut App, source: &mut dyn Source, folder: &Path) {
     // The user may have stepped on since the last drawing, and the new step's values have not been asked for yet.
     app.sync(source);
     match draw(app, folder) {
-        Ok(path) => say(app, format!("drew {}", printable(&path.display().to_string()))),
+        Ok(path) => say(app, format!("wrote {}", printable(&path.display().to_string()))),
         Err(error) => fail(app, error.to_string()),
     }
 }

@@ -23,7 +23,7 @@ fn real(number: Number) -> f64 {
 }
 
 impl Filter {
-    /// Whether the filter accepts `value`.
+    /// Returns whether the filter accepts `value`.
     pub fn takes(self, value: f64) -> bool {
         match real(self.like) {
             own if own.is_nan() => value.is_nan(),

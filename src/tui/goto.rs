@@ -186,7 +186,7 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     if let Some(parts) = without_in(text) {
         let first = app.outline.passes.first().map_or(&[][..], |pass| &pass.tokens);
         return match parts {
-            "" => Err("name what is switched off: without L0/h2, L0/attn or L0/ffn".into()),
+            "" => Err("name the part to switch off: without L0/h2, L0/attn or L0/ffn".into()),
             _ => Ok(Target::Begin(NewRun::Without {
                 parts: parts.to_owned(),
                 ids: first.iter().map(|token| token.id).collect(),
@@ -232,7 +232,7 @@ pub(super) fn target(app: &App, text: &str) -> Result<Target, String> {
     let number = text.trim();
     let is_number = number.bytes().all(|b| b.is_ascii_digit());
     let told = |wrong| match is_number {
-        true => format!("{wrong}; a number alone is a layer, and step {number} a step"),
+        true => format!("{wrong}; a plain number is a layer, and step {number} is a step"),
         false => wrong,
     };
     find(app, &address).map(Target::Here).map_err(told)

@@ -44,7 +44,7 @@ impl Marks {
     }
 }
 
-/// Whether `c` can name a mark.
+/// Returns whether `c` can name a mark.
 pub(super) fn is_letter(c: char) -> bool {
     c.is_ascii_alphanumeric()
 }

@@ -12,7 +12,7 @@ use super::place::{Place, Walk};
 use super::view::Panels;
 
 impl App {
-    /// Whether both compared tensors belong to the shown run and sequence.
+    /// Returns whether both compared tensors belong to the shown run and sequence.
     pub fn compares_itself(&self) -> bool {
         matches!(self.comparison.with, Some(ComparedWith::Pinned(_)))
     }

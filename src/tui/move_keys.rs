@@ -27,10 +27,10 @@ pub(super) fn step(app: &mut App, by: isize) {
 /// How to continue after the last pass, as a part of a message.
 fn how_to_continue(app: &App) -> &'static str {
     match app.outline.ended {
-        _ if app.outline.recorded => "a trace has no more than was recorded",
+        _ if app.outline.recorded => "a trace has only the recorded passes",
         None => "t runs the next token",
-        Some(End::Text) => "the text has ended, and b on a line of probs goes on with that token",
-        Some(End::Full) => "the context is full, and no token has room after it",
+        Some(End::Text) => "the text has ended; b on a line of probs continues with that token",
+        Some(End::Full) => "the context is full",
     }
 }
 

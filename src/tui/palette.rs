@@ -135,7 +135,7 @@ pub fn indexed((r, g, b): Rgb) -> Color {
     }
 }
 
-/// Whether black text is easier to read on this colour than white text.
+/// Returns whether black text is easier to read on this colour than white text.
 pub fn is_light((r, g, b): Rgb) -> bool {
     u32::from(r) * 299 + u32::from(g) * 587 + u32::from(b) * 114 > 140_000
 }

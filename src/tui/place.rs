@@ -94,7 +94,7 @@ pub struct Walk {
     pub end: Vec<Step>,
 }
 
-/// Whether `step` exists in pass `dims` of a model of `sizes`.
+/// Returns whether `step` exists in pass `dims` of a model of `sizes`.
 pub fn present(step: Step, sizes: &Sizes, dims: PassDims) -> bool {
     step.stage().present(sizes, dims)
 }
@@ -127,7 +127,7 @@ impl Walk {
         self.start.len() + self.layers * self.layer.len() + self.end.len()
     }
 
-    /// Whether there are no steps; always false.
+    /// Returns whether there are no steps; always false.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -44,7 +44,7 @@ impl Default for Playback {
 }
 
 impl Playback {
-    /// Whether a walk is playing.
+    /// Returns whether a walk is playing.
     pub(super) fn is_playing(&self) -> bool {
         self.playing.is_some()
     }
@@ -95,7 +95,7 @@ impl Playback {
             _ => "step by step",
         };
         let every = PACES[*pace].as_secs_f32();
-        Some(format!("{what}, one in {every} s: + is faster, - slower, any other key stops"))
+        Some(format!("{what}, one every {every} s: + is faster, - slower, any other key stops"))
     }
 
     /// Time until the next step of the playback. None if nothing is playing, or if the place is not `ready` on the
@@ -111,7 +111,7 @@ impl Playback {
     }
 }
 
-/// Whether `action` can be played: it goes from place to place, and it comes to an end.
+/// Returns whether `action` can be played: it goes from place to place, and it comes to an end.
 fn is_walk(action: &Action) -> bool {
     use Action::{NextLayer, NextPass, NextSlice, NextStep};
     use Action::{PreviousLayer, PreviousPass, PreviousSlice, PreviousStep};

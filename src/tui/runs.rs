@@ -81,12 +81,8 @@ impl Runs {
         let run = self.next()?;
         let Some(starter) = &mut self.starter else {
             return Err(Error::usage(match new {
-                NewRun::Prompt(_) => {
-                    "no other prompt can be run here: beside a recorded run or a chat there is none"
-                }
-                NewRun::Without { .. } => {
-                    "nothing can be switched off here: beside a recorded run or a chat no other is run"
-                }
+                NewRun::Prompt(_) => "no other prompt can be run next to a recorded run or a chat",
+                NewRun::Without { .. } => "no part can be switched off next to a recorded run or a chat",
             })
             .next("start the tracer with --prompt and the model"));
         };

@@ -48,7 +48,7 @@ impl App {
         Tensor::new(block.clone(), self.place.step).filter(|tensor| tensor.shape() == self.shape())
     }
 
-    /// Whether a question of this viewer or of the compared one is pending.
+    /// Returns whether a question of this viewer or of the compared one is pending.
     pub fn waits(&self) -> bool {
         self.answers.waits() || self.other.as_ref().is_some_and(|other| other.waits())
     }
@@ -66,7 +66,7 @@ impl App {
         self.search.filter(self.place.step)
     }
 
-    /// Whether a filter rejects `value`.
+    /// Returns whether a filter rejects `value`.
     pub fn leaves_out(&self, value: f64) -> bool {
         self.filter().is_some_and(|filter| !filter.takes(value))
     }
@@ -78,7 +78,7 @@ impl App {
         after.next().or_else(|| views::fitting(step).next()).unwrap_or_else(|| self.view())
     }
 
-    /// Whether the values are sorted by size, so that the cursor is on a rank.
+    /// Returns whether the values are sorted by size, so that the cursor is on a rank.
     fn is_ranked(&self) -> bool {
         self.view().name() == Largest.name()
     }

@@ -33,7 +33,7 @@ impl Search {
         self.scan = None;
     }
 
-    /// Whether a scan is under way.
+    /// Returns whether a scan is under way.
     pub(super) fn is_scanning(&self) -> bool {
         self.scan.is_some()
     }

@@ -87,7 +87,7 @@ pub(super) fn toggle_filter(app: &mut App) -> bool {
         }
         None => {
             app.say(
-                "= looks for cells like one among a stage's values; in this view there is none to look for",
+                "= finds cells like the one under the cursor; the cells of this view are not values of a stage",
                 false,
             );
             false
@@ -98,7 +98,7 @@ pub(super) fn toggle_filter(app: &mut App) -> bool {
 /// Goes to the next cell that the filter accepts (`by` 1), to the previous one (-1), or counts them (0).
 pub(super) fn next_match(app: &mut App, by: isize) {
     let Some(filter) = app.filter() else {
-        app.say("= looks for cells like the one under the cursor; + and - go from one to the next", false);
+        app.say("= finds cells like the one under the cursor; + and - go from one to the next", false);
         return;
     };
     let (step, shape) = (app.place.step, stage_shape(app));

@@ -85,7 +85,7 @@ pub fn require_terminal() -> Result<()> {
         }
     }
     if std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
-        return Err(Error::terminal("this terminal cannot be drawn on")
+        return Err(Error::terminal("the tracer cannot draw on this terminal")
             .expected("a terminal whose cursor can be moved")
             .found("TERM=dumb")
             .next("use `llama-trace log` to print the steps, `llama-trace export` to write them to files, or `llama-trace snapshot` to draw a screen into one"));
@@ -185,7 +185,7 @@ fn watch(app: &mut App, runs: &mut Runs, guard: &Guard) -> Result<Ended> {
                 Effect::Export => saving = export::save(app, source, Path::new(".")),
                 Effect::Copy(text) => {
                     copy(&text).map_err(|error| failed(&error))?;
-                    effects::say(app, format!("handed to the terminal's clipboard: {text}"));
+                    effects::say(app, format!("sent to the terminal's clipboard: {text}"));
                 }
                 Effect::SaveMarks => effects::save_marks(app),
                 Effect::Draw => export::draw_into(app, source, Path::new(".")),

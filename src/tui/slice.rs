@@ -16,7 +16,7 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// The cut of a tensor with `axes`. `turn` chooses among the possible cuts; cut 0 holds a head, so that each head
+    /// The cut of a tensor with `axes`. `turn` chooses among the possible cuts; cut 0 fixes a head, so that each head
     /// is a matrix.
     pub fn new(axes: &[Axis], turn: usize) -> Self {
         match axes.len() {

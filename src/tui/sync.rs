@@ -39,7 +39,7 @@ impl App {
         self.progress.status = status;
         if self.progress.awaits_pass && self.progress.status == Status::Idle {
             self.progress.awaits_pass = false;
-            self.say("the next token did not come; t asks again, and is told why", true);
+            self.say("the next token did not arrive; t tries again, and shows the reason", true);
             changed = true;
         }
         // Answers lead to further questions: values to a question for statistics, an order to a question for its rows.

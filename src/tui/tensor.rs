@@ -60,7 +60,7 @@ impl Tensor {
         self.shape.iter().product()
     }
 
-    /// Whether there are no values.
+    /// Returns whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -73,17 +73,17 @@ impl Tensor {
         self.block.get(&self.step.index_in_stage(index, &self.block.shape))
     }
 
-    /// Whether the values are integers.
+    /// Returns whether the values are integers.
     pub fn is_whole(&self) -> bool {
         !matches!(self.block.frame.data, FrameData::F32(_))
     }
 
-    /// Whether no value is below 0: probabilities and scales.
+    /// Returns whether no value is below 0: probabilities and scales.
     pub fn is_positive(&self) -> bool {
         self.step.stage().info().unit.is_positive()
     }
 
-    /// Whether the values are probabilities.
+    /// Returns whether the values are probabilities.
     pub fn is_probability(&self) -> bool {
         self.step.stage().info().unit.is_share()
     }

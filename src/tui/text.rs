@@ -25,7 +25,7 @@ pub fn visible(text: &str) -> String {
     shown
 }
 
-/// Whether `c` can be a part of a number.
+/// Returns whether `c` can be a part of a number.
 fn in_number(c: char) -> bool {
     c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | '−' | 'e' | 'E')
 }

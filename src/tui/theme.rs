@@ -38,8 +38,8 @@ impl Depth {
     }
 }
 
-/// Whether a terminal of this name has no colours: DEC's terminals up to the VT420, and those that terminfo calls
-/// monochrome.
+/// Returns whether a terminal of this name has no colours: DEC's terminals up to the VT420, and those that terminfo
+/// calls monochrome.
 fn has_no_colour(term: &str) -> bool {
     let model = term.split('-').next().unwrap_or(term);
     let old = ["dumb", "vt52", "vt100", "vt102", "vt125", "vt131", "vt132", "vt220", "vt320", "vt420"];

@@ -10,7 +10,7 @@ use super::strip_values::StripValues;
 use super::view::Panels;
 use super::view::tokens;
 
-/// Number of tokens that are asked for at once.
+/// Number of tokens in one query.
 const AT_ONCE: usize = 32;
 
 impl App {

@@ -154,7 +154,7 @@ fn cancel_opening(app: &mut App, was: &Spot, effect: &Effect) {
     }
     let Some(at) = app.progress.opens_at.take() else { return };
     if app.input.message.is_none() {
-        app.say(format!("you are not taken to {at} any more; /{at} goes there once its pass was run"), false);
+        app.say(format!("the jump to {at} was cancelled; /{at} goes there after its pass has run"), false);
     }
 }
 
@@ -368,7 +368,10 @@ fn walk(app: &mut App, action: &Action) -> Effect {
             if Panels::new(app).middle.is_none() =>
         {
             let what = if app.panels.focus == Focus::Derivation { "where from" } else { "this panel" };
-            app.say(format!("{what} covers the tensor, which this key is for: Tab or Esc shows it"), false);
+            app.say(
+                format!("this key acts on the tensor, and {what} covers it: Tab or Esc shows the tensor"),
+                false,
+            );
         }
         Action::CycleView => cycle_view(app),
         Action::ChooseView(number) => choose_view(app, number),
@@ -407,7 +410,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
             let before = Panels::new(app).notes;
             app.panels.notes_folded = !app.panels.notes_folded;
             if before.is_none() && Panels::new(app).notes.is_none() {
-                app.say("the notes have no room beside the tensor: i shows them in its place", false);
+                app.say("the notes do not fit next to the tensor: i shows them instead of it", false);
             }
         }
         Action::Filter if search_keys::toggle_filter(app) => search_keys::next_match(app, 0),
@@ -435,7 +438,7 @@ fn walk(app: &mut App, action: &Action) -> Effect {
         }
         Action::Again => {
             if !app.answers.retry() {
-                app.say("nothing was stopped: r computes again what was", false);
+                app.say("nothing was stopped: r computes again after a stop", false);
             }
         }
         Action::Unbound(ref key) => app.say(format!("{key} does nothing here; ? lists the keys"), false),
@@ -528,7 +531,7 @@ fn mark(app: &mut App, action: &Action) -> Effect {
     }
 }
 
-/// Whether `mark` is at the cell under the cursor.
+/// Returns whether `mark` is at the cell under the cursor.
 fn is_here(app: &App, mark: &Mark) -> bool {
     let Ok(Target::Here(spot)) = goto::target(app, &mark.address) else { return false };
     let mut cell = app.place.step.axes().iter().copied().zip(app.index());
@@ -662,15 +665,12 @@ fn cycle_strip(app: &mut App) {
     app.strip = app.strip.next();
     match app.strip {
         StripValues::Attention if app.place.layer.is_none() => {
-            app.say(
-                "the token strip carries the attention of the head in view, once a layer is in view",
-                false,
-            );
+            app.say("the token strip shows the attention of the current head, when a layer is shown", false);
         }
-        StripValues::Nothing => app.say("the token strip carries the tokens alone", false),
+        StripValues::Nothing => app.say("the token strip shows only the tokens", false),
         carries => {
             let name = carries.name();
-            app.say(format!("the token strip carries {name}; the mark behind a token is its own"), false);
+            app.say(format!("the token strip shows {name}; the mark after a token belongs to it"), false);
         }
     }
 }
@@ -679,7 +679,7 @@ fn cycle_strip(app: &mut App) {
 fn cycle_axes(app: &mut App) {
     let count = app.place.step.axes().len();
     if app.layout().is_some_and(|layout| layout.columns == 1) || count < 2 {
-        app.say("there is one way only to lay these axes out", false);
+        app.say("these axes have only one layout", false);
     } else {
         app.display.turn = (app.display.turn + 1) % Cut::choices(count);
     }

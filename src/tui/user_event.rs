@@ -58,17 +58,17 @@ impl KeyModifiers {
     /// Alt.
     pub const ALT: Self = Self(4);
 
-    /// Whether no modifier is held.
+    /// Returns whether no modifier is held.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether all of `others` are held.
+    /// Returns whether all of `others` are held.
     pub const fn contains(self, others: Self) -> bool {
         self.0 & others.0 == others.0
     }
 
-    /// Whether one of `others` is held.
+    /// Returns whether one of `others` is held.
     pub const fn intersects(self, others: Self) -> bool {
         self.0 & others.0 != 0
     }

@@ -26,8 +26,10 @@ pub(super) fn names(app: &App, run: Run, name: String) -> (String, &'static str)
 /// Goes to the next stage that differs. The first one follows the last.
 pub(super) fn next_difference(app: &mut App) {
     let Some(verdict) = &mut app.comparison.verdict else {
-        return app
-            .say("nothing is judged here: `llama-trace diff A B --tui` shows where B parts from A", false);
+        return app.say(
+            "no runs are compared here: `llama-trace diff A B --tui` shows where B differs from A",
+            false,
+        );
     };
     let count = verdict.differences.len();
     let at = verdict.at.map_or(0, |at| (at + 1) % count.max(1));

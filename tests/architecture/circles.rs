@@ -1,4 +1,4 @@
-//! Which file of src/ needs which, and whether any two need each other.
+//! Checks which file of src/ imports which, and that no two files import each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,23 +7,23 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Attribute, ItemMod, ItemUse, UseTree};
 
-/// Names that lead from the crate's root to a module or an item.
+/// Names of a path from the crate's root to a module or an item.
 type Names = Vec<String>;
 
-/// What a file of src/ says about others.
+/// The imports and paths in a file of src/.
 #[derive(Default)]
 struct File {
-    /// Its path below src/.
+    /// Path of the file below src/.
     path: String,
-    /// What it imports: by the name that this has here, as it is written.
+    /// The imports: from the local name to the path as it is written.
     uses: BTreeMap<String, Names>,
-    /// Every path in its code, as it is written, and the inline modules around it.
+    /// Every path in the code as it is written, and the inline modules around it.
     paths: Vec<(Names, Names)>,
-    /// The inline modules around what is being read.
+    /// The inline modules around the code that is being read.
     inside: Names,
 }
 
-/// Whether what has these attributes is only there for the tests.
+/// Returns whether an item with these attributes exists only in tests.
 fn is_for_tests(attributes: &[Attribute]) -> bool {
     let of_test = |list: &syn::MetaList| {
         let words = list.tokens.to_string();
@@ -64,7 +64,7 @@ impl File {
         self.path(names);
     }
 
-    /// Macros have a syntax of their own: every path among their words counts.
+    /// Macros have their own syntax, so every path among their tokens counts.
     fn words(&mut self, words: TokenStream) {
         let (mut names, mut goes_on) = (Names::new(), false);
         for word in words {
@@ -120,13 +120,13 @@ impl Visit<'_> for File {
     }
 }
 
-/// The files of a crate by the module that each is.
+/// The files of a crate, by their modules.
 pub(crate) struct Sources {
     files: BTreeMap<Names, File>,
 }
 
 impl Sources {
-    /// Those with these paths below src/ and these texts.
+    /// Files with these paths below src/ and these texts.
     pub(crate) fn new(texts: impl IntoIterator<Item = (String, String)>) -> Self {
         let files = texts.into_iter().map(|(path, text)| {
             let mut module: Names = Path::new(&path)
@@ -144,8 +144,8 @@ impl Sources {
         Self { files: files.collect() }
     }
 
-    /// The module of the file in which that is which `names` mean inside the module `at`; none where it is of another
-    /// crate. What a module imports leads on to where that is from.
+    /// Returns the module of the file that defines `names`, as used inside the module `at`. `None` if another crate
+    /// defines it. A re-export is followed to the file of its definition.
     fn file_of(&self, at: &[String], names: &[String], hops: usize) -> Option<Names> {
         let ups = names.iter().take_while(|name| *name == "super").count();
         let (mut here, names) = match names.first()?.as_str() {
@@ -174,15 +174,16 @@ impl Sources {
         Some(here)
     }
 
-    /// Which files each file needs, without itself, by their paths. What a file needs of the modules around it does not
-    /// count, as a folder's `mod.rs` may hold what its files share; but it does where the module is one of `strict`.
+    /// Returns for each file the paths of the other files that it imports. Imports from the enclosing modules do not
+    /// count, because the `mod.rs` of a folder may contain what its files share. They count if the enclosing module is
+    /// one of `strict`.
     fn needs(&self, strict: &[&str]) -> BTreeMap<&str, BTreeSet<&str>> {
         let mut needs = BTreeMap::<&str, BTreeSet<&str>>::new();
         for (module, file) in &self.files {
             let needed = needs.entry(&file.path).or_default();
             for (inside, names) in &file.paths {
                 let at = [&module[..], inside].concat();
-                // An inline module's own imports are looked for in its file.
+                // The imports of an inline module are resolved in its file.
                 let found = self.file_of(&at, names, 16).or_else(|| self.file_of(module, names, 16));
                 let Some(found) = found.filter(|found| found != module) else { continue };
                 let other = self.files[&found].path.as_str();
@@ -195,12 +196,12 @@ impl Sources {
         needs
     }
 
-    /// Files that need each other in a circle, one circle a line.
+    /// Circles of files that import each other, one per line.
     pub(crate) fn circles(&self, strict: &[&str]) -> Vec<String> {
         let mut needs = self.needs(strict);
         let mut circles = Vec::new();
         loop {
-            // What needs nothing that is left is in no circle.
+            // A file that imports no remaining file is in no circle.
             loop {
                 let left: BTreeSet<&str> = needs.keys().copied().collect();
                 needs.values_mut().for_each(|needed| needed.retain(|file| left.contains(file)));
@@ -219,7 +220,7 @@ impl Sources {
                 way.push(next);
             };
             circles.push(format!("{} → {}", circle.join(" → "), circle[0]));
-            // The next circle is one without this one's last step.
+            // Removes the last edge of this circle, and searches for the next one.
             needs.get_mut(circle[circle.len() - 1]).unwrap().remove(circle[0]);
         }
     }

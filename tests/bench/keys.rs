@@ -1,10 +1,11 @@
-//! How soon the viewer answers a key: 1,000 random ones on a trace of Llama 3.1 8B's shape, 128 tokens, at 200x60.
+//! Measures how fast the viewer answers a key. It types 1,000 random keys on a trace with the shape of Llama 3.1 8B,
+//! 128 tokens, at 200x60.
 //!
-//! `cargo bench --bench keys` writes such a trace into the folder for temporary files (its values are made up: the
-//! viewer's work does not depend on them), opens it as `llama-trace open` does, and prints how long each key took until
-//! the screen was drawn anew, and how much memory the viewer had at most.
+//! `cargo bench --bench keys` writes such a trace into the folder for temporary files and opens it as `llama-trace
+//! open` does. The values are random, because the viewer's work does not depend on them. It prints the time from each
+//! key to the new screen, and the viewer's maximum memory.
 
-#![allow(clippy::unwrap_used)] // a bench that cannot go on may stop there
+#![allow(clippy::unwrap_used)] // a bench that fails may stop with a panic
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -99,7 +100,7 @@ fn record(path: &std::path::Path) {
     let mut writer = Writer::begin(&target, about, plan, TextsOf { labels, prompts: vec![None] }).unwrap();
     writer.next(std::iter::once((0, dims)));
     let mut rng = ChaCha8Rng::seed_from_u64(1);
-    // Values are random; which they are is of no consequence, and the same ones do for every stage.
+    // Random values. The same values serve for every stage.
     let random: Vec<f32> = (0..1 << 20).map(|_| rng.random_range(-3.0..3.0)).collect();
     for layer in [None].into_iter().chain((0..sizes.layers).map(Some)) {
         for &stage in stages.iter().filter(|stage| stage.in_layer() == layer.is_some()) {
@@ -135,7 +136,7 @@ fn event(rng: &mut ChaCha8Rng) -> Event {
     Event::Key(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
-/// Megabytes of memory that this process has, without those of the file that it reads, where the system says it.
+/// Memory of this process in megabytes, without the mapped trace file, if the system reports it.
 fn memory() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("RssAnon:"))?;
@@ -152,7 +153,7 @@ fn main() {
     let mut app = App::new(source.outline().clone(), Theme::new(Depth::True), SIZE).with_chapters(CHAPTERS);
     let mut terminal = Terminal::new(TestBackend::new(SIZE.0, SIZE.1)).unwrap();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    // Of the trace nothing is looked at yet: the vocabulary's texts, the index, this program.
+    // The memory before the viewer reads the trace: the vocabulary's texts, the index and this program.
     let before = memory().unwrap_or(0.0);
     let (mut answered, mut there, mut most) = (Vec::new(), Vec::new(), 0.0_f64);
     for _ in 0..KEYS {
@@ -164,7 +165,7 @@ fn main() {
         app.sync(&mut *source);
         terminal.draw(|frame| frame.render_widget(&app, frame.area())).unwrap();
         answered.push((start.elapsed(), event, app.place().path(), app.view().name()));
-        // Waits until everything on the screen has arrived, as a user does before the next key.
+        // Waits until all values on the screen have arrived, as a user does before the next key.
         while source.status() != Status::Idle || app.waits() {
             if start.elapsed() > Duration::from_secs(20) {
                 panic!("{} is not there", app.place().path());

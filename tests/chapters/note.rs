@@ -1,12 +1,12 @@
-//! A note taken apart: its declarations, tagged numbers, commands, sections and links, each with the place
-//! where it stands. Nothing here knows a model.
+//! Parses a chapter into its declarations, tagged numbers, commands, sections and links, each with its place in the
+//! text. This module does not use the model.
 
 use std::ops::Range;
 
 use llama_trace::trace::Step;
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
-/// A note.
+/// A parsed chapter.
 #[derive(Debug, Default)]
 pub(crate) struct Note {
     pub(crate) slug: String,
@@ -19,20 +19,20 @@ pub(crate) struct Note {
     pub(crate) sections: Vec<(String, Range<usize>)>,
     pub(crate) code_spans: Vec<Range<usize>>,
     pub(crate) links: Vec<String>,
-    /// Whole numbers of prose without an address.
+    /// Whole numbers in prose that have no address.
     pub(crate) integers: Vec<Range<usize>>,
-    /// What is wrong with the note as a text.
+    /// Errors in the text of the chapter.
     pub(crate) errors: Vec<String>,
 }
 
-/// The run that a note's numbers belong to.
+/// The run of the model that gives the chapter's numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Run {
     pub(crate) prompt: String,
     pub(crate) passes: usize,
     /// Options of the sampler, as words.
     pub(crate) sampling: Vec<String>,
-    /// As `--precision` takes it.
+    /// The name that `--precision` takes.
     pub(crate) precision: String,
 }
 
@@ -43,31 +43,31 @@ impl Default for Run {
     }
 }
 
-/// What stands before an address.
+/// The text before an address.
 #[derive(Debug)]
 pub(crate) struct Tagged {
-    /// Where it stands in the text; a code span without its backticks.
+    /// Its range in the text. The range of a code span excludes the backticks.
     pub(crate) at: Range<usize>,
     pub(crate) address: String,
 }
 
-/// A fenced block of commands.
+/// A fenced block with commands.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// The exit code that its commands end with.
+    /// The expected exit code of its commands.
     pub(crate) exit: i32,
-    /// The head of heads.json that its commands open.
+    /// The head of heads.json at which its commands open.
     pub(crate) heads: Option<String>,
     pub(crate) commands: Vec<Command>,
 }
 
-/// One command, and the lines of output that the note shows.
+/// A command, and its expected output lines.
 #[derive(Debug)]
 pub(crate) struct Command {
-    /// Where the line stands, without `$ `.
+    /// Range of the line, without `$ `.
     pub(crate) at: Range<usize>,
     pub(crate) words: Vec<String>,
-    /// The lines below it.
+    /// The lines below the command.
     pub(crate) output: Range<usize>,
 }
 
@@ -85,7 +85,7 @@ impl Note {
         format!("{}:{}", self.slug, self.text[..offset].matches('\n').count() + 1)
     }
 
-    /// Every command with its block.
+    /// Iterates over all commands, each with its block.
     pub(crate) fn commands(&self) -> impl Iterator<Item = (&Block, &Command)> {
         self.blocks.iter().flat_map(|block| block.commands.iter().map(move |command| (block, command)))
     }
@@ -95,7 +95,7 @@ impl Note {
         self.errors.push(error);
     }
 
-    /// Takes `text` apart.
+    /// Parses `text`.
     pub(crate) fn parse(slug: &str, text: &str) -> Self {
         let mut note = Self { slug: slug.into(), text: text.into(), ..Self::default() };
         note.title = text.lines().next().unwrap_or_default().trim_start_matches("# ").into();
@@ -162,7 +162,7 @@ impl Note {
         Some(block)
     }
 
-    /// The lines of a console block; one event may hold one line or all of them.
+    /// Adds the lines of a console block. One event may have one line or all of them.
     fn lines(&mut self, block: &mut Block, at: Range<usize>) {
         let mut start = at.start;
         for line in self.text[at].to_owned().split_inclusive('\n') {
@@ -226,7 +226,7 @@ impl Note {
         }
     }
 
-    /// Finds the numerals of prose that have no address: wrong where they have a decimal point.
+    /// Finds the numbers in prose that have no address. A number with a decimal point is an error.
     fn numerals(&mut self, at: Range<usize>) {
         let prose = self.text[at.clone()].to_owned();
         let is_part = |c: char| c.is_alphanumeric() || c == '_';
@@ -240,7 +240,7 @@ impl Note {
             }
             rest = end;
             if prose[..start].chars().next_back().is_some_and(is_part) {
-                continue; // a part of a name: float32
+                continue; // part of a name such as float32
             }
             let (from, to) = (at.start + start, at.start + end);
             let tagged = self.tags.iter().any(|tag| tag.at.start <= from && to <= tag.at.end);
@@ -253,12 +253,12 @@ impl Note {
     }
 }
 
-/// Whether `offset` is inside a fenced block: the fences before it are odd in number.
+/// Returns whether `offset` is inside a fenced block, so the number of fences before it is odd.
 fn in_fence(text: &str, offset: usize) -> bool {
     text[..offset].lines().filter(|line| line.starts_with("```")).count() % 2 == 1
 }
 
-/// The numeral, the shape or the code span that `text` ends with.
+/// Returns the range of the number, shape or code span at the end of `text`.
 fn before(text: &str) -> Option<Range<usize>> {
     if let Some(text) = text.strip_suffix('`') {
         return Some(text.rfind('`')? + 1..text.len());
@@ -278,7 +278,7 @@ fn before(text: &str) -> Option<Range<usize>> {
     (start < text.len()).then_some(start..text.len())
 }
 
-/// Words as a shell splits them; what only a shell can do is refused.
+/// Splits words as a shell does. Refuses syntax that only a shell can run.
 pub(crate) fn split(line: &str) -> Result<Vec<String>, String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     let mut letters = line.trim_end().chars();

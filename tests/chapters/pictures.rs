@@ -1,4 +1,5 @@
-//! The pictures under `chapters/pictures/` are what the commands beside them draw. `LLAMA_TRACE_BLESS=1` draws them anew.
+//! Checks that the pictures under `chapters/pictures/` are the output of the commands next to them.
+//! `LLAMA_TRACE_BLESS=1` draws them again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +11,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Each picture that `text` shows or leads to, and the command before it that draws a file of that name.
+/// Returns each picture in `text`, shown or linked, and the command before it that draws a file of this name.
 fn pictures(text: &str) -> Vec<(String, Option<Vec<String>>)> {
     let mut commands: Vec<Vec<String>> = Vec::new();
     let mut found = Vec::new();

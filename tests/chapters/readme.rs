@@ -1,9 +1,10 @@
-//! What README and the manual under `chapters/reference/` show of the program is what the program shows.
+//! Checks that the outputs and screens in README and in the manual under `chapters/reference/` are those of the
+//! program.
 //!
-//! A command under ```` ```console ```` that has lines below it prints those lines: `…` alone on a line stands for any
-//! lines, and a time is written `… µs`. A block under `<!-- screen 112x31 -->` is the window of that size that the
-//! command before it opens, without colours; `· t: pass 1 (decode)` types `t` and waits for what stands after the
-//! colon (`⏎` is the enter key). `LLAMA_TRACE_BLESS=1` writes the screens and the outputs without `…` anew.
+//! Under ```` ```console ````, the lines below a command are its output. A line `…` stands for any lines, and a time is
+//! written as `… µs`. A block under `<!-- screen 112x31 -->` is the screen of that size that the command before it
+//! opens, without colours. `· t: pass 1 (decode)` types `t` and waits for the text after the colon (`⏎` is the Enter
+//! key). `LLAMA_TRACE_BLESS=1` updates the screens, and the outputs without `…`.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -24,17 +25,17 @@ fn texts() -> Vec<(PathBuf, String)> {
     paths.map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
 }
 
-/// A command and what a text shows of it.
+/// A command and its expected output or screen.
 struct Shown {
     words: Vec<String>,
     window: Option<Window>,
-    /// Where the lines stand.
+    /// Range of the expected lines.
     at: Range<usize>,
 }
 
 struct Window {
     columns_rows: (u16, u16),
-    /// What is typed, and what is waited for after it.
+    /// The keys to type, and the text to wait for after each.
     keys: Vec<(String, String)>,
 }
 
@@ -46,13 +47,13 @@ impl Window {
             let (typed, awaited) = part.split_once(": ").unwrap();
             (typed.replace('⏎', "\r"), awaited.trim().to_owned())
         };
-        // An address with its value is on the screen once the values are there.
+        // The screen has an address with its value as soon as the values have arrived.
         let keys = std::iter::once((String::new(), "] = ".into())).chain(parts.map(key));
         Self { columns_rows: (columns.parse().unwrap(), rows.parse().unwrap()), keys: keys.collect() }
     }
 }
 
-/// Everything of this program that `text` shows.
+/// Returns all commands of this program in `text`, with their outputs.
 fn shown(text: &str) -> Vec<Shown> {
     let mut all: Vec<Shown> = Vec::new();
     let (mut words, mut window, mut block, mut at) = (Vec::new(), None, None, 0);
@@ -69,7 +70,7 @@ fn shown(text: &str) -> Vec<Shown> {
             }
             (Some(_), Some(_)) => block = None,
             (None, Some("console")) => match line.strip_prefix("$ ") {
-                // A pipe needs a shell; none has an output.
+                // A command with a pipe needs a shell. Such a command shows no output.
                 Some(command) => words = note::split(command).unwrap_or_default(),
                 None if words.first().is_some_and(|word| word == "llama-trace") => match all.last_mut() {
                     Some(last) if last.at.end == from => last.at.end = end,
@@ -91,7 +92,7 @@ fn shown(text: &str) -> Vec<Shown> {
     all
 }
 
-/// The text with the times in it as README and the manual write them.
+/// Replaces each time in the text by `… µs`, as README and the manual write it.
 fn masked(text: &str) -> String {
     let times = regex::Regex::new(r"\d+(\.\d+)? µs").unwrap();
     times.replace_all(text, "… µs").into_owned()
@@ -101,7 +102,7 @@ fn lines(text: &str) -> Vec<&str> {
     text.lines().map(str::trim_end).collect()
 }
 
-/// What is wrong with what a text shows.
+/// Returns the errors in the outputs that a text shows.
 fn wrong(text: &str, shown: &Shown) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     let expected = &text[shown.at.clone()];
@@ -127,7 +128,7 @@ fn wrong(text: &str, shown: &Shown) -> Option<String> {
     Some(format!("{} shows\n{drawn}\nand the text has\n{expected}", shown.words.join(" ")))
 }
 
-/// The text as the program is now.
+/// Returns the text with the program's present outputs.
 fn blessed(text: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut new = text.to_owned();
@@ -181,7 +182,7 @@ fn the_manual_is_its_folder_and_links_lead_somewhere() {
             let leads = link.starts_with("https://") || path.parent().unwrap().join(link).exists();
             assert!(leads, "{}: {link} leads nowhere", path.display());
         }
-        // `help X` is the page X.
+        // `help X` prints the page X.
         for (page, link) in text.split("[`help ").skip(1).filter_map(|rest| rest.split_once("`](")) {
             assert!(link.starts_with(&format!("{page}.md)")), "{}: help {page}", path.display());
         }
@@ -224,8 +225,8 @@ fn keys_views_and_the_commands_of_the_go_to_line_are_in_the_manual() {
     }
 }
 
-/// The commands of this program that `text` has between backquotes, indented, or after a prompt: up to what a shell does
-/// with their output.
+/// Returns the commands of this program that `text` has in backquotes, in indented lines, or after a prompt. A command
+/// ends before a pipe or a redirection.
 fn commands(text: &str) -> Vec<Vec<String>> {
     let spans = regex::Regex::new("`(llama-trace [^`]+)`").unwrap();
     let spans = spans.captures_iter(text).map(|found| found[1].replace('\n', " "));
@@ -256,7 +257,7 @@ fn every_command_of_readme_and_the_manual_is_one_that_the_program_takes() {
             "COMMAND" | "SUBJECT" => "log".to_owned(),
             _ => word.clone(),
         };
-        // Options are read up to this one, which prints what there is.
+        // The options before `--help` are parsed; `--help` then ends the command.
         let words: Vec<String> = words.iter().map(meant).chain(["--help".into()]).collect();
         let (code, printed) = shell::print(&words, folder.path());
         assert_eq!(code, 0, "{words:?}: {printed}");

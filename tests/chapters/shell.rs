@@ -1,4 +1,4 @@
-//! Runs the commands of a note: those that open the viewer in a pseudo-terminal, the others directly.
+//! Runs the commands of a chapter. Commands that open the viewer run in a pseudo-terminal, the others directly.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -20,7 +20,7 @@ pub(crate) fn option<'a>(words: &'a [String], names: &[&str]) -> Option<&'a str>
     words.get(at + 1).map(String::as_str)
 }
 
-/// Whether the command opens the viewer.
+/// Returns whether the command opens the viewer.
 pub(crate) fn opens_viewer(words: &[String]) -> bool {
     let has = |names: &[&str]| words.iter().any(|word| names.contains(&word.as_str()));
     let prints =
@@ -29,21 +29,21 @@ pub(crate) fn opens_viewer(words: &[String]) -> bool {
     !prints && (has(&["--step"]) || !has(&["--prompt", "-p", "--prompt-file", "--ids"]))
 }
 
-/// Runs a command that prints, in `folder`: its exit code and standard output.
+/// Runs a command that prints, in `folder`. Returns its exit code and standard output.
 pub(crate) fn print(words: &[String], folder: &Path) -> (i32, String) {
     let mut command = std::process::Command::new(BINARY);
-    // The texts and pictures are the processor's, whatever the machine has.
+    // The expected texts and pictures are those of the CPU, so hide any GPU.
     command.env("CUDA_VISIBLE_DEVICES", "");
     let output = command.args(&words[1..]).current_dir(folder).stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     (output.status.code().unwrap_or(-1), text)
 }
 
-/// Runs a command that opens the viewer, waits until it shows the place that the options ask for, and
-/// quits: its exit code. A command that ends by itself is not kept waiting.
+/// Runs a command that opens the viewer, waits until the viewer shows the place in the options, and quits. Returns the
+/// exit code. A command that ends by itself is not kept waiting.
 ///
 /// # Errors
-/// The last screen, where the place never came.
+/// The last screen, if the place never appears.
 pub(crate) fn view(words: &[String], folder: &Path) -> Result<i32, String> {
     let pair = native_pty_system().openpty(SIZE).unwrap();
     let mut command = CommandBuilder::new(BINARY);
@@ -83,11 +83,11 @@ pub(crate) fn view(words: &[String], folder: &Path) -> Result<i32, String> {
     if code == 0 && !quit { Err("it ended without showing the place".into()) } else { Ok(code) }
 }
 
-/// Opens the viewer without colours in a window of so many columns and rows. Each of `keys` is typed, and the text
-/// beside it waited for; the answer is the screen once it is `done`.
+/// Opens the viewer without colours in a window of this size. Types each of `keys`, and waits for the text next to it.
+/// Returns the screen when it is `done`.
 ///
 /// # Errors
-/// The last screen, where something never came.
+/// The last screen, if some text never appears.
 pub(crate) fn screen(
     words: &[String],
     (cols, rows): (u16, u16),
@@ -129,7 +129,7 @@ pub(crate) fn screen(
     shown
 }
 
-/// The chunks that the child writes, until it has ended.
+/// The chunks that the child writes, until it ends.
 fn bytes_of(mut reader: Box<dyn Read + Send>) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
@@ -143,8 +143,8 @@ fn bytes_of(mut reader: Box<dyn Read + Send>) -> Receiver<Vec<u8>> {
     receiver
 }
 
-/// Whether the screen is at the pass, layer, stage and head of the options: the title names pass and
-/// layer, and the address under the cursor all four.
+/// Returns whether the screen shows the pass, layer, stage and head of the options. The title has the pass and the
+/// layer, and the address under the cursor has all four.
 fn shows(words: &[String], screen: &str) -> bool {
     let pass = option(words, &["--pass"]).unwrap_or("0");
     let layer = option(words, &["--layer"]);
@@ -162,7 +162,7 @@ fn shows(words: &[String], screen: &str) -> bool {
     let title = screen.lines().next().unwrap_or_default();
     let in_title = title.contains(&format!("pass {pass} ("))
         && layer.is_none_or(|layer| title.contains(&format!("layer {layer} of")));
-    // `path[h=2,t=0,k=0] = value`: it is there as soon as the values are.
+    // The line `path[h=2,t=0,k=0] = value` appears as soon as the values have arrived.
     let address = screen.lines().find_map(|line| line.split_once(&path)?.1.split_once("] = "));
     let has_heads = |step: Step| step.axes().iter().any(|axis| axis.index() == 'h');
     let held = match head {

@@ -1,4 +1,4 @@
-//! What an address gives: the built-in model is run as the note says, and addresses are read from the trace.
+//! The value of an address. The built-in model runs as the chapter declares, and addresses are read from the trace.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 
 use super::note::Run;
 
-/// What an address gives.
+/// The value of an address.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Number(f64),
@@ -25,7 +25,7 @@ pub(crate) enum Value {
 type Result<T> = std::result::Result<T, String>;
 type Frames = HashMap<Site, Frame>;
 
-/// The built-in model in every precision, and every run that was asked for.
+/// The built-in model in every precision, and every requested run.
 pub(crate) struct World {
     models: HashMap<&'static str, Model<Cpu>>,
     tokenizer: Box<dyn Tokenizer>,
@@ -70,7 +70,7 @@ impl World {
         Ok(frames)
     }
 
-    /// Whether `number` is one of the model's sizes, other than the few small ones.
+    /// Returns whether `number` is one of the model's sizes. The few small sizes do not count.
     pub(crate) fn is_size(&self, number: &str) -> bool {
         let card = self.models["f32"].card();
         let sizes = card.sizes();
@@ -80,13 +80,13 @@ impl World {
             .any(|size| *size > 9 && size.to_string() == number)
     }
 
-    /// A number of heads.json: `induction/score`.
+    /// Returns a number of heads.json, for example `induction/score`.
     pub(crate) fn heads(&self, path: &str) -> Result<&Json> {
         let found = path.split('/').try_fold(&self.heads, |json, key| json.get(key));
         found.ok_or_else(|| format!("heads.json has no {path}"))
     }
 
-    /// The layer and the head of heads.json under `name`.
+    /// Returns the layer and the head of heads.json with this name.
     pub(crate) fn head(&self, name: &str) -> Result<(usize, usize)> {
         let number = |key: &str| -> Result<usize> {
             let path = format!("{name}/{key}");
@@ -95,7 +95,7 @@ impl World {
         Ok((number("layer")?, number("head")?))
     }
 
-    /// What `address` gives in `run`.
+    /// Returns the value of `address` in `run`.
     pub(crate) fn value(&mut self, run: &Run, address: &str) -> Result<Value> {
         if address.parse::<f64>().is_ok() {
             return Err(format!("{address} is a number, and no address"));
@@ -127,7 +127,7 @@ fn evaluate(world: &World, model: &Model<Cpu>, frames: &Frames, address: &str) -
     if reader.rest.is_empty() { Ok(value) } else { Err(format!("`{}` is left over", reader.rest)) }
 }
 
-/// Reads an expression from left to right.
+/// Evaluates an expression from left to right.
 struct Reader<'a> {
     world: &'a World,
     model: &'a Model<Cpu>,
@@ -261,7 +261,7 @@ impl<'a> Reader<'a> {
         Ok((Site { layer: address.layer, ..Site::once(pass, step.stage()) }, step))
     }
 
-    /// A number, `last`, or in braces an address or the name of a head of heads.json.
+    /// An index is a number, `last`, or an address or a head of heads.json in braces.
     fn position(&self, text: &str, length: usize, of: impl Fn((usize, usize)) -> usize) -> Result<usize> {
         let position = if text == "last" {
             length - 1
@@ -276,7 +276,7 @@ impl<'a> Reader<'a> {
         if position < length { Ok(position) } else { Err(format!("{position} is past the last of {length}")) }
     }
 
-    /// What `index` leaves of `array`, and the axes that are left.
+    /// Returns the part of `array` that `index` selects, and its remaining axes.
     fn slice(&self, array: ArrayD<f64>, axes: &[Axis], index: &str) -> Result<(ArrayD<f64>, Vec<Axis>)> {
         let (mut array, mut axes) = (array, axes.to_vec());
         let mut rest = index;
@@ -361,7 +361,8 @@ impl<'a> Reader<'a> {
         Ok(Value::Text(visible(&self.world.tokenizer.label(id as u32))))
     }
 
-    /// The id at a position: of the pass on a token axis, of the whole text on a key axis.
+    /// Returns the id at a position: on a token axis a position of the pass, on a key axis a position of the whole
+    /// text.
     fn token_at(&self, pass: usize, axis: Axis, position: usize) -> Result<usize> {
         let tokens = |pass| {
             let site = Site::once(pass, llama_trace::trace::Stage::Tokens);
@@ -376,7 +377,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Where one of `marks` stands first in `text` outside of brackets.
+/// Returns the place of the first of `marks` in `text` that is outside brackets.
 fn outside(text: &str, marks: &[char]) -> Option<usize> {
     let mut depth = 0_usize;
     text.find(|c| {
@@ -399,13 +400,13 @@ fn number(value: &Value) -> Result<f64> {
     }
 }
 
-/// A token's text as the viewer shows it.
+/// A token's text as the viewer prints it.
 fn visible(text: &str) -> String {
     llama_trace::tui::text::visible(text)
 }
 
 impl Value {
-    /// How it is written, with as many digits after the point as `printed` has.
+    /// Formats the value with as many digits after the point as `printed` has.
     pub(crate) fn written_like(&self, printed: &str) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -423,8 +424,8 @@ impl Value {
         }
     }
 
-    /// Whether `printed` is this value, at the number of digits that it has. The last bits of a value may
-    /// depend on the machine's exp and sin, so half a unit of the last digit may go either way.
+    /// Returns whether `printed` is this value, rounded to the printed digits. The last bits of a value may depend on
+    /// the machine's exp and sin, so a difference of half a unit in the last digit is allowed.
     pub(crate) fn is(&self, printed: &str) -> bool {
         if self.written_like(printed) == printed {
             return true;

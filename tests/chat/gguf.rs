@@ -6,7 +6,7 @@ use std::path::Path;
 use super::common::{fixture, llama_trace, stderr, stdout};
 use super::{chat_with, gguf_build};
 
-/// The tiny model of fixtures/formats with these texts and lists of texts in its metadata.
+/// The tiny model of fixtures/formats, with these texts and lists of texts in its metadata.
 fn model(folder: &Path, texts: &[(&str, &str)], lists: &[(&str, &[&str])]) -> std::path::PathBuf {
     let mut file = fs::read(fixture("formats/gguf/f32.gguf")).unwrap();
     let mut keys = gguf_build::Build::new();
@@ -18,7 +18,7 @@ fn model(folder: &Path, texts: &[(&str, &str)], lists: &[(&str, &[&str])]) -> st
     }
     let count = u64::from_le_bytes(*file[16..].first_chunk().unwrap());
     let mut keys = keys.keys;
-    // What follows stays at multiples of 32.
+    // The data after the metadata stays at multiples of 32.
     let length = keys.concat().len();
     let filler = gguf_build::Build::new().text("filler", "").keys.concat().len();
     let spaces = (length + filler).next_multiple_of(32) - length - filler;
@@ -69,7 +69,7 @@ fn of_named_templates_the_default_is_taken() {
     assert!(text.contains("has no chat format"), "{text}");
     assert!(refusal(&[(MAIN, "{% for")], &[], 3).contains("cannot be read"));
 
-    // The advice of every message about templates works for a file too.
+    // The advice in every message about templates also works for a GGUF file.
     fs::write(folder.path().join("chat_template.jinja"), raise("beside")).unwrap();
     let text = refusal(&[(MAIN, &main)], &[], 4);
     assert!(text.contains("beside <s></s>") && text.contains("chat_template.jinja"), "{text}");

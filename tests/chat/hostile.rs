@@ -1,4 +1,4 @@
-//! Chat templates that would take the process with them, and lines that no model could read.
+//! Chat templates that would crash the process, and lines that no model could read.
 
 use std::fs;
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::process::Output;
 use super::common::{fixture, stderr, stdout};
 use super::{SOFTMAX, answers, bare_model, chat, chat_with};
 
-/// Templates that need a stack, a memory or a time without end. What each does was seen to end the process, or
-/// would: a value that holds itself, syntax without end, texts and lists of any size from a few bytes.
+/// Templates that need unlimited stack, memory or time, and would end the process: a value that contains itself,
+/// endless syntax, and texts and lists of any size from a few bytes.
 fn hostile() -> Vec<(&'static str, String)> {
     let nested =
         |open: &str, close: &str, count| format!("{{{{ {}1{} }}}}", open.repeat(count), close.repeat(count));
@@ -59,11 +59,11 @@ fn hostile() -> Vec<(&'static str, String)> {
     all
 }
 
-/// A list in a list, 180,000 deep.
+/// Lists nested 180,000 deep.
 const LISTS: &str = "{% set n = namespace(l=[]) %}{% for a in range(9000) %}{% for b in range(20) %}\
 {% set n.l = [n.l] %}{% endfor %}{% endfor %}{{ n.l }}";
 
-/// The chat of a model with this template, on these lines.
+/// Runs a chat of a model with this template on these lines.
 fn with(folder: &Path, template: &str, lines: &str) -> Output {
     fs::write(folder.join("chat_template.jinja"), template).unwrap();
     chat_with(folder, lines)
@@ -77,7 +77,7 @@ fn no_template_ends_the_process_and_the_message_is_short() {
         let message = stderr(&output);
         assert!(message.len() < 2048, "{name}: {} bytes", message.len());
         if output.status.success() && ["20,000", "a chain"].iter().any(|long| name.starts_with(long)) {
-            // There was room for it: an even number of minus signs is none.
+            // This template succeeded: an even number of minus signs cancels out.
             continue;
         }
         assert_eq!(output.status.code(), Some(3), "{name}: {message}");
@@ -109,7 +109,7 @@ fn a_chat_goes_on_after_a_line_that_the_template_cannot_take() {
     }
 }
 
-/// Names of special tokens are marked before a template sees them, which makes them longer.
+/// The program marks the names of special tokens before the template runs, and the marks make the line longer.
 #[test]
 fn megabytes_of_special_tokens_are_a_line_that_is_too_long() {
     let line = "What does softmax do?\n";
@@ -134,7 +134,7 @@ fn megabytes_of_special_tokens_are_a_line_that_is_too_long() {
 fn the_process_that_renders_is_no_part_of_the_command_line() {
     let help = super::common::llama_trace(["--help"]);
     assert!(!stdout(&help).contains("render"), "{}", stdout(&help));
-    // It answers nothing that it was not asked.
+    // Without a request it answers nothing.
     let output = super::common::llama_trace(["__render-chat-template"]);
     assert_eq!((stdout(&output), output.status.code()), (String::new(), Some(1)));
 }

@@ -17,7 +17,7 @@ const CTRL_C: &str = "\u{3}";
 const CTRL_D: &str = "\u{4}";
 const UP: &str = "\u{1b}[A";
 
-/// A chat in a terminal of its own, and all that it has written.
+/// A chat in a separate terminal, and all its output so far.
 struct Terminal {
     child: Box<dyn Child + Send + Sync>,
     keys: Box<dyn Write + Send>,
@@ -33,7 +33,7 @@ impl Terminal {
         command.arg("chat");
         command.args(args);
         command.env("TERM", "xterm-256color");
-        // The texts and pictures are the processor's, whatever the machine has.
+        // The expected texts and pictures are those of the CPU, so hide any GPU.
         command.env("CUDA_VISIBLE_DEVICES", "");
         let child = pair.slave.spawn_command(command).unwrap();
         let written = Arc::new(Mutex::new(Vec::new()));
@@ -52,7 +52,7 @@ impl Terminal {
         String::from_utf8_lossy(&self.written.lock().unwrap()).into_owned()
     }
 
-    /// Waits until `text` was written after the first `from` bytes, and returns where all of it ends.
+    /// Waits until the output after the first `from` bytes contains `text`. Returns the end of `text` in the output.
     fn wait_for(&self, text: &str, from: usize) -> usize {
         let start = Instant::now();
         loop {
@@ -106,7 +106,7 @@ fn ctrl_c_stops_the_answer_and_not_the_program() {
     let at = terminal.wait_for(LEAVE, at);
     let at = terminal.wait_for("> ", at);
 
-    // The history has the lines of before, and after the tracer Ctrl-C still stops only the answer.
+    // The history still has the earlier lines. After the tracer, Ctrl-C still stops only the answer.
     terminal.press(UP);
     let at = terminal.wait_for("/step", at);
     terminal.press(UP);
@@ -120,7 +120,8 @@ fn ctrl_c_stops_the_answer_and_not_the_program() {
     terminal.end();
 }
 
-/// The last token of an answer is what the tracer draws after all that was read, by the same random number.
+/// The tracer samples the last token of an answer again, with the same random number, after all tokens that the model
+/// read.
 #[test]
 fn the_tracer_draws_what_the_answer_ended_with() {
     let mut terminal = Terminal::start(&["--temperature", "1", "-n", "6", "--seed", "2"]);
@@ -134,7 +135,8 @@ fn the_tracer_draws_what_the_answer_ended_with() {
         let last = answer.rsplit(' ').next().unwrap();
         terminal.press("/step\r");
         let entered = terminal.wait_for(ENTER, end);
-        // In 80 columns that is temperature and seed. What is next has a colour of its own, and is no token of the lists.
+        // In 80 columns the title is short: temperature and seed. The next token has another colour, and it is not in
+        // the lists of tokens.
         let title = terminal.wait_for("T 1 s 2", entered);
         let next = terminal.wait_for(&format!("\u{2423}{last}"), title);
         terminal.wait_for(" is next", next);
@@ -168,12 +170,12 @@ impl Terminal {
     }
 }
 
-/// A byte that is no UTF-8 is seen in the line, and ends neither the line nor the conversation.
+/// The line shows a byte that is not UTF-8. The byte ends neither the line nor the conversation.
 #[test]
 fn a_byte_that_is_no_text_stays_in_its_line_typed_or_pasted() {
     let mut terminal = Terminal::start(&["-n", "3"]);
     let mut at = terminal.wait_for("> ", 0);
-    // Latin-1, a character that is cut off, a byte that no encoding begins with; and the same in pastes.
+    // Latin-1, a truncated character, a byte that begins no character in any encoding; then the same bytes in pastes.
     for bytes in [&b"caf\xe9 au lait"[..], b"a\xff b", b"x\xc3", b"\x80\x81y"] {
         for pasted in [false, true] {
             terminal.press_bytes(&match pasted {
@@ -182,7 +184,7 @@ fn a_byte_that_is_no_text_stays_in_its_line_typed_or_pasted() {
             });
             let shown = String::from_utf8_lossy(bytes).into_owned();
             at = terminal.wait_for(&shown, at);
-            // Ctrl-U: what is typed next is a line of its own.
+            // Ctrl-U empties the line, so the next text is a new line.
             terminal.press("\u{15}What does softmax do?\r");
             at = terminal.wait_for("\nSof", at);
             at = terminal.wait_for("> ", at);
@@ -193,7 +195,8 @@ fn a_byte_that_is_no_text_stays_in_its_line_typed_or_pasted() {
     terminal.end();
 }
 
-/// What is drawn for a long text grows with the screen and not with each piece of the text.
+/// The number of bytes drawn for a long text depends on the size of the screen, and not on the number of pieces in
+/// which the text arrives.
 #[test]
 fn a_long_text_typed_without_marks_of_a_paste_is_not_drawn_for_each_of_its_pieces() {
     let mut terminal = Terminal::start(&[]);
@@ -218,7 +221,8 @@ fn a_long_text_typed_without_marks_of_a_paste_is_not_drawn_for_each_of_its_piece
 fn a_line_is_edited_and_the_next_one_may_be_typed_ahead() {
     let mut terminal = Terminal::start(&["-n", "40"]);
     let at = terminal.wait_for("> ", 0);
-    // Left over a word, a word taken out and put back, an accent that belongs to its letter; two lines at once.
+    // Moves left over a word, cuts a word and puts it back, deletes an accent together with its letter, and sends two
+    // lines together.
     terminal
         .press("do softmax What\u{17}\u{1b}[1;5D\u{1b}[1;5D\u{19} does \u{1b}[3~\u{1b}[3~\u{1b}[3~\u{5}do?");
     let at = terminal.wait_for("What does softmax do?", at);

@@ -1,5 +1,5 @@
-//! Several prompts: their texts and their JSON, their files, what is refused before anything runs, and what an
-//! interrupted run has printed.
+//! Several prompts: their texts, their JSON and their files, errors before anything runs, and the output of an
+//! interrupted run.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ fn options() -> Vec<&'static str> {
     PROMPTS.iter().flat_map(|prompt| ["--prompt", prompt]).collect()
 }
 
-/// A file of prompts, in a folder that stays while the test runs.
+/// A file of prompts, in a folder that exists until the test ends.
 fn file(name: &str, bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
@@ -72,7 +72,7 @@ fn a_line_of_json_has_the_prompt_its_text_its_ids_and_why_it_ended() {
     let whole = ok(&llama_trace(["--prompt", PROMPT, "-n", "400"]));
     assert_eq!(whole, format!("{PROMPT}{}", found[0]["text"].as_str().unwrap()));
     assert_eq!(found[0]["ended"], "text");
-    // The token that ends a text is drawn too, and no part of the text.
+    // The token that ends a text is sampled too, but it is not part of the text.
     let drawn = found[0]["ids"].as_array().unwrap().len().to_string();
     let cut = lines(&llama_trace(["--prompt", PROMPT, "-n", &drawn, "--format", "json"]));
     assert_eq!(cut, found[..1]);
@@ -97,7 +97,7 @@ fn a_file_has_a_prompt_a_line_and_empty_lines_are_none() {
     let (_folder, path) = file("prompts.txt", text.as_bytes());
     let piped = command(["--prompts", "-", "-n", "6"]).stdin(fs::File::open(path).unwrap()).output().unwrap();
     assert_eq!(ok(&piped), expected);
-    // A line of a text that looks like JSON is a text.
+    // A line that looks like JSON is still a text.
     let line = with_file("prompts.txt", br#"{"prompt": "x"}"#, &["-n", "0"]);
     assert_eq!(ok(&line), r#"{"prompt": "x"}"#);
 }
@@ -231,7 +231,7 @@ fn a_log_of_several_says_whose_each_line_is() {
         "pass 0 of s0 (prefill), 5 tokens after 0 cached",
         "pass 1 of s1 (decode), 1 token after 3 cached",
         "[s1/p0] layer 0 of 0-3 matmul       attn_norm (T=3,",
-        "pass 1 of s1 drew ",
+        "pass 1 of s1 sampled ",
         "µs for all]",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
@@ -284,7 +284,7 @@ fn memory_that_no_machine_has_is_said_before_the_first_pass() {
     assert!(said.contains("the KV cache for 1900000000 tokens") && said.contains("found: "), "{said}");
 }
 
-/// Sixty times the half second in which a request to stop is answered: machines that test are busy.
+/// Sixty times the half second within which the program answers a request to stop, because test machines are busy.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn end(mut child: Child) -> Option<i32> {
@@ -305,7 +305,7 @@ fn end(mut child: Child) -> Option<i32> {
 fn an_interrupted_run_has_printed_what_was_finished() {
     let folder = tempfile::tempdir().unwrap();
     models::zeros(folder.path(), [4, 512, 2048, 8, 300]);
-    // The first and the third fill the context in the same pass; the second needs a thousand more.
+    // The first and the third text fill the context in the same pass. The second text needs a thousand more passes.
     let ids = |count: usize| json!({"ids": vec![1; count]}).to_string();
     let lines = [ids(1000), ids(1), ids(1000)].join("\n");
     let (_file, path) = file("a.jsonl", lines.as_bytes());
@@ -328,7 +328,7 @@ fn an_interrupted_run_has_printed_what_was_finished() {
     assert_eq!(end(child), Some(130));
 }
 
-/// Some editors begin a file in UTF-8 with a mark, which is no part of the text.
+/// Some editors begin a UTF-8 file with a byte-order mark, which is not part of the text.
 #[test]
 fn a_mark_at_the_beginning_of_a_file_is_no_text() {
     let folder = tempfile::tempdir().unwrap();

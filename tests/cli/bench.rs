@@ -1,4 +1,4 @@
-//! `bench`: its report, not the figures in it.
+//! `bench`: the form of its report. The measured times are not tested.
 
 use serde_json::Value;
 
@@ -57,7 +57,7 @@ fn tuning_times_every_kernel_and_names_the_fastest_in_a_line_of_the_table() {
     assert!(timed.iter().all(|timed| speed(timed, "prefill") > 0.0 && speed(timed, "decode") > 0.0));
     let time = |timed: &&&Value| (1e12 / speed(timed, "prefill") + 1e12 / speed(timed, "decode")) as u64;
     let fastest = &kernels.iter().min_by_key(time).unwrap()["kernel"];
-    // The fastest one reads in every order that it has, and no other does.
+    // The report has every order of reading for the fastest kernel, and for no other kernel.
     for reading in readings {
         assert!(reading["kernel"] == *fastest && reading["reading"].is_string(), "{reading}");
     }

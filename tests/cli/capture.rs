@@ -1,4 +1,4 @@
-//! Folders of other runtimes: what transformers ran agrees with us, and what is broken in it is found.
+//! Captured folders. A run of transformers agrees with this program, and a damaged value in it is found.
 
 use std::fs;
 use std::path::Path;
@@ -10,12 +10,12 @@ use tempfile::TempDir;
 
 use super::{fixture, llama_trace, ok, stderr, stdout};
 
-/// An export of the same run, and a copy of the captured folder.
+/// Returns an export of the same run, and a copy of the captured folder.
 fn folders() -> (TempDir, String, String) {
     folders_of("2")
 }
 
-/// The same with an export that drew so many tokens.
+/// The same with an export that sampled this many tokens.
 fn folders_of(tokens: &str) -> (TempDir, String, String) {
     let folder = TempDir::new().unwrap();
     let (a, b) = (folder.path().join("a"), folder.path().join("b"));
@@ -79,7 +79,7 @@ fn what_transformers_ran_agrees_with_us_within_the_measured_tolerance_either_way
 #[test]
 fn what_is_broken_in_a_captured_folder_is_found_at_its_address_and_named() {
     let (_folder, a, b) = folders();
-    // RoPE's pairs as neighbours, in what the script saw of the second layer.
+    // RoPE rotates neighbouring pairs, in the captured second layer.
     let angles = ["cos", "sin"].map(|part| values(&b, &format!("pass_000/rope_{part}.npy")));
     let x = values(&b, "pass_000/layer_01/xq.npy");
     let mut wrong = x.clone();
@@ -95,7 +95,7 @@ fn what_is_broken_in_a_captured_folder_is_found_at_its_address_and_named() {
     assert_eq!(code, 1);
     assert!(report["first"]["address"].as_str().unwrap().starts_with("p0/L1/xq_rope["), "{report}");
     assert_eq!(report["diagnosis"][0]["name"], "rope_pairing", "{report}");
-    // Another setting is a cause before all stages.
+    // A different setting is a cause that is reported before any stage.
     let file = Path::new(&b).join("capture.toml");
     let text = fs::read_to_string(&file).unwrap().replace("rope_theta = 2000.0", "rope_theta = 10000.0");
     fs::write(&file, text).unwrap();
@@ -109,8 +109,8 @@ fn a_folder_that_lies_otherwise_is_read_by_its_map() {
     let (_folder, a, b) = folders();
     let at = |layer: usize, stage: &str| format!("pass_000/layer_{layer:02}/{stage}.npy");
     for layer in 0..3 {
-        // Heads first, with a batch; queries, keys and values in one; pairs as neighbours; a residual before its sum;
-        // a norm before its weight.
+        // Heads first, with a batch axis; queries, keys and values in one tensor; neighbouring pairs; a residual before
+        // its sum; a norm before its weight.
         let turned = values(&b, &at(layer, "xq_rope")).into_shape_with_order(vec![6, 4, 8]).unwrap();
         let turned = turned.permuted_axes(vec![1, 0, 2]).insert_axis(Axis(0));
         write(&b, &format!("own/0.{layer}.turned.npy"), &turned);
@@ -149,9 +149,9 @@ ffn_norm = { file = 'own/{pass}.{layer}.norm.npy', times = 'own/{pass}.{layer}.w
     let missing: Vec<_> = report["missing"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     assert!(missing.iter().all(|site| site.starts_with("p1/") || !site.contains("xk_rope")), "{missing:?}");
     assert!(missing.contains(&"p1/L0/xq") && !missing.contains(&"p0/L1/ffn_residual"), "{missing:?}");
-    // Each file is of some stage: as it lies, as a part, or as what another is multiplied by.
+    // Each file belongs to a stage: as it is, as a part, or as a factor.
     assert!(!report["notes"].to_string().contains("to no stage"), "{report}");
-    // Each entry is needed: without one the stage is another or is missing.
+    // Each entry is needed. Without one, the stage is another one or is missing.
     let wrong = map.replace(", pairs = 'neighbours_to_halves'", "");
     fs::write(&file, text.clone() + &wrong).unwrap();
     let (code, report) = diff(&[&a, &b]);
@@ -163,7 +163,7 @@ ffn_norm = { file = 'own/{pass}.{layer}.norm.npy', times = 'own/{pass}.{layer}.w
     assert!(stderr(&output).contains("not below the folder"));
 }
 
-/// The folder with what its capture.toml says changed, and its values with it.
+/// Changes the folder's capture.toml, and its values to match.
 fn mapped(b: &str, change: impl Fn(&str) -> String) {
     let file = Path::new(b).join("capture.toml");
     fs::write(&file, change(&fs::read_to_string(&file).unwrap())).unwrap();
@@ -197,7 +197,7 @@ fn same(a: &str, b: &str) -> Value {
 #[test]
 fn one_row_of_a_padded_batch_is_read_where_its_tokens_are() {
     let (_folder, a, b) = folders();
-    // The second of a batch of two: three rows of padding before its tokens, and one after.
+    // The second of a batch of two, with three rows of padding before its tokens and one after them.
     let tokens = |pass: usize| if pass == 0 { 6 } else { 1 };
     let padded = |values: &ArrayD<f32>, axis: usize, rows: usize| {
         let filled = |rows: usize| {
@@ -215,7 +215,7 @@ fn one_row_of_a_padded_batch_is_read_where_its_tokens_are() {
             let other = ArrayD::from_elem(values.shape().to_vec(), -4.0_f32);
             write(&b, &file, &ndarray::concatenate(Axis(0), &[other.view(), values.view()]).unwrap());
         }
-        // Keys after a token over whose prompt there was padding have it before them too.
+        // If the prompt is padded, the keys of a later token have this padding before them too.
         let file = format!("pass_000/layer_{layer:02}/softmax.npy");
         let values = padded(&padded(&values(&b, &file), 1, 6), 2, 6).insert_axis(Axis(0));
         write(&b, &file, &ndarray::concatenate(Axis(0), &[values.view(), values.view()]).unwrap());
@@ -289,7 +289,7 @@ fn files_of_sixteen_bits_are_read_and_judged_by_their_precision() {
                 fs::write(Path::new(&c).join(&file), bytes).unwrap();
             }
         }
-        // As float32 they would be too far off.
+        // As float32, the difference would be too large.
         let (code, report) = diff(&[&a, &c]);
         assert_eq!(code, 1, "{report}");
         assert!(report["diagnosis"].to_string().contains("bf16_rounding") || name == "f16", "{report}");
@@ -301,7 +301,7 @@ fn files_of_sixteen_bits_are_read_and_judged_by_their_precision() {
 #[test]
 fn a_run_of_the_first_layers_alone_is_compared_as_far_as_it_goes() {
     let (_folder, a, b) = folders();
-    // What came after them there is another model's.
+    // The values after the norm come from another model.
     for stage in ["final_norm", "logits"] {
         let file = format!("pass_000/{stage}.npy");
         write(&b, &file, &(values(&b, &file) * 3.0));
@@ -357,7 +357,7 @@ fn what_is_odd_in_a_captured_folder_is_part_of_the_verdict_and_never_a_crash() {
     nan[[2, 3]] = f32::NAN;
     let mut infinite = whole.clone();
     infinite[[2, 3]] = f32::INFINITY;
-    // A header that claims more than there is memory for.
+    // A header with a shape that is larger than the memory.
     let claims = |shape: &str| {
         let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n");
         [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes(), &[0; 64]].concat()
@@ -425,19 +425,20 @@ fn what_is_odd_in_a_captured_folder_is_part_of_the_verdict_and_never_a_crash() {
         std::os::unix::fs::symlink("ffn_up.npy", &at).unwrap();
         check("a link to itself", 3, "Cannot be read: p0/L1/ffn_up: B: ");
     }
-    // A map is looked for in all of that too.
+    // `--suggest-map` reads all these files too.
     let suggested = llama_trace(["diff", &*a, &*b, "--suggest-map"]);
     assert!(ok(&suggested).contains("# sure"), "{}", stderr(&suggested));
     drop(folder);
 }
 
-/// Writes the folder's stages to `own` under other names and layouts, as another project may.
+/// Writes the folder's stages to `own` under other names and in other layouts, as another project may.
 fn renamed(b: &str, own: &str) {
     let write = |file: &str, values: &ArrayD<f32>| write(own, file, values);
     for layer in 0..3 {
         let at = |stage: &str| values(b, &format!("pass_000/layer_{layer:02}/{stage}.npy"));
         let block = format!("blk{layer:02}");
-        // Heads first, with a batch; queries, keys and values in one; pairs as neighbours; components before tokens.
+        // Heads first, with a batch axis; queries, keys and values in one tensor; neighbouring pairs; components before
+        // tokens.
         let turned = at("xq_rope").into_shape_with_order(vec![6, 4, 8]).unwrap();
         write(&format!("{block}/turned_q.npy"), &turned.permuted_axes(vec![1, 0, 2]).insert_axis(Axis(0)));
         let qkv = ["xq", "xk", "xv"].map(at);
@@ -470,7 +471,7 @@ fn renamed(b: &str, own: &str) {
     write("noise.npy", &ArrayD::from_shape_fn(vec![6, 32], |i| ((i[0] * 37 + i[1] * 101) % 17) as f32 - 8.0));
 }
 
-/// What is proposed for the folder, with what stands behind each stage.
+/// The map that is suggested for the folder, with the comment after each stage.
 fn suggested(a: &str, own: &str) -> String {
     let output = llama_trace(["diff", a, own, "--suggest-map"]);
     let text = ok(&output);
@@ -518,7 +519,7 @@ fn a_map_is_proposed_for_a_run_with_a_mistake_and_what_is_not_sure_is_said() {
     let own = folder.path().join("own");
     let own = own.to_str().unwrap();
     renamed(&b, own);
-    // All after the norm of the second layer is somewhat off.
+    // Everything after the norm of the second layer is slightly different.
     for layer in 1..3 {
         for name in ["mid", "mlp", "act", "gate_up"] {
             let file = format!("blk{layer:02}/{name}.npy");
@@ -557,7 +558,7 @@ fn a_map_of_a_padded_batch_of_sixteen_bits_is_proposed_and_nothing_is_where_noth
         assert!(text.contains(expected), "{expected}\n{text}");
     }
     same(&a, own);
-    // The first of a batch, with padding behind it and without any.
+    // The first of a batch, with and without padding after it.
     for after in [0, 3] {
         let own = folder.path().join(format!("first{after}"));
         let own = own.to_str().unwrap();
@@ -587,7 +588,7 @@ fn a_map_of_a_padded_batch_of_sixteen_bits_is_proposed_and_nothing_is_where_noth
     assert!(stderr(&output).contains("no file of the folder has the values"), "{}", stderr(&output));
 }
 
-/// A port's own map says enough of its model, or the model that is given does.
+/// The reference needs the model's sizes, from the map of the port or from `--model`.
 #[test]
 fn a_captured_folder_is_a_reference_too() {
     let (folder, _, b) = folders_of("1");
@@ -608,7 +609,7 @@ fn a_captured_folder_is_a_reference_too() {
     assert_eq!(ok(&output), text);
 }
 
-/// The script's run on a model whose cache has the name that transformers has, then and now.
+/// Runs the script on models whose cache argument has the old and the new name of transformers.
 #[test]
 fn the_script_hands_the_cache_over_under_the_name_that_the_model_has_for_it() {
     const STUB: &str = r#"

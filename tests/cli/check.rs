@@ -13,13 +13,13 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-/// The names of the lines.
+/// The names of the lines in the report.
 fn names(report: &Value) -> Vec<String> {
     report["checks"].as_array().unwrap().iter().map(|check| check["name"].as_str().unwrap().into()).collect()
 }
 
-/// Ids that come from no text need not survive a round trip; their text must. A blank that a tokenizer puts before it is
-/// removed.
+/// Ids that come from no text need not survive a round trip, but their text must. A tokenizer may put a blank before
+/// the text; this blank is removed.
 #[test]
 fn given_ids_hold_where_the_tokenizer_begins_texts_with_a_blank() {
     let special = |id: usize, name: &str| {
@@ -159,7 +159,7 @@ fn ctrl_c_ends_a_check() {
         .stderr(Stdio::piped())
         .spawn();
     let mut child = child.unwrap();
-    // Once in each kind of work would take minutes: the runs, and what is computed again.
+    // A test of an interrupt in each kind of work, runs and recomputations, would take minutes.
     std::thread::sleep(Duration::from_secs(4));
     assert!(child.try_wait().unwrap().is_none(), "the check is not long enough for this test");
     interrupt(&child);

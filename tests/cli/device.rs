@@ -1,10 +1,10 @@
-//! `--device`: where there is no GPU, `cuda` says what was looked for, and `auto` is the CPU.
+//! `--device`: without a GPU, `cuda` is an error that says what was searched, and `auto` chooses the CPU.
 
 use std::process::Output;
 
 use super::{command, llama_trace, ok, stderr};
 
-/// A run that finds no GPU, on a machine with one too.
+/// Runs without finding a GPU, even if the machine has one.
 fn without_gpu<const N: usize>(args: [&str; N]) -> Output {
     command(args).env("CUDA_VISIBLE_DEVICES", "").output().unwrap()
 }

@@ -16,7 +16,7 @@ fn golden() -> String {
     fixture("golden/gqa").display().to_string()
 }
 
-/// A folder that `export` wrote.
+/// A folder written by `export`.
 fn exported(folder: &TempDir, name: &str, args: &[&str]) -> PathBuf {
     let out = folder.path().join(name);
     let base = ["export", "--ids", IDS, "--out", out.to_str().unwrap()];
@@ -24,7 +24,7 @@ fn exported(folder: &TempDir, name: &str, args: &[&str]) -> PathBuf {
     out
 }
 
-/// The same run written twice: the folders `a` and `b`.
+/// The same run exported twice, into the folders `a` and `b`.
 fn exported_twice(folder: &TempDir) -> [PathBuf; 2] {
     ["a", "b"].map(|name| exported(folder, name, &["--model", &golden()]))
 }
@@ -131,7 +131,7 @@ fn a_file_whose_name_is_of_no_stage_is_told_of() {
     }
     let said = "6 files of B belong to no stage of the model and were not read: 0.npy, 1.npy, 2.npy, 3.npy, and others";
     assert!(notes().contains(said), "{}", notes());
-    // In the text too, beside what is missing.
+    // The text names it too, next to the missing stages.
     let text = stdout(&llama_trace(["diff", path_a, path_b]));
     assert!(text.contains("Missing in B: attn_norm ×1") && text.contains(said), "{text}");
 }
@@ -140,7 +140,7 @@ fn a_file_whose_name_is_of_no_stage_is_told_of() {
 fn a_broken_model_is_found_and_named_and_the_cause_comes_before_its_consequences() {
     let (folder, model) = (TempDir::new().unwrap(), golden());
     let a = exported(&folder, "a", &["--model", &model]);
-    // A port that reads wo as it lies: the whole run is another one from there on.
+    // A port that reads wo without transposing it. From there on, the whole run differs.
     let wrong = models::golden("gqa", |tensors| {
         for (name, (shape, bytes)) in tensors.iter_mut().filter(|(name, _)| name.contains("o_proj")) {
             assert_eq!(shape[0], shape[1], "{name}");
@@ -162,7 +162,7 @@ fn a_broken_model_is_found_and_named_and_the_cause_comes_before_its_consequences
     );
     assert!(best["after"].as_f64().unwrap() < 1e-6 && best["before"].as_f64().unwrap() > 0.5, "{best}");
 
-    // What follows from another text, other tokens or another configuration is not looked for in the stages.
+    // If the text, the tokens or the configuration differ, this is the cause, and no mistake is searched in the stages.
     let change = |name: &str, change: &dyn Fn(&mut Value)| {
         let copy = folder.path().join(name);
         fs::create_dir(&copy).unwrap();
@@ -205,7 +205,7 @@ fn a_precision_that_the_reference_does_not_have_is_refused() {
             assert!(said.contains(part), "{part}: {said}");
         }
     }
-    // Its own says nothing new: the rules have the weights as they are stored.
+    // If `--precision` repeats the run's own precision, the result is the same, because the weights are stored in it.
     for (a, own) in [(&f32, "f32"), (&q8, "q8")] {
         let judged = |more: &[&str]| diff(&[&[a, &f32, "--model", &model], more].concat());
         assert_eq!(judged(&["--precision", own]), judged(&[]));
@@ -280,7 +280,7 @@ fn traces_are_compared_with_each_other_and_with_folders() {
     assert_eq!(llama_trace(["diff", &all, cut.to_str().unwrap()]).status.code(), Some(3));
 }
 
-/// Traces that keep the same are read part by part, folders stage by stage.
+/// Traces with the same stages are read in parts, folders stage by stage.
 #[test]
 fn traces_part_by_part_differ_as_their_stages_do_whole() {
     let folder = TempDir::new().unwrap();
@@ -302,7 +302,7 @@ fn traces_part_by_part_differ_as_their_stages_do_whole() {
     };
     assert!(of_traces["smallest_tolerance"].as_f64().unwrap() > 1e-4);
     close(&of_traces["smallest_tolerance"], &of_folders["smallest_tolerance"]);
-    // A value that is changed in both copies of B, and is no number in one.
+    // A value that is changed in both copies of B, once to another number and once to NaN.
     let trace = llama_trace::record::Trace::open(Path::new(&path("b"))).unwrap();
     let site = llama_trace::trace::Site::layer(0, 1, llama_trace::trace::Stage::FfnUp);
     let place = trace.bytes(site).unwrap().to_vec();
@@ -316,7 +316,7 @@ fn traces_part_by_part_differ_as_their_stages_do_whole() {
     assert_eq!((code, &report["missing"]), (3, &serde_json::json!(["p0/L1/ffn_up"])), "{report}");
     let text = stdout(&llama_trace(["diff", &path("a"), &path("b")]));
     assert!(text.contains("B: its values are not those that were recorded"), "{text}");
-    // With digests of their own other values are what the run had: the cell is named, and what is odd is said.
+    // With matching digests the changed values are valid, so the report names the cell, and a note mentions NaN.
     let digest = |bytes: &[u8]| ring::digest::digest(&ring::digest::SHA256, bytes).as_ref().to_vec();
     let old = digest(&place);
     let at = whole.windows(32).position(|window| window == old).unwrap();
@@ -342,7 +342,7 @@ fn of_several_sequences_each_is_compared_with_its_own() {
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let run = ["--prompt", "Once upon a time", "--prompt", "The dog", "-n", "2"];
     ok(&llama_trace([&["record", "-o", &path("trace")], &run[..]].concat()));
-    // By the option's older name.
+    // The same, with the option's older name.
     ok(&llama_trace([&["record", "--keep", "all", "--output", &path("all")], &run[..]].concat()));
     ok(&llama_trace([&["export", "--out", &path("files")], &run[..]].concat()));
     for (a, b) in [("trace", "files"), ("files", "trace"), ("trace", "all")] {
@@ -372,7 +372,7 @@ fn what_cannot_be_read_is_not_said_to_be_the_same() {
     let (folder, model) = (TempDir::new().unwrap(), golden());
     let [a, b] = exported_twice(&folder);
     let [path_a, path_b] = [&a, &b].map(|path| path.to_str().unwrap());
-    // What is not there is left out, and what is empty is damaged.
+    // A missing file is left out, and an empty file is damaged.
     fs::remove_file(b.join("pass_000/layer_00/xq.npy")).unwrap();
     let (code, report) = diff(&[path_a, path_b]);
     assert_eq!((code, &report["same"]), (0, &true.into()), "{report}");
@@ -388,7 +388,7 @@ fn what_cannot_be_read_is_not_said_to_be_the_same() {
     assert!(error.contains("p0/L1/xk") && error.contains("the file is empty"), "{error}");
     let page = stdout(&llama_trace(["diff", path_a, path_b, "--format", "junit"]));
     assert!(page.contains("errors=\"1\" skipped=\"1\"") && page.contains("<error message="), "{page}");
-    // Where something differs too, that is told.
+    // If a stage differs too, the report names this difference.
     let mut changed = values(&b.join("pass_000/layer_01/ffn_up.npy"));
     changed[[0, 7]] += 3.0;
     write(&b.join("pass_000/layer_01/ffn_up.npy"), &changed);
@@ -404,7 +404,7 @@ fn statistics_alone_cannot_be_compared() {
         ok(&llama_trace(args.into_iter().map(str::to_owned).chain([path(name)])));
     }
     ok(&llama_trace(["record".to_owned(), "--prompt".into(), "Hello".into(), "-o".into(), path("whole")]));
-    // Beside a whole trace tokens would be all that is compared.
+    // One of the two has only statistics, so only the tokens could be compared.
     for [one, other, named] in [["a", "b", "a"], ["whole", "b", "b"], ["a", "whole", "a"]] {
         let output = llama_trace(["diff".to_owned(), path(one), path(other)]);
         assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
@@ -462,7 +462,7 @@ fn what_is_wrong_with_a_folder_or_an_option_is_said_and_is_no_difference() {
         assert!(stderr(&output).contains(said), "{said}: {}", stderr(&output));
         assert!(stdout(&output).is_empty());
     }
-    // Files that are damaged, and what is no file, are part of the verdict.
+    // Damaged files, and files that are not `.npy`, are part of the verdict.
     let b = exported(&folder, "b", &["--model", &model]);
     fs::write(b.join("pass_000/layer_00/xq.npy"), "").unwrap();
     fs::write(b.join("pass_000/layer_00/xk.npy"), "not a file of numbers").unwrap();

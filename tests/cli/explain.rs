@@ -1,4 +1,4 @@
-//! `explain`, `lens` and `attribute`: what they print, and what they refuse.
+//! `explain`, `lens` and `attribute`: their output and their errors.
 
 use serde_json::Value;
 
@@ -36,7 +36,7 @@ fn an_explanation_in_json_has_every_operand_with_where_it_is_from() {
             assert_eq!(kinds.count(), 1, "{operand}");
         }
         let values = operands.iter().map(|operand| operand["value"].as_f64().unwrap());
-        // Reading a decimal number may miss its last bit.
+        // Parsing a decimal number may miss the last bit.
         assert!((term["product"].as_f64().unwrap() - values.product::<f64>()).abs() < 1e-12);
         sum += term["product"].as_f64().unwrap();
     }
@@ -71,7 +71,7 @@ fn from_a_logit_each_operand_leads_on_to_an_embedding() {
             assert!(weight.is_some() || rows.contains("tok_embeddings[v="), "{rows}");
             return;
         }
-        // Down the residual stream where it forks, else to the first operand.
+        // At a fork follows the residual stream, else the first operand.
         let all = json(&["explain", &address, "--terms", "0"])["terms"].clone();
         let next = all.as_array().unwrap().iter().flat_map(|term| term["operands"].as_array().unwrap());
         let next: Vec<_> = next.filter_map(|operand| operand["address"].as_str()).collect();
@@ -130,7 +130,7 @@ fn a_rule_that_is_no_sum_keeps_all_of_its_operands() {
     assert_eq!(names.len(), 5, "{names:?}");
     assert_eq!(names[2], Some("ε"));
     assert_eq!(norm["rest"]["count"], 0);
-    // Of the other keys only as many as are asked for.
+    // The explanation lists only as many of the other keys as the options ask for.
     let softmax = json(&["explain", "L1/softmax[h=2,t=4,k=1]", "--terms", "1"]);
     assert_eq!((softmax["terms"].as_array().unwrap().len(), &softmax["rest"]["count"]), (4, &Value::from(4)));
 }
@@ -236,14 +236,14 @@ fn what_cannot_be_explained_is_named() {
 fn the_lens_lists_each_layer_of_each_position() {
     let found = json(&["lens", "--top", "2", "-n", "3"]);
     let rows = found.as_array().unwrap();
-    // 5 tokens of the prompt and 2 of those drawn, in 4 layers.
+    // 5 tokens of the prompt and 2 sampled tokens, in 4 layers.
     assert_eq!(rows.len(), 7 * 4);
     for (i, row) in rows.iter().enumerate() {
         assert_eq!((&row["t"], &row["layer"]), (&Value::from(i / 4), &Value::from(i % 4)));
         let top = row["top"].as_array().unwrap();
         assert_eq!((top.len(), &top[0]["rank"], &top[1]["rank"]), (2, &Value::from(1), &Value::from(2)));
         assert!(top[0]["prob"].as_f64() >= top[1]["prob"].as_f64() && top[0]["text"].is_string());
-        // The answer is that of the last layer, with its place in this one.
+        // The answer is the last layer's, and its rank is the one in this layer.
         let (answer, last) = (&row["answer"], &rows[i / 4 * 4 + 3]["top"][0]);
         assert_eq!((&answer["id"], &answer["text"]), (&last["id"], &last["text"]));
         let known = top.iter().find(|one| one["id"] == answer["id"]);
@@ -252,7 +252,7 @@ fn the_lens_lists_each_layer_of_each_position() {
             "{row}"
         );
     }
-    // The last layer's answer for the last token of the prompt is what was drawn.
+    // The last layer's answer for the last token of the prompt is the sampled token.
     let drawn = json(&["explain", "p0/sampled[n=0]"])["value"].as_f64().unwrap();
     assert_eq!(rows[4 * 4 + 3]["top"][0]["id"].as_f64().unwrap(), drawn);
     let page = ok(&llama_trace(["lens", "--prompt", PROMPT, "--t", "4"]));

@@ -1,4 +1,4 @@
-//! What an export writes, what it never costs, and what one that fails leaves behind: nothing.
+//! `export`: its files, its limits, and that a failed export leaves no files.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn an_export_holds_every_stage_with_true_shapes_and_statistics() {
         check_file(&out, file);
     }
     assert_eq!(files_below(&out), files.len() + 1, "nothing else is there");
-    // What each pass drew is what the next one read, and what generation prints.
+    // The token that each pass sampled is the token that the next pass read, and the token that generation prints.
     let sampled: Vec<i64> =
         (0..3).flat_map(|pass| read_ids(&out.join(format!("pass_00{pass}/sampled.npy")))).collect();
     let read: Vec<i64> =
@@ -112,7 +112,7 @@ fn an_export_never_costs_the_user_a_file() {
     assert!(out.join("pass_000/layer_00/xk.npy").exists());
     assert_eq!(fs::read_to_string(out.join("notes.txt")).unwrap(), "mine");
     assert_eq!(fs::read_to_string(out.join("pass_000/mine.npy")).unwrap(), "mine");
-    // Folders that nothing is in any more go as well; those with a file of the user's stay.
+    // Empty folders are removed as well. Folders with a file of the user stay.
     ok(&export("embedding", &["--force"]));
     assert!(!out.join("pass_000/layer_00").exists());
     assert_eq!(fs::read_to_string(out.join("pass_000/mine.npy")).unwrap(), "mine");
@@ -155,7 +155,7 @@ pub(crate) fn files_and_folders(folder: &Path) -> Vec<std::path::PathBuf> {
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
-/// Asserts that what a process that ended has left to another one to remove goes.
+/// Asserts that a folder of a killed process, which another process must remove, becomes empty.
 pub(crate) fn soon_empty(folder: &Path) {
     for _ in 0..2400 {
         if files_and_folders(folder).is_empty() {
@@ -190,8 +190,8 @@ fn what_sigkill_leaves_the_next_export_removes() {
     assert_eq!(files_and_folders(folder.path()), [out]);
 }
 
-/// An export of many passes to `out` in `folder`, ended by a signal as soon as it has begun to write. The seed is one of a
-/// long text: without one, some end before the signal comes.
+/// Starts an export of many passes to `out` in `folder`, and ends it by a signal as soon as it has begun to write. The
+/// seed gives a long text; with other seeds, some exports end before the signal arrives.
 #[cfg(unix)]
 pub(crate) fn killed_export(folder: &Path, out: &Path, signal: &str) -> Output {
     let mut child =

@@ -1,4 +1,4 @@
-//! A folder that `export` or a capture script wrote, in the place of a trace.
+//! A folder that `export` or a capture script wrote, used instead of a trace.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn refused(args: &[&str], code: i32, texts: &[&str]) {
     }
 }
 
-/// Everything below a folder: paths and bytes.
+/// Paths and bytes of all files below a folder.
 fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let (mut files, mut folders) = (Vec::new(), vec![String::new()]);
     while let Some(inner) = folders.pop() {
@@ -42,7 +42,7 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// The lines of a log, without what is another one's.
+/// The lines of a log, without the fields that may differ between runs.
 fn log(args: &[&str]) -> Vec<String> {
     let lines = ok(&llama_trace([&["log", "--values", "--format", "json"], args].concat()));
     let line = |line: &str| {
@@ -53,7 +53,7 @@ fn log(args: &[&str]) -> Vec<String> {
     lines.lines().map(line).collect()
 }
 
-/// A port seldom writes the angles: what is turned by them is told with the port's own numbers all the same.
+/// A port seldom writes the angles. Rotated values are still explained with the port's own numbers.
 #[test]
 fn a_turned_number_is_taken_apart_without_the_angles_of_the_folder() {
     let folder = tempfile::tempdir().unwrap();
@@ -74,7 +74,7 @@ fn a_turned_number_is_taken_apart_without_the_angles_of_the_folder() {
         }
         let expected = explained(&whole);
         assert_eq!((explained(&own), &expected["difference"]), (expected.clone(), &Value::from(0.0)));
-        // A number that the model does not have there.
+        // Another number than the model computes there.
         let file = own.join("pass_001/layer_01/xq.npy");
         let mut bytes = fs::read(&file).unwrap();
         let at = 128 + 4 * (2 * 32 + 3);
@@ -116,7 +116,7 @@ fn every_command_says_of_an_export_what_it_says_of_the_trace_of_the_same_run() {
         for command in commands {
             let [of_dump, of_trace] =
                 [dump, trace].map(|path| ok(&llama_trace([command, &["--trace", path][..]].concat())));
-            // The folder has every stage; what the trace does not keep it computes again, and says so.
+            // The folder has every stage. The program computes the stages that the trace lacks, and reports this.
             assert_eq!(of_dump, of_trace.replace(", computed again ", ", recorded "), "{command:?}");
         }
         for at in ["L1/softmax[h=1]", "logits"] {
@@ -132,7 +132,7 @@ fn every_command_says_of_an_export_what_it_says_of_the_trace_of_the_same_run() {
         let (ours, theirs) = (files(&again), files(Path::new(dump)));
         assert!(ours.len() > 100);
         for ((name, ours), (other, theirs)) in ours.iter().zip(&theirs) {
-            // What a manifest says of the mean is summed in another order.
+            // The mean in a manifest is summed in another order.
             assert!(name == other && (ours == theirs || name == "manifest.json"), "{name}, {other}");
         }
         for path in [dump, again.to_str().unwrap()] {
@@ -142,7 +142,7 @@ fn every_command_says_of_an_export_what_it_says_of_the_trace_of_the_same_run() {
     }
 }
 
-/// What a log says of each stage: whether it has values, and where they come from.
+/// For each stage of a log: its name, its source, and whether it has values.
 fn kinds(path: &str, more: &[&str]) -> Vec<(String, String, bool)> {
     let lines = ok(&llama_trace([&["log", "--trace", path, "--format", "json"], more].concat()));
     let line = |line: &str| {
@@ -156,7 +156,7 @@ fn kinds(path: &str, more: &[&str]) -> Vec<(String, String, bool)> {
 #[test]
 fn what_follows_from_the_files_of_a_folder_is_derived_and_is_called_so_only_then() {
     let folder = tempfile::tempdir().unwrap();
-    // No model is at hand for this one.
+    // The program does not have the model of this folder.
     let gqa = fixture("golden/gqa");
     let run = ["--model", gqa.to_str().unwrap(), "--ids", "1,5,9,13", "-n", "3"];
     let stages = "xq_rope,xk_rope,cache_k,cache_v,keys,qk,softmax,attn_heads";
@@ -167,7 +167,7 @@ fn what_follows_from_the_files_of_a_folder_is_derived_and_is_called_so_only_then
         export(&[&typed[..], &["--stage", "xq_rope,xk_rope,xv"]].concat(), &part);
         ok(&llama_trace([&["record", "-o", trace.to_str().unwrap()], &typed[..]].concat()));
         let [part, trace] = [&part, &trace].map(|path| path.to_str().unwrap());
-        // As a trace derives them, whatever the cache rounds to.
+        // The values are derived as in a trace, whatever number type the cache has.
         let values = |path| log(&[&["--trace", path][..], &chosen].concat());
         assert_eq!(values(part), values(trace), "{cache}");
         let kinds = kinds(part, &[&chosen[..], &["--values"]].concat());
@@ -183,7 +183,7 @@ fn what_follows_from_the_files_of_a_folder_is_derived_and_is_called_so_only_then
         let explained = ok(&llama_trace(["explain", "p1/L0/scores[h=0,t=0,k=1]", "--trace", part]));
         assert!(explained.contains("difference 0"), "{explained}");
     }
-    // Without the keys there is nothing that scores follow from.
+    // Without the keys, the scores cannot be derived.
     let part = folder.path().join("less");
     export(&[&run[..], &["--stage", "xq_rope,xv"]].concat(), &part);
     let stats = folder.path().join("stats");
@@ -219,7 +219,7 @@ fn what_an_export_does_not_have_follows_from_the_rest_or_is_said_to_be_absent() 
     let absent = ["p0/L0/ffn_norm is not there", "there is no file", "layer_00/ffn_norm.npy", "--model"];
     refused(&[&["export", "--trace", path, "--stage", "ffn_norm"], &to[..]].concat(), 2, &absent);
     refused(&["explain", "L0/attn_heads[t=0,h=0,c=0]", "--trace", path], 2, &["is not there", "no file"]);
-    // With the model it is computed again.
+    // With the model, the stage is computed again.
     export(&["--trace", path, "--model", gqa, "--stage", "ffn_norm"], &out);
     let mistral = fixture("golden/mistral");
     let other = ["lens", "--trace", path, "--model", mistral.to_str().unwrap()];
@@ -256,12 +256,12 @@ fn a_file_that_cannot_be_right_is_named_and_the_rest_is_shown() {
         ok(&llama_trace(["explain", "L0/ffn_hidden[t=0,f=1]", "--trace", path]));
         let picture = folder.path().join("a.txt");
         let out = ["--out", picture.to_str().unwrap(), "--force"];
-        // The screen is drawn, and says what is wrong in the place of the values.
+        // The screen is drawn, with the error instead of the values.
         let snapshot = [&["snapshot", "--trace", path, "--at", "L1/ffn_up"][..], &out].concat();
         let output = llama_trace(snapshot);
         assert!(output.status.code().is_some_and(|code| code == 0 || code == 3), "{}", stderr(&output));
     }
-    // A value that is no number is a value.
+    // NaN is a valid value.
     let mut broken = right.clone();
     let count = broken.len();
     broken[count - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
@@ -306,7 +306,7 @@ fn a_manifest_that_cannot_be_right_is_refused_and_so_are_pictures() {
     export(&["--prompt", PROMPT, "--format", "svg", "--stage", "softmax", "--layer", "0"], &pictures);
     let pictures = pictures.to_str().unwrap();
     refused(&["log", "--trace", pictures], 3, &["pictures, and no values", "--format npy"]);
-    // That there is no terminal here is not what is wrong with it.
+    // The error is about the path, and not about the missing terminal.
     refused(&["open", "nowhere"], 3, &["nowhere"]);
 }
 
@@ -317,9 +317,9 @@ fn a_captured_folder_is_opened_by_its_map_or_with_its_model() {
     let said = ok(&llama_trace(["log", "--trace", path, "--values", "--pass", "1"]));
     assert!(said.contains("pass 1 (decode), 1 token after 6 cached"), "{said}");
     assert!(said.contains("ffn_hidden") && said.contains("min "), "{said}");
-    assert!(!said.contains("drew"), "nobody says what was drawn at the end: {said}");
+    assert!(!said.contains("pass 1 sampled"), "the last pass has no known token: {said}");
     let said = ok(&llama_trace(["log", "--trace", path, "--pass", "0"]));
-    assert!(said.contains("pass 0 drew 47"), "the next pass reads it: {said}");
+    assert!(said.contains("pass 0 sampled 47"), "the next pass reads it: {said}");
     ok(&llama_trace(["explain", "L1/ffn_hidden[t=0,f=1]", "--trace", path]));
     refused(&["explain", "probs[v=1]", "--trace", path], 2, &["probs is not there"]);
     refused(&["explain", "L1/xq[t=0,h=1,c=1]", "--trace", path], 2, &["needs the model"]);
@@ -349,7 +349,7 @@ fn a_captured_folder_is_opened_by_its_map_or_with_its_model() {
 fn a_score_is_taken_apart_with_what_is_there_after_rope() {
     let captured = fixture("capture/transformers/gqa");
     let folder = tempfile::tempdir().unwrap();
-    // Neither what was there before RoPE nor a cache, whose number type a map does not say.
+    // Removes the stages before RoPE, and the cache, whose number type a map does not state.
     for (name, bytes) in files(&captured) {
         if !["xq", "xk", "cache_k", "keys"].iter().any(|stage| name.ends_with(&format!("/{stage}.npy"))) {
             let path = folder.path().join(name);
@@ -379,7 +379,7 @@ fn a_number_that_a_port_wrote_is_told_as_it_wrote_it_beside_what_the_model_has()
         let args = ["explain", "L0/xq_rope[t=3,h=1,c=5]", "--model", model, "--format", "json"];
         serde_json::from_str::<Value>(&ok(&llama_trace([&args[..], more].concat()))).unwrap()
     };
-    // RoPE's pairs are the port's mistake, and it did not write what it turned.
+    // The port's mistake is in RoPE's pairs, and the port did not write the input of RoPE.
     let (own, of_model) = (explain(&["--trace", port]), explain(&["--prompt", PROMPT]));
     let bytes = fs::read(Path::new(port).join("pass_000/layer_00/xq_rope.npy")).unwrap();
     let at = bytes.len() - 5 * 128 * 4 + (3 * 128 + 32 + 5) * 4;
@@ -389,7 +389,7 @@ fn a_number_that_a_port_wrote_is_told_as_it_wrote_it_beside_what_the_model_has()
     assert_eq!((&own["terms"], &own["result"]), (&of_model["terms"], &of_model["result"]));
     assert!(own["notes"].to_string().contains("The model's own run has"), "{own}");
     assert!(!of_model["notes"].to_string().contains("own run"), "{of_model}");
-    // What it did not write at all is the model's, which is said.
+    // A stage that the port did not write comes from the model, and the program reports this.
     let said = "of the model's own run over the same tokens";
     let lens = |path: &str| stderr(&llama_trace(["lens", "--trace", path, "--model", model]));
     let right = fixture("port/story/right").display().to_string();
@@ -400,7 +400,8 @@ fn a_number_that_a_port_wrote_is_told_as_it_wrote_it_beside_what_the_model_has()
     assert!(!lens(dump.to_str().unwrap()).contains(said));
 }
 
-/// The residuals are those that were written, whatever the model has in their place; at the end that is the port's answer.
+/// The lens reads the residuals that the port wrote, even if the model's differ. For the last layer this gives the
+/// port's answer.
 #[test]
 fn the_lens_reads_the_residuals_that_a_port_wrote() {
     let (port, model) = (fixture("port/story/wrong"), fixture("builtin").display().to_string());
@@ -428,7 +429,7 @@ fn the_lens_reads_the_residuals_that_a_port_wrote() {
         }
     }
     assert_ne!(of(&own, 4, 0), of(&of_model, 4, 0));
-    // What was drawn follows from the logits that it wrote.
+    // The sampled token follows from the logits that the port wrote.
     let from = ["--trace", port.to_str().unwrap(), "--model", &model];
     let page = ok(&llama_trace([&["log", "--values", "--stage", "probs,sampled"], &from[..]].concat()));
     assert!(page.contains("probs (V=1024)  [derived]"), "{page}");
@@ -437,14 +438,14 @@ fn the_lens_reads_the_residuals_that_a_port_wrote() {
     let args = ["explain", "p0/sampled[n=0]", "--format", "json"];
     let found: Value = serde_json::from_str(&ok(&llama_trace([&args[..], &from].concat()))).unwrap();
     assert_eq!((&found["value"], &found["recorded"]), (&(likeliest as f64).into(), &false.into()), "{found}");
-    // It wrote no heads, and the model's own are not its.
+    // The port wrote no heads, and the model's heads do not belong to it.
     let written = [
         "p0/L3/ffn_residual of the trace differs",
         "does not have all that the attribution needs",
         "attn_heads",
     ];
     refused(&[&["attribute"], &from[..]].concat(), 2, &written);
-    // Where the port wrote no last residual, the model's own run is not taken for the port's.
+    // If the port wrote no last residual, the program does not use the model's run instead.
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in
         files(&port).into_iter().filter(|(name, _)| name != "pass_000/layer_03/ffn_residual.npy")
@@ -458,7 +459,7 @@ fn the_lens_reads_the_residuals_that_a_port_wrote() {
     refused(&["lens", "--trace", less, "--model", &model], 2, &written);
 }
 
-/// The operands of a number are the folder's own where it has them; where they are not, that is said.
+/// The operands of a number come from the folder if the folder has them. If not, the program reports this.
 #[test]
 fn what_a_port_did_not_write_is_made_of_what_it_wrote() {
     let [port, model] = ["port/story/wrong", "builtin"].map(fixture);
@@ -478,7 +479,7 @@ fn what_a_port_did_not_write_is_made_of_what_it_wrote() {
     assert_eq!(operand["address"], "p0/L0/ffn_residual[t=3,d=5]", "{norm}");
     assert_eq!(operand["value"].as_f64().unwrap() as f32, value(0, "ffn_residual", (3, 5)));
     assert_eq!((&norm["recorded"], &norm["value"]), (&Value::Bool(false), &norm["result"]), "{norm}");
-    // One of the two that make this sum was not written: both are those of the model's own run.
+    // One of the two operands of this sum was not written, so both come from the model's run.
     let sum = explain("L1/ffn_residual[t=3,d=5]");
     assert_eq!(sum["value"].as_f64().unwrap() as f32, value(1, "ffn_residual", (3, 5)));
     let told = format!("the trace has {} at p0/L1/attn_residual[t=3,d=5]", value(1, "attn_residual", (3, 5)));
@@ -497,7 +498,7 @@ fn an_export_never_takes_the_place_of_the_folder_that_it_is_made_of() {
         refused(&args, 2, &["would replace the folder that it is made from", "choose another --out"]);
     }
     assert!(files(&dump) == before);
-    // Below it is beside what is there.
+    // A folder below the reference is next to its files, so it is accepted.
     ok(&llama_trace([
         "export",
         "--trace",
@@ -552,7 +553,7 @@ fn one_stage_is_spoken_of_as_one() {
     let wrote = said(&["export", "--prompt", PROMPT, "--stage", "tokens", "--out", dump]);
     assert!(wrote.contains("wrote 1 stage and manifest.json to "), "{wrote}");
     assert!(said(&["diff", dump, dump]).contains("1 stage compared, 0 missing"));
-    // A folder that lacks one, whose model is not at hand.
+    // A folder without a manifest, whose model the program does not have.
     let (less, gqa) = (folder.path().join("less"), fixture("golden/gqa"));
     export(&["--model", gqa.to_str().unwrap(), "--ids", "1,5,9,13"], &less);
     let manifest = less.join("manifest.json");

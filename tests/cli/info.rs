@@ -1,4 +1,4 @@
-//! `info`: what a model is.
+//! `info`: the description of a model.
 
 use super::common::{fixture, llama_trace, stderr};
 use super::ok;
@@ -21,7 +21,7 @@ fn info_shows_the_configuration_and_every_tensor() {
     assert!(tied.contains("llama3, factor 5") && tied.contains("none: give prompts as --ids"), "{tied}");
 }
 
-/// What kind of model a path leads to is said in one line, wherever one can be named.
+/// One line names the kind of model at a path, in every command that can name one.
 #[test]
 fn a_named_model_is_recognised_in_one_line() {
     let directory = fixture("golden/gqa");

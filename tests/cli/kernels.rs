@@ -1,4 +1,4 @@
-//! One text from every kernel, any number of threads and any pages.
+//! Every kernel gives the same text, with any number of threads and any size of pages.
 
 use std::fs;
 use std::path::Path;
@@ -50,7 +50,7 @@ fn weights_in_huge_pages_make_the_same_text_and_what_was_given_is_said() {
     assert!(!stderr(&plain).contains("huge"));
 }
 
-/// Every kernel computes the bits of the number that the manual shows.
+/// Every kernel computes the same bits for the number in the manual.
 #[test]
 fn the_number_that_the_manual_shows_is_every_kernels() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("chapters/reference/explain.md");

@@ -1,4 +1,4 @@
-//! `log`: every step, in its order.
+//! `log`: every step, in the order of the pass.
 
 use serde_json::Value;
 
@@ -64,7 +64,7 @@ fn the_log_counts_layers_from_0_and_takes_the_selections_of_export() {
         [place("layer 0"), place("layer 0"), place("layer 2"), place("layer 2"), place("- matmul")]
     };
     assert_eq!(places(&text), [pass(1), pass(2)].concat(), "{text}");
-    assert!(!text.contains("pass 0") && text.contains("pass 2 drew"), "{text}");
+    assert!(!text.contains("pass 0") && text.contains("pass 2 sampled"), "{text}");
     let json = ok(&llama_trace(args.into_iter().chain(["--format", "json", "--values"])));
     let lines: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 10);
@@ -74,7 +74,7 @@ fn the_log_counts_layers_from_0_and_takes_the_selections_of_export() {
     assert_eq!(lines.iter().filter(valued).count(), 6, "a view has no values of its own");
 }
 
-/// The text of the line of `log` whose output is `stage`, in the first layer or before it.
+/// The text of the line of `log` with the output `stage`, in the first layer or before it.
 fn log_line<'a>(log: &'a str, stage: &str) -> &'a str {
     log.lines().find(|line| line.contains(&format!("-> {stage} ("))).unwrap_or_else(|| panic!("no {stage}"))
 }

@@ -1,13 +1,13 @@
-//! Memory that the system does not give: one message that says what it was for, and no end by a signal.
+//! Memory that the system refuses: one message says what the memory was for, and no signal ends the program.
 
 use std::process::{Command, Output};
 
 use super::{models, stderr};
 
-/// Bytes of addresses that a run may have, in KiB.
+/// Address space of a run, in KiB.
 const LIMIT: usize = 4 << 20;
 
-/// Runs with so much memory at most, on a small model whose configuration promises a context of 10^9 tokens.
+/// Runs a small model with this much memory at most. The model's configuration has a context of 10^9 tokens.
 fn limited(args: &[&str]) -> Output {
     let model = models::golden("gqa", |_| {});
     models::edit_json(&model.path().join("config.json"), |config| {

@@ -1,4 +1,4 @@
-//! `llama-trace diff` of folders that another runtime wrote: what their capture.toml says, and what it gets wrong.
+//! `llama-trace diff` of folders from another runtime: the declarations and mistakes in their capture.toml.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use tempfile::TempDir;
 
 use super::{command, fixture, llama_trace, ok, stderr, stdout};
 
-/// The ids of "Once upon a time" in the built-in model, as the port read them.
+/// The ids of "Once upon a time" in the built-in model.
 pub(crate) const IDS: &str = "1019,420,419,258,391";
 
-/// An export of the built-in model, drawn as `more` says, and the same folder as another runtime's: without a manifest, and
-/// with a map of these lines.
+/// Returns an export of the built-in model with the options `more`, and the same folder as another runtime's: with a
+/// map of these lines instead of a manifest.
 pub(crate) fn both(folder: &TempDir, more: &[&str], map: &str) -> [PathBuf; 2] {
     let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
     for out in [&a, &b] {
@@ -47,7 +47,7 @@ fn refused(folders: &[PathBuf; 2], texts: &[&str]) {
     texts.iter().for_each(|text| assert!(said.contains(text), "`{text}` is not in\n{said}"));
 }
 
-/// Changes the first value of the file of a stage, or all of them, by a factor.
+/// Multiplies the first `count` values of a stage's file by a factor.
 fn times(folder: &Path, stage: &str, factor: f32, count: usize) {
     let path = folder.join(format!("pass_000/{stage}.npy"));
     let mut bytes = fs::read(&path).unwrap();
@@ -67,7 +67,7 @@ fn model() -> String {
 fn what_was_drawn_otherwise_comes_after_the_stage_that_it_was_drawn_from() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &["-n", "3"], "");
-    // As a port does that drew its own tokens after a mistake in layer 1.
+    // Simulates a port that sampled other tokens after a mistake in layer 1.
     let drawn = |ids: [u32; 2]| {
         let [first, second] = ids;
         mapped(
@@ -107,20 +107,20 @@ fn the_same_ids_in_other_passes_are_no_difference_and_the_reference_can_be_run_i
     mapped(port, &format!("{first}258] }}, {{ start = 4, tokens = [391] }}]\n"));
     said(whole, port, &["a: 5 tokens in p0", "b: 2 tokens in p0", "export A again with --chunk 2: "]);
     said(port, whole, &["export B again with --chunk 2: "]);
-    // No export reads a prompt so.
+    // No export can read a prompt in these parts.
     mapped(port, &format!("{first}258, 391] }}]\n"));
     said(whole, port, &["let the other runtime read its prompt at once, or in parts of one length"]);
-    // The port may be what reads it at once.
+    // The port reads its prompt in one pass, and the export in parts.
     let parts = folder.path().join("parts");
     ok(&llama_trace(["export", "--ids", IDS, "--chunk", "3", "--out", parts.to_str().unwrap()]));
     mapped(port, &format!("passes = [{{ start = 0, tokens = [{IDS}] }}]\n"));
     said(&parts, port, &["export A again without --chunk: "]);
     said(whole, &parts, &["run A with the passes of the other run", "export --chunk 3`"]);
-    // Fewer tokens and none after them are another text.
+    // Fewer prompt tokens and no sampled ones are another text.
     mapped(&folders[1], "passes = [{ start = 0, tokens = [1019, 420] }]\n");
     let (code, report) = diff(&folders, &[]);
     assert_eq!((code, &report["first"]["kind"]), (1, &json!("tokens")));
-    // As a port does that has no prefill.
+    // Simulates a port without a prefill.
     for (chunk, passes) in [("1", 5), ("2", 3), ("9", 1)] {
         let folder = TempDir::new().unwrap();
         let [a, b] = both(&folder, &["--chunk", chunk, "-n", "3"], "");
@@ -134,7 +134,7 @@ fn the_same_ids_in_other_passes_are_no_difference_and_the_reference_can_be_run_i
             format!("{{ start = {}, tokens = {} }}", pass["start"], json!(ids))
         });
         mapped(&b, &format!("passes = [{}]\n", lines.collect::<Vec<_>>().join(", ")));
-        // The same text is drawn as from a prompt that is read at once.
+        // The sampled text is the same as with one prefill pass.
         let whole = TempDir::new().unwrap();
         let [one, _] = both(&whole, &["-n", "3"], "");
         let once: Value = serde_json::from_slice(&fs::read(one.join("manifest.json")).unwrap()).unwrap();
@@ -165,7 +165,7 @@ fn layers_say_what_is_not_compared_and_never_more_than_there_are() {
     assert_eq!(code, 0, "{report}");
     let text = stdout(&llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]));
     assert!(text.contains("in B only the first 2 of 4 layers ran"), "{text}");
-    // All of them leave nothing out.
+    // With all four tokens, no stage is left out.
     let (code, report) = compared(4);
     assert_eq!((code, &report["first"]["kind"]), (1, &json!("stage")));
     assert!(report["first"]["address"].as_str().unwrap().starts_with("p0/logits["), "{report}");
@@ -178,7 +178,7 @@ fn probabilities_are_judged_by_the_logits_of_their_own_run() {
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "");
     times(&folders[1], "logits", 1.01, usize::MAX);
-    // What softmax makes of the other logits.
+    // The softmax of the other logits.
     let read = |folder: &Path, name: &str| -> Vec<f32> {
         let bytes = fs::read(folder.join(format!("pass_000/{name}.npy"))).unwrap();
         bytes[128..].chunks_exact(4).map(|value| f32::from_le_bytes(value.try_into().unwrap())).collect()
@@ -213,7 +213,7 @@ fn what_a_map_names_and_is_nowhere_is_an_error() {
         &folders,
         &["4 stages of", "p0/L0/xq", "`typo_{layer}.npy`, but no pass and no layer has that file"],
     );
-    // Where there is a file for one layer, the others that ran lack theirs.
+    // There is a file for one layer only, so it is missing for the other layers.
     fs::copy(folders[1].join("pass_000/layer_03/xq.npy"), folders[1].join("typo_3.npy")).unwrap();
     refused(&folders, &["3 stages of", "p0/L0/xq", "names `typo_{layer}.npy`, but there is no typo_0.npy"]);
     mapped(&folders[1], &format!("{ids}stages = {{\n"));
@@ -239,11 +239,11 @@ fn a_layer_without_the_file_that_the_map_names_is_an_error_and_a_layer_without_a
         assert_eq!((code, &report["same"]), (3, &json!(false)), "{report}");
         assert_eq!(report["missing"], json!(["p0/L2/ffn_up"]));
     }
-    // Some layers alone may have been written.
+    // A port may write only some layers.
     fs::remove_dir_all(folders[1].join("pass_000/layer_02")).unwrap();
     let (code, report) = diff(&folders, &[]);
     assert_eq!((code, &report["same"]), (0, &json!(true)), "{report}");
-    // What the map does not name may be left out anywhere.
+    // A stage that the map does not name may be absent anywhere.
     fs::remove_file(folders[1].join("pass_000/layer_01/ffn_down.npy")).unwrap();
     assert_eq!(diff(&folders, &[]).0, 0);
 }
@@ -298,7 +298,7 @@ fn a_sequence_or_a_branch_that_is_absent_does_not_pass() {
         let xml = printed(&["--format", "junit"]);
         assert!(xml.contains("failures=\"0\" errors=\"1\""), "{xml}");
         assert!(xml.contains("><error message=\"B does not have this "), "{xml}");
-        // What B has more takes nothing from what is compared.
+        // More stages in B do not change the comparison.
         assert_eq!(diff(&[one.clone(), more], &[]).0, 0);
     }
 }
@@ -332,7 +332,7 @@ fn a_pass_that_is_absent_does_not_pass_and_is_said_to_be_of_fewer_tokens() {
         }
         refused(&[three.clone(), fewer.clone()], &["does not have a pass of", "for as many tokens"]);
     }
-    // A difference comes first, whatever else is absent.
+    // A difference is reported first, even if other stages are absent.
     times(&one, "layer_01/ffn_hidden", 3.0, 1);
     assert_eq!(diff(&[three, one], &[]).0, 1);
 }
@@ -381,7 +381,7 @@ fn masked_scores_of_a_pass_of_one_token_are_compared_with_the_scores_that_they_m
     }
 }
 
-/// Of a stage whose file is wrong, and of no run that went on with it.
+/// The note is only for a stage whose file is wrong, while the run went on with the right values.
 #[test]
 fn a_file_of_other_values_than_the_run_went_on_with_is_told_from_a_mistake_of_the_run() {
     let folder = TempDir::new().unwrap();
@@ -399,7 +399,7 @@ fn a_file_of_other_values_than_the_run_went_on_with_is_told_from_a_mistake_of_th
         assert!(first.contains("p0/L1/ffn_up["), "{first}");
         assert!(notes.contains("p0/L1/ffn_hidden reads this stage and is the same in both"), "{notes}");
     }
-    // No mistake of the run is named for it, but what the file looks like.
+    // No mistake of the run is named for it, but the file is said to look like one.
     let [a, b] = [0, 1].map(|i| folders[i].to_str().unwrap());
     for (format, what) in [
         ("text", "\n  B's file looks like gate_up_swapped "),
@@ -410,8 +410,9 @@ fn a_file_of_other_values_than_the_run_went_on_with_is_told_from_a_mistake_of_th
         assert!(stdout(&output).contains(what), "{}", stdout(&output));
         assert!(stderr(&output).contains("; B's file looks like gate_up_swapped"), "{}", stderr(&output));
     }
-    // Of what a run did go on with nothing of this is said: a norm is the same of a vector of any length, and so is softmax of
-    // scores that are all further from 0.
+    // Here the run went on with the wrong values, so the note must not appear. An equal norm does not show the
+    // contrary, because a norm is the same for a vector of any length. Neither does an equal softmax, if all scores are
+    // further from 0.
     fs::write(file("layer_01", "ffn_up"), own).unwrap();
     times(&folders[1], "embedding", 2.0, usize::MAX);
     let (first, notes) = said(&folders, &["--model", &model()]);
@@ -449,7 +450,7 @@ fn where_a_mistake_may_lie_is_said_and_what_is_wrong_with_a_file() {
     }
     let whole = fs::read(b.join("pass_000/layer_01/xq.npy")).unwrap();
     for (bytes, what) in [
-        (&b"a text"[..], "it is no .npy file: one begins with the bytes"),
+        (&b"a text"[..], "it is not a .npy file, which begins with the bytes"),
         (&whole[..40], "it is cut off in its header"),
         (&whole[..140], "it is cut off: "),
     ] {
@@ -459,7 +460,7 @@ fn where_a_mistake_may_lie_is_said_and_what_is_wrong_with_a_file() {
     }
 }
 
-/// Writes the values of a stage beside themselves: (T, W) as (T, 2·W).
+/// Writes each value of a stage twice: (T, W) becomes (T, 2·W).
 fn twice(folder: &Path, stage: &str) {
     let path = folder.join(format!("pass_000/{stage}.npy"));
     let values = ArrayD::<f32>::read_npy(fs::File::open(&path).unwrap()).unwrap();
@@ -467,7 +468,7 @@ fn twice(folder: &Path, stage: &str) {
     both.as_standard_layout().write_npy(fs::File::create(path).unwrap()).unwrap();
 }
 
-/// As transformers has cos and sin, in a port that differs elsewhere.
+/// cos and sin in transformers' layout, in a port that differs elsewhere.
 #[test]
 fn a_stage_of_another_shape_hides_no_difference_and_is_told_apart() {
     let folder = TempDir::new().unwrap();
@@ -494,7 +495,7 @@ fn a_stage_of_another_shape_hides_no_difference_and_is_told_apart() {
             "{text}{said}"
         );
     }
-    // A mistake in a layer is found and named all the same.
+    // A mistake in a layer is still found and named.
     let layer = b.join("pass_000/layer_01");
     fs::copy(layer.join("ffn_gate.npy"), layer.join("ffn_silu.npy")).unwrap();
     fs::remove_file(layer.join("ffn_hidden.npy")).unwrap();
@@ -512,15 +513,15 @@ fn a_stage_of_another_shape_hides_no_difference_and_is_told_apart() {
         page.contains(&format!("<failure message=\"another shape: {}", &shape["p0/rope_sin: ".len()..])),
         "{page}"
     );
-    // What is made from the values that differ does so too.
+    // Stages that are computed from the differing values differ too.
     assert!(page.contains("failures=\"4\"") && page.matches("<failure").count() == 4, "{page}");
     assert!(!page.contains("nan"), "{page}");
-    // The map that is proposed reads it.
+    // The suggested map reads it.
     let map = ok(&llama_trace(["diff", paths[0], paths[1], "--suggest-map"]));
     assert!(map.contains("/rope_cos.npy\", columns = [0,16] }"), "{map}");
     fs::write(b.join("capture.toml"), map).unwrap();
     assert!(!diff(&folders, &[]).1["notes"].to_string().contains("cannot be compared"));
-    // No map reads what is not there.
+    // No map reads a file that does not exist.
     let folder = TempDir::new().unwrap();
     let folders = both(&folder, &[], "");
     let layer = folders[1].join("pass_000/layer_00");
@@ -579,7 +580,7 @@ fn a_port_writes_one_prompt_and_a_mask_of_truth_values() {
     let path = folders[1].join("pass_000/mask.npy");
     let mask = ArrayD::<f32>::read_npy(fs::File::open(&path).unwrap()).unwrap();
     let write = |seen: ArrayD<bool>| seen.write_npy(fs::File::create(&path).unwrap()).unwrap();
-    // Of keys that are seen, or of those that are hidden.
+    // The mask has one value for visible keys and another for hidden keys.
     for seen in [true, false] {
         write(mask.mapv(|added| (added == 0.0) == seen));
         assert_eq!(diff(&folders, &[]).0, 0);

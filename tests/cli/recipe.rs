@@ -1,4 +1,5 @@
-//! The recipe of `llama-trace help diff` for another project's workflow: a tiny port in numpy, right and with a mistake.
+//! The recipe of `llama-trace help diff` for another project's CI: a tiny port in numpy, once correct and once with a
+//! mistake.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +9,7 @@ use tempfile::TempDir;
 
 use super::{common, fixture, llama_trace, ok, stdout};
 
-/// Judges the port's folder as the recipe does: the exit code, and what was found.
+/// Judges the port's folder as the recipe does. Returns the exit code and the report.
 fn judged(port: &Path) -> (i32, Value) {
     let folder = TempDir::new().unwrap();
     let (model, reference) = (fixture("golden/gqa"), folder.path().join("reference"));

@@ -1,4 +1,4 @@
-//! `snapshot`: pictures of the tracer's screen, in every format; and heatmaps as an export.
+//! `snapshot`: pictures of the tracer's screen in every format, and heatmaps as an export.
 
 use resvg::usvg::roxmltree::{Document, Node};
 
@@ -6,14 +6,14 @@ use super::*;
 
 const AT: &str = "L1/softmax[h=2]";
 
-/// Draws a screen of this size into a file of this name.
+/// Draws a screen of this size into a file with this name.
 fn snapshot(folder: &Path, name: &str, size: &str, more: &[&str]) -> Output {
     let out = folder.join(name);
     let fixed = ["snapshot", "--prompt", PROMPT, "--at", AT, "--size", size, "--out", out.to_str().unwrap()];
     llama_trace([&fixed[..], more].concat())
 }
 
-/// What is wrong with the options is told before anything is run, with exit code 2.
+/// Wrong options are reported before anything runs, with exit code 2.
 fn refused(folder: &Path, name: &str, size: &str, more: &[&str], text: &str) {
     let output = snapshot(folder, name, size, more);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
@@ -45,7 +45,7 @@ fn every_format_gives_the_same_bytes_twice_over_sizes() {
     }
 }
 
-/// Well-formed, as large as the screen, and nothing in it is outside.
+/// The drawing is well-formed and as large as the screen, and no element is outside it.
 fn check_drawing(bytes: &[u8], size: &str) {
     let text = std::str::from_utf8(bytes).unwrap();
     let drawing = Document::parse(text).unwrap();
@@ -63,7 +63,7 @@ fn check_drawing(bytes: &[u8], size: &str) {
     }
 }
 
-/// The text of each format is the screen's.
+/// Each format has the text of the screen.
 #[test]
 fn every_format_has_the_words_of_the_screen() {
     let folder = tempfile::tempdir().unwrap();
@@ -75,7 +75,7 @@ fn every_format_has_the_words_of_the_screen() {
             assert!(text.contains(word), "{suffix}: {word}");
         }
     }
-    // Shades stand for colours where there are none; no time and no number of cores is in it.
+    // Without colours, shades replace them. The drawing has no time and no number of cores.
     let text = fs::read_to_string(folder.path().join("a.txt")).unwrap();
     assert!(text.contains('█') && !text.contains("µs") && !text.contains("thread"));
 }
@@ -97,7 +97,7 @@ fn the_view_the_palette_and_the_paper_are_chosen() {
     refused(folder.path(), "f.svg", "120x40", &["--view", "nothing"], "no such view");
 }
 
-/// A view that tells of one token opens on the last one, and on the one that the address names.
+/// A view of one token opens on the last token, or on the token that the address names.
 #[test]
 fn the_token_that_an_address_names_is_shown_in_every_view() {
     let folder = tempfile::tempdir().unwrap();
@@ -165,7 +165,8 @@ fn a_file_that_is_there_stays_without_force() {
     assert_eq!(nowhere.status.code(), Some(5));
 }
 
-/// What the font lacks is a box with its number, and what drives a terminal or a drawing is text.
+/// A character that the font lacks is drawn as a box with its code point. Control characters of a terminal or a drawing
+/// are drawn as text.
 #[test]
 fn hostile_tokens_make_whole_pictures() {
     let folder = tempfile::tempdir().unwrap();
@@ -227,10 +228,10 @@ fn an_export_of_pictures_has_every_stage_as_a_heatmap() {
     for label in ["4 ␣time", "head 3", "↓ token · → key", "p0/L1/softmax"] {
         assert!(attention.contains(label), "{label}");
     }
-    // The key of a later pass is labelled by the token of an earlier one.
+    // A key in the later pass is labelled with the token of an earlier pass.
     let later = fs::read_to_string(folder.path().join("svg/pass_001/layer_01/softmax.svg")).unwrap();
     assert!(later.contains("4 ␣time") && later.contains("5 ,"), "{later}");
-    // An earlier export of another format is replaced as a whole.
+    // An earlier export in another format is replaced completely.
     let out = folder.path().join("svg");
     let args = ["export", "--prompt", PROMPT, "--stage", "xq", "--force", "--out", out.to_str().unwrap()];
     ok(&llama_trace(args));

@@ -1,4 +1,4 @@
-//! A process that is told to stop in the middle of long work.
+//! A process that receives a request to stop in the middle of long work.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use super::export::{files_and_folders, soon_empty};
 use super::{PROMPT, command, models, stderr};
 
-/// Sixty times the half second in which a request to stop is answered: machines that test are busy.
+/// Sixty times the half second within which the program answers a request to stop, because test machines are busy.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An export into `place` that computes for minutes, some way into its pass.
+/// Starts an export into `place` that computes for minutes, and waits until its pass has begun.
 fn slow_export(folder: &Path, place: &Path) -> Child {
-    // Its pass over a long prompt takes a processor minutes by plain loops.
+    // Its pass over a long prompt takes a CPU minutes with plain loops.
     models::zeros(folder, [16, 512, 2048, 8, 300]);
     let ids: Vec<String> = (0..4000).map(|i| (i % 300).to_string()).collect();
     let ids_file = folder.join("ids.txt");
@@ -32,7 +32,7 @@ fn slow_export(folder: &Path, place: &Path) -> Child {
         assert!(child.try_wait().unwrap().is_none(), "it ended before it began");
         std::thread::sleep(Duration::from_millis(10));
     }
-    // Into the pass.
+    // Waits until the pass has begun.
     std::thread::sleep(Duration::from_millis(500));
     assert!(child.try_wait().unwrap().is_none(), "the pass is not long enough for this test");
     child
@@ -43,7 +43,7 @@ pub(crate) fn interrupt(child: &Child) {
     assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
 }
 
-/// Waits for the end after Ctrl-C, and answers what was said.
+/// Waits for the end after Ctrl-C, and returns standard error.
 pub(crate) fn end(mut child: Child) -> String {
     let asked = Instant::now();
     let status = loop {
@@ -64,7 +64,7 @@ pub(crate) fn end(mut child: Child) -> String {
 fn ctrl_c_ends_an_export_in_the_middle_of_its_one_long_pass() {
     let (folder, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let child = slow_export(folder.path(), place.path());
-    // A large file, as an export of many tokens has them, changes nothing.
+    // A large file, as in an export of many tokens, makes no difference.
     let [staging] = &files_and_folders(place.path())[..] else { panic!("one temporary folder") };
     fs::File::create(staging.join("files/large.npy")).unwrap().set_len(64 << 20).unwrap();
     interrupt(&child);
@@ -77,7 +77,7 @@ fn an_export_of_very_many_files_removes_them_or_says_that_it_is_going_on() {
     let (folder, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let child = slow_export(folder.path(), place.path());
     let [staging] = &files_and_folders(place.path())[..] else { panic!("one temporary folder") };
-    // As if there had been passes before. Second names are made faster than files.
+    // Simulates the files of earlier passes. Hard links are created faster than files.
     let files = staging.join("files");
     for pass in 0..6 {
         let folder = files.join(format!("pass_{pass:03}"));
@@ -102,7 +102,7 @@ fn an_export_of_very_many_files_removes_them_or_says_that_it_is_going_on() {
 fn ctrl_c_while_an_exports_files_move_to_their_places_ends_it_and_what_was_there_is_put_back() {
     let place = tempfile::tempdir().unwrap();
     let out = place.path();
-    // An earlier export of very many files.
+    // An earlier export with very many files.
     let mut names = Vec::new();
     for pass in 0..6 {
         let folder = format!("pass_{pass:03}");
@@ -131,7 +131,7 @@ fn ctrl_c_while_an_exports_files_move_to_their_places_ends_it_and_what_was_there
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Into the exchange: the first files are aside.
+    // Stops in the middle of the exchange: the first old files have been moved away.
     let aside = || {
         let entries = fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
         entries.map(|path| path.join("old/pass_000")).find(|path| path.is_dir())
@@ -152,7 +152,7 @@ fn ctrl_c_while_an_exports_files_move_to_their_places_ends_it_and_what_was_there
     assert_eq!(fs::read_to_string(out.join("manifest.json")).unwrap(), manifest.to_string());
 }
 
-/// The program that removes what another one left looks at the name too: a folder of the user's own is none of its.
+/// A program that removes the remains of another process also checks the name, so it never removes a user's folder.
 #[cfg(unix)]
 #[test]
 fn only_a_folder_that_is_named_as_a_temporary_one_is_removed_for_another_process() {

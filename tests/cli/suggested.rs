@@ -1,4 +1,4 @@
-//! `llama-trace diff --suggest-map`: the map that is proposed for a port's folder, and what `diff` finds with it.
+//! `llama-trace diff --suggest-map`: the map that it suggests for a port's folder, and what `diff` finds with this map.
 
 #[path = "suggested/mistakes.rs"]
 mod mistakes;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::ported::{IDS, both, diff};
 use super::{fixture, llama_trace, ok};
 
-/// Every second value of a stage of these layers doubled: what comes after a mistake is alike and not the same.
+/// Doubles every second value of a stage in these layers. The stages after a mistake are then similar, but not equal.
 fn skewed(folder: &Path, stage: &str, layers: std::ops::Range<usize>) {
     for layer in layers {
         skew(&folder.join(format!("pass_000/layer_{layer:02}/{stage}.npy")));
@@ -31,7 +31,7 @@ fn skew(path: &Path) {
     fs::write(path, bytes).unwrap();
 }
 
-/// The same numbers, the other way round.
+/// Reverses the order of the values.
 fn turn(path: &Path) {
     let mut bytes = fs::read(path).unwrap();
     let values: Vec<[u8; 4]> = bytes[128..].as_chunks::<4>().0.to_vec();
@@ -62,7 +62,7 @@ fn a_map_is_proposed_for_a_port_of_which_the_first_layer_alone_is_right() {
         line("xq =").contains("# sure: smallest error") && line("xq =").contains("largest error"),
         "{map}"
     );
-    // The mask says which axis is which: read the other way round it hides other keys.
+    // The mask determines the axes: with exchanged axes it would hide other keys.
     assert!(!line("masked_scores =").contains("axes"), "{map}");
     fs::write(own.join("capture.toml"), &map).unwrap();
     assert_eq!(diff(&[a, own], &[]).0, 1);
@@ -78,12 +78,12 @@ fn a_file_with_a_stage_s_name_is_that_stage_where_nothing_is_near() {
     let names: Vec<_> = stages.iter().map(|(stage, _)| *stage).collect();
     assert_eq!(names, ["xq_rope", "xk_rope", "attn_residual", "ffn_residual", "logits"], "{map}");
     assert!(stages.iter().all(|(stage, lies)| lies.contains(&format!("/{stage}.npy\""))), "{map}");
-    // Not one of them is near enough to say anything of the precision.
+    // None of the files is close enough to determine the precision.
     assert!(map.contains("precision = \"f32\"  # not sure"), "{map}");
 }
 
-/// A file is taken by its name, be it the stage's or the module's, whatever is in it; and where one layer of several is
-/// nothing like the reference, the others say what the file is.
+/// A file is assigned by its name, which may be the stage's or the module's, whatever its values are. If one layer of
+/// several is nothing like the reference, the other layers determine the stage.
 #[test]
 fn values_that_are_all_wrong_do_not_take_a_file_out_of_the_map() {
     let folder = TempDir::new().unwrap();
@@ -137,7 +137,7 @@ fn a_proposed_map_says_where_a_stage_is_not_written_and_has_all_passes_that_are(
     };
     assert_eq!(code(&map), 3);
     assert_eq!(code(&map.replace("ffn_up =", "# ffn_up =")), 0);
-    // Of what is in every layer nothing is said.
+    // There is no note about stages that are in every layer.
     for layer in [1, 3] {
         let name = format!("pass_000/layer_{layer:02}/ffn_up.npy");
         fs::copy(a.join(&name), b.join(&name)).unwrap();
@@ -145,14 +145,14 @@ fn a_proposed_map_says_where_a_stage_is_not_written_and_has_all_passes_that_are(
     let map = proposed();
     assert!(!map.contains("is missing"), "{map}");
     assert_eq!(code(&map), 0);
-    // Passes of which nothing was written.
+    // No file of one pass was written.
     fs::remove_dir_all(b.join("pass_003")).unwrap();
     let map = proposed();
     assert!(map.contains("# The reference has 4 passes, but the folder has files of only 3"), "{map}");
     assert_eq!(code(&map), 3);
 }
 
-/// Copies stages of every pass and layer of a folder to another, under the names of another project.
+/// Copies stages of every pass and layer from one folder to another, under another project's names.
 fn by_steps(from: &Path, to: &Path, passes: usize, stages: &[(&str, &str)]) {
     fs::create_dir_all(to).unwrap();
     for (pass, layer) in (0..passes).flat_map(|pass| (0..4).map(move |layer| (pass, layer))) {
@@ -183,7 +183,8 @@ fn a_map_of_several_passes_is_proposed_where_the_later_ones_alone_are_wrong() {
     let (code, report) = diff(&[a, own], &[]);
     let first = report["first"]["address"].as_str().unwrap();
     assert!(code == 1 && first.starts_with("p1/L0/xq_rope["), "{first}\n{map}");
-    // Where every pass reads one token all files have one shape: those of a later pass are no cache of the first.
+    // If every pass reads one token, all files have the same shape. The files of a later pass are not the cache of the
+    // first pass.
     let folder = TempDir::new().unwrap();
     let a = folder.path().join("a");
     ok(&llama_trace(["export", "--ids", "1019", "-n", "3", "--out", a.to_str().unwrap()]));
@@ -194,7 +195,8 @@ fn a_map_of_several_passes_is_proposed_where_the_later_ones_alone_are_wrong() {
     assert_eq!(stages, ["attn_norm", "xk"], "{map}");
 }
 
-/// An export of the built-in model with another setting in its config.json, as another runtime's: without a manifest.
+/// An export of the built-in model with one changed setting in its config.json, as another runtime's folder: without a
+/// manifest.
 fn with_setting(folder: &TempDir, setting: &str, value: f64, more: &[&str]) -> PathBuf {
     let [model, own] = ["model", "own"].map(|name| folder.path().join(format!("{name}-{setting}")));
     fs::create_dir(&model).unwrap();
@@ -229,8 +231,8 @@ fn no_map_that_is_proposed_lets_a_port_with_a_mistake_pass() {
     }
 }
 
-/// A port whose files have `export`'s names, in as many passes as there are layers: whatever its mistake makes of the values,
-/// each file is the stage that it is called, as it lies, in all passes.
+/// A port whose files have `export`'s names, with as many passes as layers. Whatever its mistake does to the values,
+/// each file is the stage in its name, without changes, in all passes.
 #[test]
 fn a_map_of_a_port_with_a_mistake_fits_one_without() {
     let folder = TempDir::new().unwrap();
@@ -261,7 +263,7 @@ fn a_map_of_a_port_with_a_mistake_fits_one_without() {
     }
 }
 
-/// File names of another project: {l} is the layer's number, {m} one more, {n} the number of layers.
+/// File names of another project: {l} is the layer's number, {m} is that number plus one, {n} is the number of layers.
 type Scheme = &'static [(&'static str, &'static str)];
 
 const OUTPUTS: Scheme = &[("ffn_residual", "h{l}")];
@@ -299,7 +301,7 @@ const OPAQUE: Scheme = &[
 
 const NORMS: Scheme = &[("attn_norm", "blockA.{l}"), ("ffn_norm", "blockB.{l}"), ("final_norm", "blockC")];
 
-/// Copies stages of an export of so many layers to a folder under these names.
+/// Copies stages of an export with this many layers to a folder, under these names.
 fn renamed(from: &Path, to: &Path, layers: usize, scheme: &[(&str, &str)]) {
     fs::create_dir_all(to).unwrap();
     for (stage, name) in scheme {
@@ -315,7 +317,7 @@ fn renamed(from: &Path, to: &Path, layers: usize, scheme: &[(&str, &str)]) {
     }
 }
 
-/// Takes all but these stages out of an export, and makes it another runtime's.
+/// Keeps only these stages of an export, and makes it another runtime's folder.
 fn few(folder: &Path, ids: &str, scheme: Scheme) {
     fs::remove_file(folder.join("manifest.json")).unwrap();
     let keep =
@@ -341,7 +343,7 @@ fn exported(model: &Path, ids: &str, out: PathBuf) -> PathBuf {
     out
 }
 
-/// Where the two part, without the cell, and the names of the mistakes.
+/// The stage of the first difference, without the cell, and the names of the mistakes.
 fn first(folders: &[PathBuf; 2], model: &Path) -> (i32, String, String) {
     let (code, report) = diff(folders, &["--model", model.to_str().unwrap()]);
     (code, address(&report), report["diagnosis"].to_string())
@@ -355,7 +357,7 @@ fn propose(a: &Path, own: &Path) -> String {
     ok(&llama_trace(["diff".as_ref(), a.as_os_str(), own.as_os_str(), "--suggest-map".as_ref()]))
 }
 
-/// What transformers returns as hidden states: what enters each layer, and last what the final norm gives.
+/// The hidden states that transformers returns: the input of each layer, and at the end the output of the final norm.
 #[test]
 fn states_of_which_the_last_is_normed_are_two_stages_and_a_right_run_passes() {
     let folder = TempDir::new().unwrap();
@@ -373,7 +375,7 @@ fn states_of_which_the_last_is_normed_are_two_stages_and_a_right_run_passes() {
     }
     fs::write(own.join("capture.toml"), &map).unwrap();
     assert_eq!(first(&[a.clone(), own.clone()], &fixture("builtin")).0, 0);
-    // And one that is wrong in the last layer is wrong there.
+    // A wrong state of the last layer is reported at this layer.
     skew(&own.join("hidden_states.3.npy"));
     let map = propose(&a, &own);
     fs::write(own.join("capture.toml"), &map).unwrap();
@@ -398,7 +400,7 @@ fn of_a_right_run_what_is_not_sure_is_a_comment_and_no_file_is_taken_twice() {
             ("logits", "out"),
         ],
     );
-    // Files that are of no stage: a norm before its weight, one token's logits, what is like a stage and is none.
+    // Files that belong to no stage: a norm before its weight, one token's logits, and values similar to a stage.
     for layer in 0..4 {
         let file = own.join(format!("like{layer}.npy"));
         fs::copy(own.join(format!("h{}.npy", layer + 1)), &file).unwrap();

@@ -1,4 +1,4 @@
-//! Where an export goes: what is there already, on which file system, and what becomes of it.
+//! The target of an export: existing files, other file systems, and the state of the folder after an error.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn ok(output: &Output) {
     assert!(output.status.success(), "{}", stderr(output));
 }
 
-/// Every path below `folder` and what a file or link there holds.
+/// Returns every path below `folder`, with the content of each file or link.
 fn tree(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -45,7 +45,7 @@ fn tree(folder: &Path) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-/// Asserts that an export over `out` is refused before anything is computed, and that nothing changes.
+/// Asserts that an export to `out` is refused before anything is computed, and that no file changes.
 fn assert_refused(out: &Path, args: &[&str], found: &str) {
     let before = tree(out);
     let output = export(out, &[&["--force"], args].concat());
@@ -94,12 +94,12 @@ fn a_file_that_no_manifest_of_ours_names_is_never_replaced() {
     ok(&export(&out, &["--stages", "xq"]));
     fs::write(out.join("pass_000/layer_00/xk.npy"), "mine").unwrap();
     assert_refused(&out, &["--stages", "xk,xv"], "no manifest");
-    // Here it is no obstacle.
+    // The file is not in the way of this export.
     ok(&export(&out, &["--stages", "xv", "--force"]));
     assert_eq!(fs::read(out.join("pass_000/layer_00/xk.npy")).unwrap(), b"mine");
     assert!(!out.join("pass_000/layer_00/xq.npy").exists());
 
-    // A manifest of ours that was made to name what an export never writes.
+    // A forged manifest of this program, with names that an export never writes.
     let text = fs::read_to_string(out.join("manifest.json")).unwrap();
     let names = r#""files": [{"file": "../victim.npy"}, {"file": "pass_000/../../victim.npy"}, {"file": "notes.npy"},"#;
     fs::write(out.join("manifest.json"), text.replace(r#""files": ["#, names)).unwrap();
@@ -140,7 +140,7 @@ fn links_lead_an_export_nowhere() {
     fs::remove_file(out.join("pass_000/layer_00/xq.npy")).unwrap();
     symlink(elsewhere.join("pass_000/layer_00/xq.npy"), out.join("pass_000/layer_00/xq.npy")).unwrap();
     assert_refused(&out, &["--stages", "xq"], "a link");
-    // A link that is not in the way stays, though the manifest names it.
+    // A link that is not in the way stays, although the manifest names it.
     ok(&export(&out, &["--stages", "xk", "--force"]));
     assert!(out.join("pass_000/layer_00/xq.npy").is_symlink());
 
@@ -169,7 +169,8 @@ fn a_pipe_in_the_way_of_an_export_is_not_waited_for() {
     assert_refused(&out, &["--stages", "xk"], "a pipe");
 }
 
-/// As [`export`], in namespaces of its own, after the shell commands `before`; none where there are none to be had.
+/// Runs [`export`] in separate namespaces, after the shell commands `before`. `None` if the system allows no
+/// namespaces.
 #[cfg(target_os = "linux")]
 fn export_after(before: &str, out: &Path, args: &str, after: &str) -> Option<Output> {
     use std::process::Command;
@@ -207,7 +208,7 @@ fn an_export_can_go_to_a_mount_point() {
     let names = |folder: &Path| tree(folder).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
     assert_eq!(names(&copy).len(), 1 + 1 + 2 * 4, "{:?}", names(&copy));
 
-    // Over an earlier export, on every layer's every stage.
+    // Replaces an earlier export of every stage of every layer.
     fs::remove_dir_all(&copy).unwrap();
     let binary = env!("CARGO_BIN_EXE_llama-trace");
     let earlier = format!("{mount}\n'{binary}' export --prompt '{PROMPT}' --out '{}'", out.display());
@@ -250,14 +251,14 @@ fn a_file_size_limit_is_an_error_like_others_and_leaves_nothing() {
     assert!(tree(folder.path()).is_empty());
 }
 
-/// A directory that can be read only: before anything is computed, or halfway, when some files were exchanged.
+/// A read-only directory: the error comes before the computation, or halfway, after some files were exchanged.
 #[cfg(target_os = "linux")]
 #[test]
 fn an_exchange_that_fails_halfway_is_taken_back() {
     let folder = tempfile::tempdir().unwrap();
     let (out, copy) = (folder.path().join("dump"), folder.path().join("copy"));
     ok(&export(&out, &["--stages", "xq", "--layers", "0-1"]));
-    // Files of the second layer cannot be exchanged: their folder is read-only, the first layer's is not.
+    // The files of the second layer cannot be exchanged, because only its folder is read-only.
     let before = format!(
         "mount --bind '{0}/pass_000/layer_01' '{0}/pass_000/layer_01'\nmount -o remount,bind,ro '{0}/pass_000/layer_01'\ncp -r '{0}' '{1}'",
         out.display(),
@@ -269,7 +270,7 @@ fn an_exchange_that_fails_halfway_is_taken_back() {
     assert!(tree(&copy) == tree(&out), "{}", stderr(&output));
 }
 
-/// What a run leaves that was killed while it exchanged the files.
+/// The remains of a run that was killed while it exchanged the files.
 #[test]
 fn what_a_killed_exchange_left_is_taken_back_by_the_next_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -282,13 +283,13 @@ fn what_a_killed_exchange_left_is_taken_back_by_the_next_run() {
     fs::create_dir_all(&old).unwrap();
     fs::write(staging.join("lock"), "").unwrap();
     fs::rename(&new, &files).unwrap();
-    // The old manifest and one old file are aside; one new file has its place.
+    // The old manifest and one old file have been moved away, and one new file is in place.
     fs::rename(out.join("manifest.json"), staging.join("old/manifest.json")).unwrap();
     fs::rename(out.join("pass_000/layer_00/xq.npy"), old.join("xq.npy")).unwrap();
     let new_file = "pass_000/layer_00/xv.npy";
     fs::hard_link(files.join(new_file), out.join(new_file)).unwrap();
 
-    // Any export there looks at it first, one that is refused too.
+    // Every export to this folder checks the remains first, even one that is refused.
     let refused = export(&out, &[]);
     assert_eq!(refused.status.code(), Some(5), "{}", stderr(&refused));
     assert!(tree(&out) == before, "{:?}", tree(&out).iter().map(|(name, _)| name).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! The number of threads, where the environment or the system does not go along with it.
+//! The number of threads, if the environment or the system does not allow it.
 
 #[cfg(target_os = "linux")]
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ fn a_trace_is_read_on_as_many_threads_as_are_asked_for_with_its_model_and_withou
     }
 }
 
-/// A copy of the program that every user may run.
+/// A copy of the program that every user may execute.
 #[cfg(target_os = "linux")]
 fn for_all() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
@@ -65,8 +65,8 @@ fn for_all() -> (tempfile::TempDir, PathBuf) {
     (folder, program)
 }
 
-/// Runs `program` with so many processes and threads allowed: as a user who has no others where this one, being root,
-/// knows no limit.
+/// Runs `program` with this limit on processes and threads. Root has no limit, so the program then runs as a user that
+/// has no other processes.
 #[cfg(target_os = "linux")]
 fn with_processes(program: &Path, limit: u32, args: &[&str]) -> (bool, std::process::Output) {
     use std::os::unix::fs::MetadataExt;
@@ -77,14 +77,14 @@ fn with_processes(program: &Path, limit: u32, args: &[&str]) -> (bool, std::proc
 
     let is_root = std::fs::metadata(program).unwrap().uid() == 0;
     let mut child = std::process::Command::new("sh");
-    // The shells do not agree on the letter.
+    // Shells use different letters for this limit.
     let limited = format!("ulimit -u {limit} 2>/dev/null || ulimit -p {limit}; exec \"$0\" \"$@\"");
     child.args(["-c", &limited]).arg(program).args(args).current_dir("/");
     // No server answers, and there is no cache.
     child.env("HF_ENDPOINT", "http://127.0.0.1:1").env("HF_HOME", "/proc/none").env_remove("HTTPS_PROXY");
     child.stdin(std::process::Stdio::null());
     if is_root {
-        // Each with a user of its own: the limit counts all that this user runs.
+        // Each run has a separate user, because the limit counts all processes of a user.
         child.uid(100_000 + std::process::id() % 100_000 * 64 + USERS.fetch_add(1, Ordering::Relaxed));
     }
     (is_root, child.output().unwrap())
@@ -107,7 +107,7 @@ fn where_fewer_threads_can_be_started_fewer_compute() {
     let (_folder, program) = for_all();
     let (is_root, output) = with_processes(&program, 30, &[&RUN[..], &["--threads", "100"]].concat());
     if !is_root {
-        // Who runs this may have more processes than that already.
+        // The current user may already have more processes than the limit.
         super::common::skip("only root can be another user");
         return;
     }
@@ -128,7 +128,7 @@ fn with_few_processes_allowed_every_command_says_what_is_missing_and_none_panics
         &["chat", "-n", "1"],
         &["bench", "--gen", "1"],
         &["tokenize", "a"],
-        // Its download has a thread, and finding the host another.
+        // The download uses one thread, and the search for the host another.
         &["--model", "org/name", "--prompt", "a", "-n", "1"],
     ];
     for args in commands {
@@ -137,7 +137,7 @@ fn with_few_processes_allowed_every_command_says_what_is_missing_and_none_panics
             let said = stderr(&output);
             assert!(!said.contains("panicked"), "{limit} {args:?}: {said}");
             match output.status.code() {
-                // What needs no more than that.
+                // This limit is sufficient for the command.
                 Some(0) => assert_eq!(said.matches("error: ").count(), 0, "{limit} {args:?}: {said}"),
                 Some(2..=6) => assert_eq!(said.matches("error: ").count(), 1, "{limit} {args:?}: {said}"),
                 code => panic!("{limit} {args:?}: {code:?} {said}"),

@@ -1,4 +1,4 @@
-//! `record`, `open` and `--trace`: what a trace says is what the run said.
+//! `record`, `open` and `--trace`: a trace has the same numbers as the run.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ fn refused(args: &[&str], code: i32, texts: &[&str]) {
     }
 }
 
-/// The names in a folder.
+/// The file names in a folder.
 fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(folder)
         .unwrap()
@@ -49,7 +49,7 @@ fn who_wants_the_model_otherwise_than_it_was_is_told_what_does_not_fit() {
     refused(&["--without", "L1/h0"], 3, "what is switched off (L1/h0 and not L1/h0, L2/ffn)");
     refused(&["--cpu-kernel", "foo"], 2, "this processor has no such kernel");
     refused(&["--cache-dtype", "f16"], 3, "which differs in cache (f16 and not f32)");
-    // What the run had switched off is switched off beside it too.
+    // The model for the trace has the same parts switched off as the run.
     let told = llama_trace([&number[..], &["--format", "json"]].concat());
     let found: Value = serde_json::from_str(&ok(&told)).unwrap();
     assert_eq!((&found["recorded"], &found["difference"]), (&true.into(), &0.0.into()), "{found}");
@@ -96,7 +96,7 @@ fn the_log_says_of_each_stage_whether_the_trace_has_it() {
     assert_eq!(kinds("all", true), ["recorded", "recorded"]);
     assert_eq!(kinds("minimal", true), ["recorded", "computed again"]);
     assert_eq!(kinds("minimal", false), ["recorded", "not kept"]);
-    // The model is the built-in one, which is at hand.
+    // The model is the built-in one, which the program always has.
     assert_eq!(kinds("stats", true), ["computed again", "computed again"]);
     assert_eq!(kinds("stats", false), ["statistics recorded", "statistics recorded"]);
 }
@@ -110,7 +110,7 @@ fn a_log_goes_on_after_a_stage_that_is_damaged_and_says_so_in_its_place() {
     let log = |more: &[&str]| llama_trace([&["log", "--trace", path, "--values"], more].concat());
     let whole = ok(&log(&[]));
     ok(&llama_trace(["export", "--trace", path, "--stage", "ffn_gate", "--out", out]));
-    // A bit of one value, wherever the file has it.
+    // Flips a bit of one value.
     let values = fs::read(dump.join("pass_002/layer_01/ffn_gate.npy")).unwrap()[128..].to_vec();
     let mut bytes = fs::read(&trace).unwrap();
     let at = bytes.windows(values.len()).position(|bytes| bytes == values).unwrap();
@@ -132,7 +132,7 @@ fn a_log_goes_on_after_a_stage_that_is_damaged_and_says_so_in_its_place() {
     assert!(differ[0].contains("-> ffn_gate ") && differ[0].ends_with("  [damaged]"), "{differ:?}");
     assert!(differ.iter().all(|line| line.starts_with("[p2] layer 1 ")), "{differ:?}");
     assert!(differ[1].ends_with("  [depends on a damaged stage]"), "{differ:?}");
-    // Damaged values that are not read raise no error.
+    // Damaged values that are not read cause no error.
     ok(&log(&["--layer", "0"]));
     let output =
         llama_trace(["export", "--trace", path, "--out", folder.path().join("none").to_str().unwrap()]);
@@ -161,7 +161,8 @@ fn log_and_export_of_a_trace_are_those_of_the_run() {
                 .lines()
                 .map(|line| {
                     let mut line: Value = serde_json::from_str(line).unwrap();
-                    // How long it took is the run's, and rows that come otherwise are summed otherwise.
+                    // The times differ between the two runs. Mean and standard deviation differ if rows are summed in
+                    // another order.
                     line["kind"] = Value::Null;
                     line["time_us"] = Value::Null;
                     if let Some(values) = line["values"].as_object_mut() {
@@ -192,7 +193,7 @@ fn log_and_export_of_a_trace_are_those_of_the_run() {
                     let (mut own, run) =
                         (fs::read(ours.join(&file)).unwrap(), fs::read(theirs.join(&file)).unwrap());
                     if file == "manifest.json" {
-                        // It says what was derived, and nothing else is other than the run's.
+                        // The manifest marks the derived stages. Everything else is equal to the run's.
                         let text = String::from_utf8(own).unwrap();
                         let (made, all): (Vec<_>, Vec<_>) =
                             text.lines().partition(|line| line.trim() == r#""made": "derived","#);
@@ -214,7 +215,7 @@ fn explanations_and_answers_of_a_trace_are_those_of_the_run() {
     let run = ["--prompt", PROMPT, "-n", "3"];
     record(&run, &trace);
     let of_trace = ["--trace", trace.to_str().unwrap()];
-    // The built-in model is always at hand.
+    // The program always has the built-in model.
     for command in [
         &["explain", "p1/L1/softmax[h=2,t=0,k=1]", "--format", "json"][..],
         &["explain", "p1/L1/xq[t=0,h=2,c=3]", "--format", "json"],
@@ -222,7 +223,7 @@ fn explanations_and_answers_of_a_trace_are_those_of_the_run() {
         &["attribute", "--format", "json"],
     ] {
         let [one, other] = [&run[..], &of_trace].map(|args| ok(&llama_trace([command, args].concat())));
-        // What the trace does not keep it computes again, and says so.
+        // The program computes the stages that the trace lacks, and reports this.
         assert_eq!(one, other.replace("\"recorded\":false", "\"recorded\":true"), "{command:?}");
     }
     let several = folder.path().join("several");
@@ -284,7 +285,7 @@ fn a_file_that_is_there_stays_unless_it_is_to_be_replaced() {
     assert!(fs::read(&path).unwrap() == first);
 }
 
-/// The state after a killed run: its folder exists, and its lock is free.
+/// A killed run leaves this state: its folder exists, and its lock is free.
 #[test]
 fn what_a_killed_run_left_is_removed_by_the_next_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -346,7 +347,7 @@ fn the_first_screen_needs_a_terminal_and_a_trace() {
     assert!(stdout(&output).contains("--keep") && stdout(&output).contains("--budget"));
 }
 
-/// The tensors of a trace by name: their bytes.
+/// The tensors of a trace: the bytes by name.
 fn tensors(path: &Path) -> std::collections::HashMap<String, Vec<u8>> {
     let bytes = fs::read(path).unwrap();
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -373,7 +374,7 @@ fn branches_are_recorded_and_one_with_the_token_that_was_drawn_has_the_bits_of_t
     for (name, own) in &tensors {
         if let Some(name) = name.strip_prefix("r1/") {
             let whole = &tensors[name];
-            // The passes after the one where it parts are the last ones.
+            // The passes after the fork are the last ones.
             assert!(!own.is_empty() && whole.ends_with(own), "{name}");
             compared += 1;
         }
@@ -416,7 +417,7 @@ fn the_statistics_of_what_was_not_kept_are_shown_in_its_place() {
         ]));
         fs::read_to_string(&picture).unwrap()
     };
-    // Attention too, where the cursor would go to the largest key.
+    // Attention too, where the cursor would otherwise move to the largest key.
     assert!(snapshot("p0/L0/softmax").contains("statistics: min 0"));
     let shown = snapshot("p0/L0/xq");
     for figure in ["min", "max", "mean", "std"] {
@@ -437,13 +438,13 @@ fn a_branch_of_a_trace_is_looked_at_by_its_address() {
     let run = ["--prompt", PROMPT, "-n", "4"];
     record(&[&run[..], &["--branch", "p1=7", "--branch", "r1:p2=9"]].concat(), &path);
     let explain = |address: &str| ok(&llama_trace(["explain", address, "--trace", trace]));
-    // With the weights at hand, what a product made is folded again: to the bit.
+    // With the weights, the result of a product is computed again from its terms, with the same bits.
     for address in ["r1:p2/L1/xq[t=0,h=1,c=3]", "r2:p3/L0/ffn_down[t=0,d=5]", "r2:p3/L1/softmax[h=0,t=0,k=4]"]
     {
         let found = explain(address);
         assert!(found.starts_with(&format!("{address} = ")) && found.contains("difference 0\n"), "{found}");
     }
-    // What a branch shares is the run's, under the branch's address; what follows the fork is its own.
+    // The passes that a branch shares are the run's, under the branch's address. The passes after the fork are its own.
     let value =
         |address: &str| explain(address).lines().next().unwrap().split(" = ").nth(1).unwrap().to_owned();
     assert_eq!(value("r2:p1/L1/xq[t=0,h=1,c=3]"), value("p1/L1/xq[t=0,h=1,c=3]"));
@@ -454,10 +455,10 @@ fn a_branch_of_a_trace_is_looked_at_by_its_address() {
     ok(&llama_trace([&["snapshot", "--out", picture.to_str().unwrap()], &at[..]].concat()));
     let picture = fs::read_to_string(&picture).unwrap();
     assert!(picture.contains("r2") && picture.contains("softmax"), "{picture}");
-    // What takes no address says which run it is about.
+    // A command without an address names the run that it uses.
     for command in [&["log"][..], &["lens"], &["attribute"]] {
         let done = llama_trace([command, &["--trace", trace]].concat());
-        assert!(stderr(&done).contains("2 branches too, r1 to r2:"), "{command:?}: {}", stderr(&done));
+        assert!(stderr(&done).contains("also has 2 branches, r1 to r2:"), "{command:?}: {}", stderr(&done));
     }
     refused(
         &["explain", "r3:p2/L0/xq[t=0,h=0,c=0]", "--trace", trace],
@@ -467,7 +468,7 @@ fn a_branch_of_a_trace_is_looked_at_by_its_address() {
     refused(&["explain", "r1:p0/L0/xq[t=0,h=0,c=0]", run[0], run[1]], 2, &["one run, r0"]);
     let nowhere = ["snapshot", "--trace", trace, "--at", "r3:p2/L0/xq", "--out", "x.png"];
     refused(&nowhere, 2, &["there is no r3", "r1 of s0, r2 of s0"]);
-    // A trace is compared with its branches.
+    // Branches of a trace are compared too.
     let other = folder.path().join("b.trace");
     record(&[&run[..], &["--branch", "p1=7", "--branch", "r1:p2=8"]].concat(), &other);
     let same = llama_trace(["diff", trace, trace]);

@@ -1,4 +1,4 @@
-//! Running a checkpoint and comparing what comes out.
+//! Runs a checkpoint and compares the logits.
 
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::checkpoint::Checkpoint;
@@ -6,12 +6,12 @@ use llama_trace::generate::{Sampler, Sampling, Session};
 use llama_trace::model::Model;
 use llama_trace::trace::{Frame, FrameData, Recorder, Select, Stage};
 
-/// The logits of every token of `prompt`, and of the token drawn after it.
+/// Returns the logits of every token of `prompt`, and of the token sampled after it.
 pub(crate) fn logits(checkpoint: &Checkpoint, prompt: &[u32]) -> Vec<f32> {
     logits_on(Cpu::default(), checkpoint, prompt)
 }
 
-/// The same as `cpu` computes them.
+/// The same, computed by `cpu`.
 pub(crate) fn logits_on(cpu: Cpu, checkpoint: &Checkpoint, prompt: &[u32]) -> Vec<f32> {
     let model = Model::load(checkpoint, cpu).unwrap();
     let mut session = Session::new(&model, Sampler::new(Sampling::default()).unwrap()).unwrap();
@@ -31,7 +31,7 @@ pub(crate) fn logits_on(cpu: Cpu, checkpoint: &Checkpoint, prompt: &[u32]) -> Ve
     logits
 }
 
-/// The values to compare bit for bit.
+/// Bits of the values, for an exact comparison.
 pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }

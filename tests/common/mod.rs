@@ -1,4 +1,4 @@
-//! What several test files need: the folders with test data, and the binary.
+//! Shared code of the tests: the folders with test data, and the binary.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
 pub(crate) mod logits;
@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A file or folder under fixtures/.
+/// Path of a file or folder under fixtures/.
 pub(crate) fn fixture(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path)
 }
 
 static SKIPS: AtomicUsize = AtomicUsize::new(0);
 
-/// A file of the real models that lie beside the checkout (`../shared/data`, or `LLAMA_TRACE_DATA`). Where
-/// it is missing the caller skips its test.
+/// Path of a real model file next to the checkout (`../shared/data`, or `LLAMA_TRACE_DATA`). If it does not exist, the
+/// caller skips its test.
 pub(crate) fn data(path: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("LLAMA_TRACE_DATA")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"), PathBuf::from);
@@ -29,14 +29,14 @@ pub(crate) fn data(path: &str) -> Option<PathBuf> {
     None
 }
 
-/// Says past the test harness's capture, counted, that a test is skipped, and why.
+/// Prints, past the capture of the test harness, a numbered line that a test is skipped, and why.
 pub(crate) fn skip(why: &str) {
     let count = SKIPS.fetch_add(1, Ordering::Relaxed) + 1;
     let _ = writeln!(std::io::stderr(), "skip {count}: {why}");
 }
 
-/// Lets children hear SIGHUP also where the tests were started with nohup: a signal that is ignored here would be there
-/// too, and one that is caught here is as usual there.
+/// Lets child processes receive SIGHUP even if the tests were started with nohup. A child inherits an ignored signal,
+/// but not a handler: a caught signal has its default action in the child.
 pub(crate) fn hear_hangups() {
     #[cfg(unix)]
     {
@@ -46,12 +46,12 @@ pub(crate) fn hear_hangups() {
     }
 }
 
-/// The binary with `args`, run to its end with empty standard input.
+/// Runs the binary with `args` to its end, with empty standard input.
 pub(crate) fn llama_trace<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
     command(args).output().expect("the binary starts")
 }
 
-/// The binary with `args`, not started yet.
+/// The command of the binary with `args`, not started yet.
 pub(crate) fn command<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     hear_hangups();
     let binary = env!("CARGO_BIN_EXE_llama-trace");
@@ -64,7 +64,7 @@ pub(crate) fn command<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = 
         }
         None => Command::new(binary),
     };
-    // The texts and pictures are the processor's, whatever the machine has.
+    // The expected texts and pictures are those of the CPU, so hide any GPU.
     command.env("CUDA_VISIBLE_DEVICES", "");
     command.args(args).stdin(std::process::Stdio::null());
     command

@@ -1,4 +1,4 @@
-//! Small models to damage: copies of the golden ones, and a llama2.c file with its tokenizer.
+//! Small models for tests that damage them: copies of the golden models, and a llama2.c file with its tokenizer.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +29,7 @@ fn write(tensors: &Tensors, path: &Path) {
     safetensors::serialize_to_file(views, None, path).unwrap();
 }
 
-/// A folder with a golden model's configuration and nothing else.
+/// A folder that has only a golden model's configuration.
 fn configured(model: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let config = fixture(&format!("golden/{model}")).join("config.json");
@@ -37,7 +37,7 @@ fn configured(model: &str) -> TempDir {
     folder
 }
 
-/// A copy of a golden model with its tensors passed through `change`.
+/// A copy of a golden model with its tensors changed by `change`.
 pub(crate) fn golden(model: &str, change: impl FnOnce(&mut Tensors)) -> TempDir {
     let folder = configured(model);
     let mut tensors = tensors(&fixture(&format!("golden/{model}")));
@@ -61,7 +61,7 @@ pub(crate) fn sharded() -> TempDir {
     folder
 }
 
-/// Passes a JSON file through `change`.
+/// Changes a JSON file by `change`.
 pub(crate) fn edit_json(path: &Path, change: impl FnOnce(&mut Value)) {
     let mut value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
     change(&mut value);
@@ -112,7 +112,7 @@ pub(crate) fn ranks(tokens: &[&str]) -> String {
     all.map(|(token, rank): (_, u32)| format!("{} {rank}\n", STANDARD.encode(token))).collect()
 }
 
-/// Writes a model of zeros into `folder`, of these layers, D, F, heads and V. The file is as sparse as its values.
+/// Writes a model of zeros with this number of layers, D, F, heads and V into `folder`. The file is sparse.
 pub(crate) fn zeros(folder: &Path, [layers, dim, hidden, heads, vocab]: [usize; 5]) {
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": dim,

@@ -8,30 +8,30 @@ use std::time::{Duration, Instant};
 
 use portable_pty::{CommandBuilder, ExitStatus, MasterPty, PtySize, SlavePty, native_pty_system};
 
-/// How long anything may take before a test gives up on it. Nothing waits for this in a test that passes.
+/// Time after which a test fails. A passing test never waits this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a user finds on the screen before the program starts.
+/// Text on the screen before the program starts.
 const BEFORE: &str = "$";
 
-/// What has come out of the terminal so far.
+/// The output of the terminal so far.
 struct Output {
     parser: vt100::Parser,
     raw: Vec<u8>,
-    /// Whether the screen is between two drawings, not in the middle of one.
+    /// Whether the screen is complete, and not in the middle of a drawing.
     whole: bool,
-    /// Set to make the reader let go of the terminal.
+    /// Set to make the reader close the terminal.
     release: bool,
     closed: bool,
 }
 
-/// A terminal with a program in it.
+/// A terminal that runs a program.
 pub(crate) struct Terminal {
     output: Arc<(Mutex<Output>, Condvar)>,
     reader: Option<JoinHandle<()>>,
     writer: Option<Box<dyn Write + Send>>,
     master: Option<Box<dyn MasterPty + Send>>,
-    // Held so that the terminal outlives the program and can be looked at.
+    // Kept open so that the terminal outlives the program and can be examined.
     slave: Option<Box<dyn SlavePty + Send>>,
     pid: u32,
     ended: Receiver<ExitStatus>,
@@ -39,13 +39,13 @@ pub(crate) struct Terminal {
     settings: String,
 }
 
-/// What is left of a program that has ended.
+/// The state after a program has ended.
 pub(crate) struct End {
-    /// Its exit code.
+    /// The program's exit code.
     pub(crate) code: u32,
     /// The text on the screen.
     pub(crate) screen: String,
-    /// Every byte that it has written.
+    /// All bytes that the program has written.
     pub(crate) raw: String,
 }
 
@@ -54,11 +54,11 @@ fn size((columns, rows): (u16, u16)) -> PtySize {
 }
 
 impl Terminal {
-    /// Starts `command` in a new terminal of so many columns and rows.
+    /// Starts `command` in a new terminal of this many columns and rows.
     pub(crate) fn start(columns_rows: (u16, u16), command: CommandBuilder) -> Self {
         let pair = native_pty_system().openpty(size(columns_rows)).unwrap();
         let settings = settings(&*pair.master);
-        // A window without a size is taken for an ordinary one.
+        // A window of size 0 is treated as one of the usual size.
         let (columns, rows) = if columns_rows == (0, 0) { (80, 24) } else { columns_rows };
         let mut parser = vt100::Parser::new(rows, columns, 0);
         parser.process(format!("{BEFORE}\r\n").as_bytes());
@@ -82,12 +82,12 @@ impl Terminal {
         }
     }
 
-    /// The file that the program's side of the terminal is.
+    /// The device file of the terminal on the program's side.
     pub(crate) fn file(&self) -> std::path::PathBuf {
         self.master.as_ref().unwrap().tty_name().unwrap()
     }
 
-    /// The program's process.
+    /// The program's process id.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
@@ -98,7 +98,7 @@ impl Terminal {
         writer.write_all(keys.as_bytes()).and_then(|()| writer.flush()).unwrap();
     }
 
-    /// Waits until the screen shows every one of `texts`, and returns all of it.
+    /// Waits until the screen shows each of `texts`. Returns the whole screen.
     pub(crate) fn shows(&self, texts: &[&str]) -> String {
         self.until(&format!("{texts:?}"), |screen| {
             let contents = screen.contents();
@@ -106,12 +106,12 @@ impl Terminal {
         })
     }
 
-    /// Waits until `condition` holds of the screen, and returns its text.
+    /// Waits until the screen meets `condition`. Returns its text.
     pub(crate) fn until(&self, what: &str, condition: impl Fn(&vt100::Screen) -> bool) -> String {
         self.wait(what, |output| output.whole && condition(output.parser.screen()))
     }
 
-    /// Waits until `condition` holds of all that was written so far, which what comes later cannot hide.
+    /// Waits until the output so far meets `condition`. Later output does not remove earlier output.
     pub(crate) fn writes(&self, what: &str, condition: impl Fn(&str) -> bool) {
         self.wait(what, |output| condition(&String::from_utf8_lossy(&output.raw)));
     }
@@ -132,17 +132,17 @@ impl Terminal {
         output.parser.screen().contents()
     }
 
-    /// Looks at the screen as it is now.
+    /// Returns the screen as it is now.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&vt100::Screen) -> T) -> T {
         look(self.output.0.lock().unwrap().parser.screen())
     }
 
-    /// Every byte that the program has written.
+    /// All bytes that the program has written.
     pub(crate) fn raw(&self) -> String {
         String::from_utf8_lossy(&self.output.0.lock().unwrap().raw).into_owned()
     }
 
-    /// Makes the window this large, as a user does who drags its corner.
+    /// Resizes the window, as a user does who drags its corner.
     pub(crate) fn resize(&self, columns_rows: (u16, u16)) {
         let mut output = self.output.0.lock().unwrap();
         output.parser.screen_mut().set_size(columns_rows.1, columns_rows.0);
@@ -158,7 +158,7 @@ impl Terminal {
         std::process::Command::new("kill").args(["-s", name, &self.pid.to_string()]).status()
     }
 
-    /// Waits until the program is stopped, as Ctrl-Z does it.
+    /// Waits until the program is stopped, as after Ctrl-Z.
     pub(crate) fn stops(&self) {
         let deadline = Instant::now() + PATIENCE;
         let state = || {
@@ -171,15 +171,15 @@ impl Terminal {
         }
     }
 
-    /// Whether the terminal's settings (echo, line editing, …) are those from before the program.
+    /// Returns whether the terminal's settings (echo, line editing, …) are the ones from before the program.
     pub(crate) fn has_its_settings(&self) -> bool {
         settings(&**self.master.as_ref().unwrap()) == self.settings
     }
 
-    /// Takes the terminal away from under the program, as closing the window does, while it waits for a key.
+    /// Closes the terminal while the program waits for a key, as closing the window does.
     pub(crate) fn hang_up(&mut self) {
         self.output.0.lock().unwrap().release = true;
-        // The reader sleeps in a read; something else than the program writes to the terminal to wake it.
+        // The reader is blocked in a read. Another process writes to the terminal to wake it.
         let mut echo = CommandBuilder::new("echo");
         echo.set_controlling_tty(false);
         let echo = self.slave.as_ref().unwrap().spawn_command(echo).unwrap().wait();
@@ -209,7 +209,7 @@ impl Terminal {
     pub(crate) fn end(mut self) -> End {
         let code = self.code();
         assert!(self.has_its_settings(), "echo and line editing are as before");
-        // After the other side is closed everywhere, the reader reaches the end of the output.
+        // When all handles of the other side are closed, the reader reaches the end of the output.
         self.slave = None;
         self.reader.take().unwrap().join().unwrap();
         let raw = self.raw();
@@ -228,13 +228,13 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         if !self.has_ended {
-            // A test that failed must not leave its program behind.
+            // A failed test must not leave its program running.
             drop(self.kill("KILL"));
         }
     }
 }
 
-/// The terminal's settings, in words.
+/// The terminal's settings as text.
 fn settings(master: &dyn MasterPty) -> String {
     format!("{:?}", master.get_termios().unwrap())
 }

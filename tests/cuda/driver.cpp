@@ -1,19 +1,19 @@
-// A libcuda.so.1 for tests: the functions of NVIDIA's driver that the program calls, on the processor. What kernels
-// compute comes from the emulation (emulate.hpp), compiled when a module is loaded.
+// A libcuda.so.1 for tests: the functions of NVIDIA's driver that the program calls, on the CPU. The emulation
+// (emulate.hpp) computes the kernels. It is compiled when a module is loaded.
 //
-// It does what it is asked for as late as the driver may: work waits in its stream until somebody waits for it, or asks
-// for the third time whether it is done. So a buffer that is changed too early, or read too early, shows. And it is as strict as the driver may be: a thread whose
-// context is not set, a handle that was destroyed, a copy beyond a memory or from memory that is not pinned, shared memory
-// that was not asked for, a call that a capture forbids.
+// It does each request as late as the driver may: work waits in its stream until a call waits for it, or asks for the
+// third time whether it is done. So a buffer that is changed too early, or read too early, causes a failure. And it is
+// as strict as the driver may be. It refuses a thread whose context is not set, a destroyed handle, a copy beyond a
+// memory or from memory that is not pinned, shared memory that was not requested, and a call that a capture forbids.
 //
-// The environment says what the device is: LLT_DRIVER_MODULES (a file: of each module the hash of its PTX, and what the
-// compiler is called with), LLT_DRIVER_FOLDER (where compiled modules are kept), LLT_DRIVER_KERNELS (the folder of the
-// sources), LLT_DRIVER_BYTES (of memory), LLT_DRIVER_MEMORIES (how often some is given), LLT_DRIVER_LOST (after so many
-// kernels), LLT_DRIVER_NO_CAPTURE (kernels that may begin early are not taken down, as by drivers before CUDA 12.3; with
-// `all` no kernels are), LLT_DRIVER_NO_EARLY (kernels that may begin early are not launched either), LLT_DRIVER_IDLE
-// (kernels whose names begin so do nothing; with `all` none does), LLT_DRIVER_VERSION (of CUDA, times 1000),
-// LLT_DRIVER_DEVICES (how many), LLT_DRIVER_CAPABILITY (the compute capability, times 10), LLT_DRIVER_LOG (a file: what was
-// asked for, at the end).
+// The environment describes the device: LLT_DRIVER_MODULES (a file with the hash of each module's PTX, and the
+// arguments of the compiler), LLT_DRIVER_FOLDER (for compiled modules), LLT_DRIVER_KERNELS (the folder of the sources),
+// LLT_DRIVER_BYTES (of memory), LLT_DRIVER_MEMORIES (number of successful allocations), LLT_DRIVER_LOST (number of
+// kernels before the device is lost), LLT_DRIVER_NO_CAPTURE (kernels that may start early are not captured, as by
+// drivers before CUDA 12.3; with `all`, no kernel is), LLT_DRIVER_NO_EARLY (kernels that may start early are not
+// launched either), LLT_DRIVER_IDLE (kernels with this prefix do nothing; with `all`, all of them), LLT_DRIVER_VERSION
+// (of CUDA, times 1000), LLT_DRIVER_DEVICES (number of devices), LLT_DRIVER_CAPABILITY (the compute capability, times
+// 10), LLT_DRIVER_LOG (a file for the list of requests, written at the end).
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -47,9 +47,9 @@ using Arguments = int (*)(const char*, unsigned*);
 
 struct Stream;
 struct Event {
-    Stream* stream = nullptr;  // in which it was recorded
-    int asked = 0;             // how often somebody asked since then whether it is done
-    uint64_t number = 0;       // of the last work before it
+    Stream* stream = nullptr;  // the stream in which it was recorded
+    int asked = 0;             // number of queries since then whether it is done
+    uint64_t number = 0;       // number of the last work before it
 };
 struct Module {
     Launch launch;
@@ -58,7 +58,7 @@ struct Module {
 struct Function {
     Module* module;
     std::string name;
-    unsigned shared = 48 << 10;  // bytes of it that a launch may ask for
+    unsigned shared = 48 << 10;  // bytes of it that a launch may request
 };
 struct Graph {
     std::vector<Work> work;
@@ -70,7 +70,7 @@ struct Stream {
     Graph taken;
 };
 
-// Of CUDA's cuda.h.
+// From CUDA's cuda.h.
 struct Attribute {
     int id;
     char unused[4];
@@ -119,7 +119,7 @@ void say() {
     log << "launches " << launches << "\ngraphs " << graphs << "\nwritten " << written << "\nbrought " << brought << "\n";
 }
 
-// What every call begins with.
+// The beginning of every call.
 #define ENTER()                                               \
     std::lock_guard<std::recursive_mutex> guard(all);         \
     if (!started) return NOT_INITIALIZED;                     \
@@ -136,7 +136,7 @@ T* made(T* handle) {
     return handle;
 }
 
-// Whether these bytes lie in one memory.
+// Whether these bytes are inside one memory.
 template <class Key>
 bool inside(const std::map<Key, size_t>& memories, Key at, size_t bytes) {
     auto next = memories.upper_bound(at);
@@ -145,7 +145,7 @@ bool inside(const std::map<Key, size_t>& memories, Key at, size_t bytes) {
     return at + bytes <= next->first + next->second;
 }
 
-// Does what waits, up to this number.
+// Does the waiting work, up to this number.
 Result work(Stream& stream, uint64_t number) {
     while (stream.done < number && !stream.waiting.empty()) {
         Work next = std::move(stream.waiting.front());
@@ -166,7 +166,7 @@ Result ask(Stream* stream, Work what) {
     return SUCCESS;
 }
 
-// What nobody may ask for while a stream is taken down: it cannot be answered.
+// Calls that are forbidden during a capture, because they cannot be answered.
 bool forbidden(Stream& stream) {
     if (stream.captures) stream.invalid = true;
     return stream.captures;
@@ -178,7 +178,7 @@ uint64_t hash(const char* text) {
     return hash;
 }
 
-// The module whose PTX this is, compiled where that was not done yet.
+// The module of this PTX. It is compiled if it was not compiled before.
 std::unique_ptr<Module> loaded(const char* ptx) {
     std::ostringstream name;
     name << std::hex << hash(ptx);
@@ -210,7 +210,7 @@ Result cuInit(unsigned) {
     atexit(say);
     return SUCCESS;
 }
-// As old as the kernels allow: so that no NVRTC of this machine is taken.
+// The oldest version that the kernels allow, so that no NVRTC of this machine is used.
 Result cuDriverGetVersion(int* version) {
     *version = *word("LLT_DRIVER_VERSION") ? atoi(word("LLT_DRIVER_VERSION")) : 12000;
     return SUCCESS;
@@ -225,7 +225,7 @@ Result cuDeviceGetAttribute(int* value, int attribute, int) {
         case 16: *value = 4; return SUCCESS;  // multiprocessors
         case 75: *value = capability / 10; return SUCCESS;
         case 76: *value = capability % 10; return SUCCESS;
-        case 97: *value = MOST_SHARED; return SUCCESS;  // the most shared memory of a block
+        case 97: *value = MOST_SHARED; return SUCCESS;  // the maximum shared memory of a block
         default: return INVALID_VALUE;
     }
 }
@@ -267,7 +267,7 @@ Result cuEventRecord(Event* event, Stream* stream) {
     event->stream = stream, event->asked = 0, event->number = stream->asked;
     return SUCCESS;
 }
-// What the stream is asked for from here on begins once the work before the event is done.
+// Work that is launched on the stream from here on begins when the work before the event is done.
 Result cuStreamWaitEvent(Stream* stream, Event* event, unsigned flags) {
     ENTER();
     if (!known(stream) || !known(event) || flags != 0) return INVALID_VALUE;
@@ -314,7 +314,7 @@ Result cuMemAlloc_v2(Address* at, size_t bytes) {
     if (bytes > total() - used || *word("LLT_DRIVER_MEMORIES") && memories_left-- <= 0) return OUT_OF_MEMORY;
     size_t room = (bytes + 511) / 512 * 512;
     void* memory = aligned_alloc(512, room);
-    memset(memory, 0xff, room);  // values that are not a number
+    memset(memory, 0xff, room);  // NaN
     *at = reinterpret_cast<Address>(memory);
     memories[*at] = bytes, used += bytes;
     return SUCCESS;
@@ -323,7 +323,7 @@ Result cuMemFree_v2(Address at) {
     ENTER();
     auto memory = memories.find(at);
     if (memory == memories.end()) return INVALID_VALUE;
-    // Nothing that was asked for may need it any more.
+    // No requested work may need it any more.
     Result result = SUCCESS;
     for (Stream* stream : streams) result = work(*stream, stream->asked);
     used -= memory->second;
@@ -375,7 +375,7 @@ Result cuModuleLoadData(Module** module, const void* image) {
     modules.push_back(std::move(found));
     return *module = made(modules.back().get()), SUCCESS;
 }
-// NVRTC asks for functions that no manual names, to keep what it compiled.
+// NVRTC requests functions that no manual names, to cache its compiled code.
 Result cuGetExportTable(const void** table, const void*) { return *table = nullptr, NOT_FOUND; }
 Result cuModuleUnload(Module* module) {
     ENTER();
@@ -392,7 +392,7 @@ Result cuModuleGetFunction(Function** function, Module* module, const char* name
 Result cuFuncSetAttribute(Function* function, int attribute, int value) {
     ENTER();
     if (!known(function)) return INVALID_HANDLE;
-    if (attribute != 8 || value > MOST_SHARED) return INVALID_VALUE;  // the most dynamic shared memory
+    if (attribute != 8 || value > MOST_SHARED) return INVALID_VALUE;  // the maximum dynamic shared memory
     return function->shared = value, SUCCESS;
 }
 Result cuLaunchKernelEx(const Config* config, Function* function, void** values, void** extra) {

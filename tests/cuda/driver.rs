@@ -1,8 +1,8 @@
-//! The program as users call it, on NVIDIA's driver as driver.cpp emulates it: what the program asks the driver for, in which
-//! order, and what becomes of a run whose device fails.
+//! Runs the program as users do, on NVIDIA's driver as driver.cpp emulates it: the driver calls, their order, and runs
+//! whose device fails.
 //!
-//! The kernels are those that the program carries as PTX. The driver knows each text by its hash, and compiles the sources
-//! that it was made of for the processor.
+//! The kernels are the program's embedded PTX. The driver recognises each PTX text by its hash, and compiles the
+//! sources of this text for the CPU.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,13 +12,13 @@ use std::sync::OnceLock;
 
 use llama_trace::cuda::ptx;
 
-/// FNV-1a, as driver.cpp has it.
+/// FNV-1a, as in driver.cpp.
 fn hash(bytes: &[u8]) -> u64 {
     let add = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, add)
 }
 
-/// A folder with the driver and what it needs to know; none, said aloud, where it cannot be made.
+/// Returns a folder with the driver and its data. If the driver cannot be built, prints this and returns `None`.
 fn driver() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     let made = FOLDER.get_or_init(|| {
@@ -28,7 +28,7 @@ fn driver() -> Option<&'static Path> {
             println!("skipped: {compiler} is no C++ compiler that runs here, or this is not Linux");
             return None;
         }
-        // What was compiled of other sources lies in other folders.
+        // Code that was compiled from other sources is in other folders.
         let mut sources: Vec<_> =
             fs::read_dir(super::beside("")).unwrap().map(|entry| entry.unwrap().path()).collect();
         sources.sort();
@@ -60,7 +60,7 @@ fn driver() -> Option<&'static Path> {
     made.as_deref()
 }
 
-/// The program, run with this driver; the last of the environment is for it.
+/// Runs the program with this driver. The last variables of the environment are for the driver.
 fn run(words: &[&str], environment: &[(&str, &str)]) -> Output {
     let folder = driver().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_llama-trace"));
@@ -73,7 +73,7 @@ fn run(words: &[&str], environment: &[(&str, &str)]) -> Output {
     command.output().unwrap()
 }
 
-/// The same on the processor.
+/// Runs the same on the CPU.
 fn on_cpu(words: &[&str]) -> Output {
     let output = Command::new(env!("CARGO_BIN_EXE_llama-trace"))
         .args(words)
@@ -84,7 +84,7 @@ fn on_cpu(words: &[&str]) -> Output {
     output
 }
 
-/// The same on the device; it must succeed.
+/// Runs the same on the device, and asserts that it succeeds.
 fn on_device(words: &[&str], environment: &[(&str, &str)]) -> Output {
     let output = run(&[words, &["--device", "cuda"]].concat(), environment);
     assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
@@ -97,7 +97,7 @@ fn text(bytes: &[u8]) -> String {
 
 const PROMPT: [&str; 2] = ["--prompt", "Once upon a time"];
 
-/// What the driver's log says of this.
+/// Returns the number with this name in the driver's log.
 fn number(log: &Path, name: &str) -> usize {
     let log = fs::read_to_string(log).unwrap();
     let number =
@@ -117,10 +117,10 @@ fn a_text_is_that_of_the_processor_and_nothing_is_copied_for_a_token_of_it() {
     for more in [&[][..], &sampled] {
         let words = [&PROMPT, &["-n", "20"], more].concat();
         assert_eq!(text(&on_device(&words, &to_log).stdout), text(&on_cpu(&words).stdout), "{words:?}");
-        // A pass is seen, seen again and taken down; from then on it is repeated.
+        // A pass runs twice, is captured as a graph, and is then repeated as a graph.
         assert!(number(&log, "graphs") >= 15, "passes are repeated");
-        // Nothing is copied for a token more: the kernels write its id where the processor sees it. To the device go random
-        // numbers alone, where there are any.
+        // A further token needs no copy to the host, because the kernels write its id into host memory. Only random
+        // numbers are copied to the device, if the sampler needs any.
         let copied = || ["brought", "written"].map(|name| number(&log, name));
         let of_20 = copied();
         let fewer = [&PROMPT, &["-n", "13"], more].concat();
@@ -128,8 +128,8 @@ fn a_text_is_that_of_the_processor_and_nothing_is_copied_for_a_token_of_it() {
         let of_13 = copied();
         assert_eq!(of_20[0] - of_13[0], 0);
         assert_eq!(of_20[1] - of_13[1], if more.is_empty() { 0 } else { (20 - 13) * 8 });
-        // A driver that takes down no kernels that may begin early takes down others, as one does that launches none of them;
-        // one that takes none down launches them one by one.
+        // A driver that cannot capture kernels that start early captures the other kernels, like a driver that never
+        // starts kernels early. A driver that cannot capture any kernel launches them one by one.
         for (what, which, graphs) in
             [("CAPTURE", "early", 15..=20), ("CAPTURE", "all", 0..=0), ("EARLY", "any", 15..=20)]
         {
@@ -138,7 +138,7 @@ fn a_text_is_that_of_the_processor_and_nothing_is_copied_for_a_token_of_it() {
             assert_eq!(text(&on_device(&words, &old).stdout), text(&on_cpu(&words).stdout), "{words:?}");
             assert!(graphs.contains(&number(&log, "graphs")), "{which}");
         }
-        // And a user can leave out what an otherwise good driver does not do well.
+        // A user can switch off features that a driver does badly.
         for (which, graphs) in [("early", 15..=20), ("graphs, early", 0..=0), ("streams", 15..=20)] {
             let without = [to_log[0], ("LLAMA_TRACE_CUDA_WITHOUT", which)];
             assert_eq!(text(&on_device(&words, &without).stdout), text(&on_cpu(&words).stdout), "{words:?}");
@@ -219,7 +219,7 @@ fn a_lost_device_ends_every_command_with_one_message_and_leaves_nothing_half_wri
     assert_eq!(left, ["prompts.txt"], "nothing half written stays");
 }
 
-/// What NVRTC makes is machine code, which this driver takes as little as one that is too old for it.
+/// NVRTC makes machine code. This driver refuses it, like a driver that is too old for the code.
 #[test]
 fn machine_code_that_the_driver_does_not_take_is_made_by_the_driver_itself() {
     let (Some(folder), Some(compiler)) = (driver(), std::env::var("LLAMA_TRACE_NVRTC").ok()) else {
@@ -290,12 +290,12 @@ fn a_device_without_room_for_the_model_is_refused_before_it_is_loaded() {
     let header = 8 + u64::from_le_bytes(file[..8].try_into().unwrap());
     let weights = file.len() - header as usize;
     assert!(refused + weights < ran, "{refused} bytes, and {ran} with {weights} of weights");
-    // The device was not asked for, so another one is used.
+    // The device was not requested, so the program uses another one.
     let output = run(&[&PROMPT[..], &["-n", "3", "--device", "auto"]].concat(), &environment);
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
-/// With `--device auto`, the second of two models that do not fit together runs on the processor.
+/// With `--device auto`, if two models do not fit together, the second one runs on the CPU.
 #[test]
 fn of_two_models_that_do_not_fit_side_by_side_the_processor_runs_the_second() {
     if driver().is_none() {
@@ -314,7 +314,7 @@ fn of_two_models_that_do_not_fit_side_by_side_the_processor_runs_the_second() {
     assert_eq!(taken("900000000"), [1, 1]);
 }
 
-/// The text so far stays, whichever memory it is that is not given any more.
+/// The text so far stays, whichever memory can no longer be allocated.
 #[test]
 fn memory_that_runs_out_ends_a_run_with_one_message_and_keeps_its_text() {
     if driver().is_none() {
@@ -369,7 +369,7 @@ fn a_device_that_does_not_compute_what_it_should_is_told_from_one_that_does_befo
         ("attention_decode", "compute attention for one token as the CPU does"),
         ("all", "add numbers"),
     ] {
-        // What another run has proved does not count for this device.
+        // The self-test of another process does not count for this device.
         let cache = tempfile::tempdir().unwrap();
         let idle = [("LLT_DRIVER_IDLE", idle), ("XDG_CACHE_HOME", cache.path().to_str().unwrap())];
         let output = run(&[&PROMPT[..], &["--device", "cuda"]].concat(), &idle);

@@ -1,15 +1,15 @@
-//! The emulation of CUDA that the kernels' tests run on notices what a kernel must not do.
+//! The CUDA emulation for the kernel tests detects what a kernel must not do.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How kernels are compiled for the processor.
+/// The command that compiles kernels for the CPU.
 pub(super) const OPTIONS: &str = include_str!("../../src/cuda/kernels/emulate.options");
 
 const SANITIZED: &str =
     "an address that does not suit its type, a shift by a whole word, or a conversion beyond its type";
 
-/// A program with a kernel for each fault; none, said aloud, where no C++ compiler is there.
+/// Returns a program with one kernel for each fault. Without a C++ compiler, prints this and returns `None`.
 fn faults(folder: &Path) -> Option<PathBuf> {
     let compiler = std::env::var("CXX").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "c++".into());
     if !cfg!(unix) || Command::new(&compiler).arg("--version").output().is_err() {
@@ -61,7 +61,7 @@ fn what_a_kernel_must_not_do_ends_the_process_with_words_that_say_what() {
         (&["products_left", "256"], "products are under way at the end of a thread"),
     ] {
         let (code, said) = run(words);
-        // It is ended by a signal.
+        // A signal ends it.
         assert_eq!(code, None, "{words:?}: {said}");
         assert!(said.starts_with(&format!("emulated kernel: {expected} (")), "{words:?}: {said}");
     }

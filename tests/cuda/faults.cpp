@@ -1,4 +1,5 @@
-// Kernels with one fault each, and a program that runs the one that is named, so that a test sees that the emulation notices.
+// Kernels with one fault each, and a program that runs the one with the given name. A test checks that the emulation
+// detects each fault.
 #include "emulate.cpp"
 
 int main(int count, char** words) {

@@ -1,5 +1,5 @@
-//! Every field of a configuration that is obeyed, harmless or refused (`fixtures/configuration`): with the logits of
-//! transformers, with the bits of the model as it was, or with an error that names it.
+//! Every field of a configuration that is obeyed, harmless or refused (`fixtures/configuration`). The test compares the
+//! logits with transformers', or the bits with the unchanged model's, or expects an error that names the field.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::common::logits::{bits, distance, logits};
 use crate::common::models::{self, Tensors, edit_json};
 use crate::common::{fixture, llama_trace, stderr, stdout};
 
-/// One of the files of cases: all of it, the ids, and the cases.
+/// Reads one of the files of cases: its content, the ids, and the cases.
 pub(super) fn read(name: &str) -> (Value, Vec<u32>, Vec<Value>) {
     let path = fixture("configuration").join(name);
     let mut all: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
@@ -26,13 +26,13 @@ pub(super) fn read(name: &str) -> (Value, Vec<u32>, Vec<Value>) {
     (all, ids, cases)
 }
 
-/// Those of config.json.
+/// The cases of config.json.
 fn cases() -> (Vec<u32>, Vec<Value>) {
     let (_, ids, cases) = read("cases.json");
     (ids, cases)
 }
 
-/// Checks that some case sets or takes out each field of `source` that is obeyed or refused.
+/// Checks that for each obeyed or refused field of `source`, some case sets or removes it.
 pub(super) fn every_field_is_tried(source: Source, cases: &[Value], prefixes: &[&str]) {
     for row in TABLE.iter().filter(|row| row.source == source && row.rule != Rule::Harmless) {
         for pattern in row.names {
@@ -52,7 +52,7 @@ pub(super) fn every_field_is_tried(source: Source, cases: &[Value], prefixes: &[
     }
 }
 
-/// A golden model with other fields in its configuration, as the case has them.
+/// A golden model with the changed fields of the case in its configuration.
 fn folder(case: &Value) -> TempDir {
     let folder = models::golden(case["model"].as_str().unwrap(), |_| {});
     edit_json(&folder.path().join("config.json"), |config| {
@@ -65,10 +65,10 @@ fn folder(case: &Value) -> TempDir {
     folder
 }
 
-/// What is not as `case` expects it with the model at `path`, where something is not; `base` are the bits of the model
-/// as it was.
+/// Returns what differs from the expectation of `case` for the model at `path`, if anything does. `base` has the bits
+/// of the unchanged model.
 pub(super) fn problem(case: &Value, path: &Path, ids: &[u32], base: &[u32]) -> Option<String> {
-    // Weights that do not fit are an error of the field that says so.
+    // If the weights do not fit, the error is about the field.
     let opened = checkpoint::open(path)
         .and_then(|checkpoint| Model::load(&checkpoint, Cpu::default()).map(|_| checkpoint));
     let problem = match (case["expected"].as_str().unwrap(), opened) {
@@ -114,7 +114,7 @@ fn a_field_is_obeyed_as_transformers_obeys_it_or_harmless_or_refused_by_name() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// Whether some case sets or takes out the field `name` where `source` has it.
+/// Returns whether some case sets the field `name`, or removes it from a source that has it.
 fn is_tried(source: Source, name: &str, cases: &[Value]) -> bool {
     let model = match source {
         Source::Mistral => Some("mistral"),
@@ -185,7 +185,7 @@ fn an_ignored_field_is_named_wherever_the_model_is() {
     assert!(output.status.success(), "{}", stderr(&output));
     let manifest: Value = serde_json::from_slice(&fs::read(out.join("manifest.json")).unwrap()).unwrap();
     assert_eq!(manifest["model"]["ignored_config"], json!(["is_causal", "my_window"]));
-    // What is left is the model as it was.
+    // Without the field, the model is the unchanged one.
     let checkpoint =
         checkpoint::open_ignoring(folder.path(), &["is_causal".into(), "my_window".into()]).unwrap();
     let plain = checkpoint::open(&fixture("golden/gqa")).unwrap();

@@ -1,4 +1,5 @@
-//! Every key of a GGUF file that is obeyed, harmless or refused (`fixtures/configuration/gguf.json`), as llama.cpp has it.
+//! Every key of a GGUF file that is obeyed, harmless or refused (`fixtures/configuration/gguf.json`), with llama.cpp as
+//! the reference.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +15,7 @@ use super::configuration::{every_field_is_tried, problem, read};
 use crate::common::fixture;
 use crate::common::logits::{bits, logits};
 
-/// The bytes of a value of type `kind`, and that type's number in the file.
+/// Returns the bytes of a value of type `kind`, and the number of this type in the file.
 fn value(kind: &str, value: &Value) -> (u32, Vec<u8>) {
     let whole = || value.as_i64().unwrap();
     match kind {
@@ -44,7 +45,7 @@ fn key(build: Build, name: &str, typed: &Value) -> Build {
     }
 }
 
-/// A file with the tensors of one of `fixtures/formats/gguf`, and the keys of `all` as `case` has them.
+/// Writes a file with the tensors of one of `fixtures/formats/gguf`, and the keys of `all` changed as in `case`.
 fn file(folder: &Path, all: &Value, case: &Value) -> PathBuf {
     let arch = case["model"].as_str().unwrap();
     let mut keys = all["keys"][arch].as_object().unwrap().clone();

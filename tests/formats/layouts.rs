@@ -1,4 +1,4 @@
-//! Folders as people have them (`fixtures/layouts`): opened as transformers opens them, or refused for what they are.
+//! Folders as users have them (`fixtures/layouts`): opened as transformers opens them, or refused with the reason.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use super::common::logits::{distance, logits};
 use super::common::{fixture, llama_trace, stderr, stdout};
 use super::{TOLERANCE, json};
 
-/// What is said of a layout: how it is recognised, and what is noted.
+/// The description of a layout, and its notes.
 const SAID: [(&str, &str, &[&str]); 13] = [
     ("bin", "1 PyTorch file", &[]),
     ("bin-float64", "1 PyTorch file", &["tensors of float64, rounded to float32: `lm_head.weight`"]),
@@ -54,7 +54,7 @@ fn layouts_have_the_logits_that_transformers_gives() {
     }
 }
 
-/// Where a file is named instead of its folder.
+/// A file is named instead of its folder.
 #[test]
 fn the_files_of_a_layout_lead_to_its_folder() {
     for file in [
@@ -70,7 +70,7 @@ fn the_files_of_a_layout_lead_to_its_folder() {
     }
 }
 
-/// Both by `info` and by a run, with the same words.
+/// `info` and a run give the same message.
 fn refused(name: &str, texts: &[&str]) {
     let path = fixture("layouts").join(name);
     let path = path.to_str().unwrap();
@@ -109,7 +109,7 @@ fn pickles_that_are_no_tensors_are_refused_by_name() {
     refused("refused-module", &["asks for `torch.nn.modules.linear.Linear`, which is refused", "save_file"]);
 }
 
-/// The folder alone, without its configuration.
+/// Only the folder, without its configuration.
 #[test]
 fn a_pickle_without_a_configuration_asks_for_either() {
     let folder = tempfile::tempdir().unwrap();
@@ -123,7 +123,7 @@ fn a_pickle_without_a_configuration_asks_for_either() {
     }
 }
 
-/// The inputs beside the checkout of which people said that they do not open.
+/// Folders that users reported as failing, next to the checkout.
 #[test]
 fn reported_folders_open() {
     let Some(flat) = super::common::data("foreign/flat-keys-qwen3-embedding") else { return };
@@ -143,7 +143,7 @@ fn reported_folders_open() {
     }
 }
 
-/// `info` opens no model that a run refuses: every weight taken away, under another name, or of another shape.
+/// `info` opens no model that a run refuses. Each weight in turn is removed, renamed, or given another shape.
 #[test]
 fn info_and_a_run_refuse_the_same_models() {
     use super::common::models::{self, Tensors};

@@ -1,5 +1,5 @@
-//! Every field of a params.json that is obeyed, harmless or refused (`fixtures/configuration/params.json`), as Meta's code
-//! has it.
+//! Every field of a params.json that is obeyed, harmless or refused (`fixtures/configuration/params.json`), with Meta's
+//! code as the reference.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::configuration::{every_field_is_tried, problem, read};
 use crate::common::fixture;
 use crate::common::logits::{bits, logits};
 
-/// Writes the params.json of `all` with other fields, as `case` has them.
+/// Writes the params.json of `all`, changed as in `case`.
 fn write(folder: &Path, all: &Value, case: &Value) {
     let mut params = all["params"].as_object().unwrap().clone();
     for name in case["drop"].as_array().into_iter().flatten() {

@@ -1,5 +1,5 @@
-//! Configurations as they are published (`fixtures/configuration/published.json`): each opens without a word but that
-//! of its class where it is no language model's, or is refused for the field that is named there.
+//! Published configurations (`fixtures/configuration/published.json`). Each one opens without a message, except about
+//! the class if it is not a language model, or is refused for the field that the file names.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ use tempfile::TempDir;
 use super::build::Build;
 use crate::common::{fixture, models};
 
-/// A model with this configuration, word for word, and where it lies. It has few tensors, and not of the sizes that the
-/// configuration asks for, which is an error only where one of them is read.
+/// Writes a model with exactly this configuration, and returns its path. The model has few tensors, with other sizes
+/// than the configuration. This is an error only when one of them is read.
 fn write(model: &Value) -> (TempDir, PathBuf) {
     if let Some(config) = model.get("config") {
         let folder = models::golden("gqa", |tensors| tensors.retain(|name, _| name == "model.norm.weight"));

@@ -1,5 +1,5 @@
-//! The float64 reference of `fixtures/golden`, and how far a backend's stages are from it. `replay/bits` uses it too, for the
-//! CUDA backend.
+//! The float64 reference of `fixtures/golden`, and the distance of a backend's stages from it. `replay/bits` uses it
+//! too, for the CUDA backend.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub(crate) fn open(model: &str) -> Checkpoint {
     checkpoint::open(&super::fixture(&format!("golden/{model}"))).unwrap()
 }
 
-/// Every stage of a prefill and two decode passes on a backend, by the name that its dump would have.
+/// Every stage of a prefill and two decode passes on a backend, keyed by the file name of an export.
 pub(crate) fn record_on(
     backend: impl Backend,
     checkpoint: &Checkpoint,
@@ -74,7 +74,7 @@ fn values(frame: &Frame) -> Vec<f64> {
     }
 }
 
-/// The first difference between `ours` and `reference`, in words; every stage must be in both.
+/// Describes the first difference between `ours` and `reference`. Every stage must be in both.
 pub(crate) fn difference(
     ours: &BTreeMap<String, Tensor>,
     reference: &BTreeMap<String, Tensor>,
@@ -102,7 +102,7 @@ fn stage_difference(ours: &Tensor, reference: &Tensor) -> Option<String> {
             norm += b.powi(2);
         }
     }
-    // Where the reference is all zeros (a mask's finite part), so must ours be.
+    // If all values of the reference are zero (a mask's finite part), all of ours must be zero too.
     let relative = if norm == 0.0 { error } else { (error / norm).sqrt() };
     (relative > TOLERANCE || relative.is_nan()).then(|| format!("relative L2 error {relative:e}"))
 }

@@ -1,4 +1,4 @@
-//! llama2.c's files.
+//! llama2.c files.
 
 #[cfg(target_os = "linux")]
 use super::child;
@@ -63,7 +63,7 @@ fn a_version_2_file_with_groups_that_cannot_be() {
         bytes[37..41].copy_from_slice(&group.to_le_bytes());
         refused(&run(&file(&folder, "m.bin", &bytes)), 3, &["m.bin", &format!("groups of {group} values")]);
     }
-    // Other groups ask for another number of scales.
+    // Groups of another size need another number of scales.
     for group in [1_i32, 4, 6, 1000, i32::MAX] {
         let mut bytes = whole.clone();
         bytes[37..41].copy_from_slice(&group.to_le_bytes());
@@ -76,7 +76,7 @@ fn a_version_2_file_with_groups_that_cannot_be() {
     refused(&run(&file(&folder, "m.bin", [&whole[..], &[0]].concat())), 3, &["m.bin", "found: "]);
 }
 
-/// One group for a whole matrix is odd and allowed; it takes no more memory than any other.
+/// One group for a whole matrix is unusual but allowed. It takes no more memory than any other size.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_version_2_file_with_the_smallest_and_the_largest_groups_runs() {
@@ -91,7 +91,7 @@ fn a_version_2_file_with_the_smallest_and_the_largest_groups_runs() {
     }
 }
 
-/// Scales that are no numbers go through a run like weights that are none.
+/// Scales that are NaN run like weights that are NaN.
 #[test]
 fn scales_that_are_no_numbers_run_with_a_line_that_says_so() {
     let folder = tempfile::tempdir().unwrap();

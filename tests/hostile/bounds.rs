@@ -1,5 +1,5 @@
-//! Sizes that a file or a prompt asks for are bounded before anything is made of them: each case would take many times
-//! the memory or the time that a child has here.
+//! Sizes in a file or a prompt are checked before memory is allocated for them. Each case would need many times the
+//! memory or time that a child process has here.
 
 use std::fs;
 use std::io::Write;
@@ -14,7 +14,7 @@ use super::common::models::{self, Tensors};
 use super::common::{fixture, llama_trace, stdout};
 use super::{child, file};
 
-/// Runs the program with these limits, and asserts its exit code and what it says.
+/// Runs the program with these limits, and asserts its exit code and its message.
 fn ends(args: &[&str], files: &[&Path], code: i32, texts: &[&str]) {
     let end = child::run(args, files);
     assert_eq!((end.wrong(), end.code), (None, Some(code)), "{}", end.stderr);
@@ -23,7 +23,7 @@ fn ends(args: &[&str], files: &[&Path], code: i32, texts: &[&str]) {
     }
 }
 
-/// The built-in tokenizer.json after `change`.
+/// Writes the built-in tokenizer.json, changed by `change`.
 fn tokenizer(folder: &TempDir, change: impl FnOnce(&mut Value)) -> PathBuf {
     let path = folder.path().join("tokenizer.json");
     fs::copy(fixture("builtin/tokenizer.json"), &path).unwrap();
@@ -48,7 +48,7 @@ fn an_id_of_2_to_the_31_is_refused_before_a_table_is_made() {
             ends(&args, &[], 3, &["tokenizer.json", "2147483648", "1048576"]);
         }
     }
-    // A rank of tiktoken's is an id.
+    // A rank of tiktoken is an id.
     let ranks = file(&folder, "tokenizer.model", "YQ== 0\nYg== 2147483648\n");
     ends(&["tokenize", "a", "--tokenizer", ranks.to_str().unwrap()], &[], 3, &["tokenizer.model"]);
 }
@@ -89,7 +89,7 @@ fn a_text_is_held_against_the_context_before_it_is_split() {
         let texts = ["longer than the model's context", "512 tokens of at most", "62914560 bytes"];
         ends(&[command, &["--prompt-file", path]].concat(), &[&text], 4, &texts);
     }
-    // Every form of tokenizer goes through the same bound.
+    // The same bound applies to every form of tokenizer.
     let (bin, tok) = (
         file(&folder, "m.bin", models::bin()),
         file(&folder, "tokenizer.bin", models::tok_bin(models::BIN_VOCAB)),
@@ -117,7 +117,7 @@ fn a_normalizer_is_bounded_before_it_makes_a_text_longer() {
     for normalizer in [replace, expression, prepend] {
         let path = tokenizer(&folder, |file| {
             file["normalizer"] = normalizer.clone();
-            // Each is a stretch of its own for what is put before one.
+            // Each special token ends a piece of text, and the tokenizer puts a prefix before each piece.
             file["added_tokens"][0]["content"] = json!("aa");
         });
         let args = ["log", "--tokenizer", path.to_str().unwrap(), "--prompt-file", text.to_str().unwrap()];
@@ -141,7 +141,8 @@ fn an_expression_looks_around_a_few_times() {
     }
 }
 
-/// What reads the rest of the text at each character takes hours for a few megabytes, and no size of it says so.
+/// A rule that reads the rest of the text at each character takes hours for a few megabytes. The size of the rule does
+/// not show this.
 #[test]
 fn a_text_that_would_take_hours_to_split_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
@@ -153,7 +154,7 @@ fn a_text_that_would_take_hours_to_split_is_given_up() {
         let path = part.join(name);
         fs::copy(fixture("builtin/tokenizer.json"), &path).unwrap();
         models::edit_json(&path, |file| {
-            // Where there is a long token, a context has room for a long text.
+            // With a long token, a long text fits into the context.
             file["added_tokens"][0]["content"] = json!("x".repeat(1024));
             change(file);
         });
@@ -179,7 +180,7 @@ fn a_text_that_would_take_hours_to_split_is_given_up() {
         (&["log", "--prompt-file", prompt, "--tokenizer", &around], &long),
         (&["chat", "--tokenizer", &around], &short),
     ];
-    // The tokenizers' own tests give such texts up sooner. All at once: each takes its minute.
+    // The tokenizers' own tests stop such texts earlier. The commands run in parallel, because each takes a minute.
     let commands = sampled("texts that are given up after a minute", commands, 0);
     let children = commands.into_iter().map(|(args, input)| {
         let child = Command::new("timeout")
@@ -202,7 +203,7 @@ fn a_text_that_would_take_hours_to_split_is_given_up() {
     }
 }
 
-/// A template that has the text a thousand times makes a thousand of one.
+/// A template that repeats the text a thousand times makes the prompt a thousand times as long.
 #[test]
 fn a_template_has_the_text_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -222,14 +223,14 @@ fn a_file_has_so_many_prompts_and_no_more() {
     ends(&args, &[], 4, &["too many prompts", "at most 65536 of them", "split the file"]);
 }
 
-/// A pipe with a name is waited for, but not for ever.
+/// The program waits for a named pipe, but not forever.
 #[test]
 fn a_pipe_to_which_nobody_writes_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let list = format!("@{}", pipe.display());
-    // Side by side: each waits its time.
+    // The commands run in parallel, because each waits.
     std::thread::scope(|scope| {
         scope.spawn(|| ends(&["--prompt-file", pipe.to_str().unwrap()], &[], 4, &["nothing was written"]));
         scope.spawn(|| ends(&["--ids", &list], &[], 4, &["nothing was written"]));

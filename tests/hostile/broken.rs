@@ -1,5 +1,5 @@
-//! Models whose weights are no numbers, or numbers that no trained model has: a first port is full of them. Every view
-//! and every command comes to its end.
+//! Models whose weights are NaN or infinite, or have sizes that no trained model has. The first version of a port often
+//! has them. Every view and every command must still end.
 
 use std::fs;
 use std::io::Write;
@@ -27,13 +27,13 @@ use llama_trace::tui::{OpenAt, Runs};
 
 use super::common::models;
 
-/// When a process or a thread counts as hanging. Nothing waits for this in a test that passes.
+/// Time after which a process or a thread counts as hanging. A passing test never waits this long.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// What the weight of this number is instead.
+/// Returns the broken weight at this index.
 type Weight = fn(usize) -> Option<f32>;
 
-/// What the weights are: all of them, or some of the first layer's queries.
+/// Which weights are broken: all of them, or some of the first layer's queries.
 const KINDS: [(&str, Weight); 12] = [
     ("NaN", |_| Some(f32::NAN)),
     ("a NaN in wq", |i| (i == WQ + 3).then_some(f32::NAN)),
@@ -49,11 +49,11 @@ const KINDS: [(&str, Weight); 12] = [
     ("0", |_| Some(0.0)),
 ];
 
-/// Where the first layer's queries begin in the llama2.c model: behind the embedding and the norms of 2 layers.
+/// Offset of the first layer's query weights in the llama2.c model, after the embedding and the norms of 2 layers.
 const WQ: usize = models::BIN_VOCAB * 8 + 2 * 8;
 const HEADER: usize = 7 * 4;
 
-/// The small llama2.c model with such weights, its tokenizer and a template.
+/// The small llama2.c model with these weights, its tokenizer and a template.
 fn broken(folder: &Path, weight: Weight) -> String {
     let mut bytes = models::bin();
     for (i, value) in bytes[HEADER..].as_chunks_mut::<4>().0.iter_mut().enumerate() {
@@ -66,7 +66,8 @@ fn broken(folder: &Path, weight: Weight) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Draws every view of the tracer: each on the first stage that it fits, and all that fit attention and the logits.
+/// Draws every view of the tracer on the first stage that it fits. Draws all views that fit attention and the logits
+/// there too.
 fn draw_all(path: &Path, precision: Precision) {
     let checkpoint = checkpoint::open(path).unwrap();
     let model = Model::load(&checkpoint, Cpu::default().with_precision(precision)).unwrap();
@@ -100,7 +101,7 @@ fn draw_all(path: &Path, precision: Precision) {
                 };
                 match still.draw(&mut runs, || Ok(())) {
                     Ok(_) => drawn.push(view),
-                    // The pass has no such step.
+                    // The pass does not have this step.
                     Err(error) => assert_eq!(error.exit_code(), 2, "{view} of {}: {error}", step.name()),
                 }
             }
@@ -121,7 +122,7 @@ fn every_view_of_a_broken_model_is_drawn() {
                 draw_all(path.as_ref(), precision);
                 sender.send(()).unwrap();
             });
-            // A thread that hangs ends with the process of the tests.
+            // A hanging thread ends with the test process.
             if done.recv_timeout(HANGS).is_err() {
                 assert!(thread.is_finished(), "weights that are {kind}, in {precision:?}: it hangs");
                 panic!("weights that are {kind}, in {precision:?}: {:?}", thread.join().unwrap_err());
@@ -130,7 +131,7 @@ fn every_view_of_a_broken_model_is_drawn() {
     }
 }
 
-/// Waits until the process ends, and ends it where it hangs.
+/// Waits until the process ends. Kills it if it hangs.
 fn code(mut child: Child, what: &str) -> Option<i32> {
     let started = Instant::now();
     loop {
@@ -159,7 +160,7 @@ fn every_command_on_a_broken_model_ends() {
         let commands: [(&[&str], &[i32]); 10] = [
             (&["snapshot", "--ids", "1,260,261", "--at", "L0/softmax", "--out", &svg, "--force"], &[0]),
             (&["diff", "--ids", "1,260,261", "--a", "precision=f32", "--b", &other], &[0, 1]),
-            // A run is the same as itself, NaN by NaN.
+            // A run is equal to itself, even if values are NaN.
             (&["diff", "--ids", "1,260,261", "--a", "threads=1", "--b", "threads=2"], &[0]),
             (&["explain", "L0/softmax[h=1,t=2,k=1]", "--ids", "1,260,261"], &[0]),
             (&["explain", "logits[t=2,v=7]", "--ids", "1,260,261"], &[0]),
@@ -174,7 +175,7 @@ fn every_command_on_a_broken_model_ends() {
             if !args.contains(&"--trace") {
                 args.extend(["--model", &model]);
             }
-            // Each command in each precision, over all kinds.
+            // Runs each command in each precision, over all kinds of broken weights.
             let precision = ["f32", "bf16", "q8"][(number + at) % 3];
             if !["diff", "snapshot"].contains(&args[0]) || !args.contains(&"--trace") && args[0] != "diff" {
                 args.extend(["--precision", precision]);
@@ -187,7 +188,7 @@ fn every_command_on_a_broken_model_ends() {
                 .stderr(Stdio::null())
                 .spawn()
                 .unwrap();
-            // Who does not read ends before it is written.
+            // A command that does not read its input may end before the input is written.
             drop(child.stdin.take().unwrap().write_all(b"ab\nab\n"));
             let what = format!("weights that are {kind}: {args:?}");
             let code = code(child, &what);

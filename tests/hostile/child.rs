@@ -1,36 +1,36 @@
-//! The binary as a child that may use little memory and little time.
+//! The binary as a child process with limits on memory and time.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::common::{stderr, stdout};
 
-/// What the program may take beyond the files: address space in bytes, and seconds.
+/// Limits of the program beyond the files: address space in bytes, and seconds.
 const MEMORY: u64 = 256 << 20;
 const SECONDS: &str = "10";
-/// When a child that sleeps, and so takes no time of the processor, counts as hanging.
+/// Time after which a sleeping child, which uses no CPU time, counts as hanging.
 const HANGS: &str = "60";
 
-/// How a child ended.
+/// The end of a child process.
 #[derive(Debug)]
 pub(crate) struct End {
-    /// Its exit code; none where a signal ended it.
+    /// The exit code. `None` if a signal ended the process.
     pub(crate) code: Option<i32>,
-    /// What it printed.
+    /// Standard output.
     pub(crate) stdout: String,
-    /// What it said.
+    /// Standard error.
     pub(crate) stderr: String,
 }
 
 /// Runs the binary with `args` on models in these files and folders.
 ///
-/// Its address space is limited to what mapping the files takes, their size once more, and [`MEMORY`] for
-/// everything else: the program itself, its threads' stacks, and all that it allocates.
+/// The address space is limited to twice the size of the files (one mapping and one copy), plus [`MEMORY`] for
+/// everything else: the program itself, the stacks of its threads, and its allocations.
 pub(crate) fn run(args: &[&str], files: &[&Path]) -> End {
     fed(args, files, Stdio::null())
 }
 
-/// The same with this for its standard input.
+/// The same with this standard input.
 pub(crate) fn fed(args: &[&str], files: &[&Path], input: Stdio) -> End {
     let size: u64 = files.iter().map(|path| bytes(path)).sum();
     let kilobytes = (2 * size + MEMORY) / 1024;
@@ -38,7 +38,8 @@ pub(crate) fn fed(args: &[&str], files: &[&Path], input: Stdio) -> End {
     let output = Command::new("/bin/sh")
         .args(["-c", script, &kilobytes.to_string(), SECONDS, HANGS, env!("CARGO_BIN_EXE_llama-trace")])
         .args(args)
-        // Each thread takes address space for its stack; the limit is the same on a machine of many cores.
+        // Each thread needs address space for its stack. With a fixed number of threads, the limit is the same on a
+        // machine with many cores.
         .env("RAYON_NUM_THREADS", "2")
         .stdin(input)
         .output()
@@ -54,7 +55,7 @@ fn bytes(path: &Path) -> u64 {
 }
 
 impl End {
-    /// What is wrong with this end, if anything: a file may be refused, and nothing else.
+    /// Returns the error in this end, if there is one. A file may be refused, but nothing else may go wrong.
     pub(crate) fn wrong(&self) -> Option<String> {
         let what = match self.code {
             Some(0) => None,
@@ -71,7 +72,7 @@ impl End {
             None => Some("a signal ended it: it aborted, or took too much time"),
             Some(_) => Some("an exit code that means nothing"),
         };
-        // A text from a file must not drive the terminal.
+        // A text from a file must not send control sequences to the terminal.
         let escape = (self.stdout.contains('\x1b') || self.stderr.contains('\x1b'))
             .then_some("it prints an escape sequence");
         let what = what.or(escape)?;

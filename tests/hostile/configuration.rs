@@ -1,4 +1,4 @@
-//! The files beside the weights: config.json and tokenizer.json.
+//! Files in the folder of the weights: config.json and tokenizer.json.
 
 use std::fs;
 

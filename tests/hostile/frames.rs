@@ -1,12 +1,13 @@
-//! Runs whose stages are larger than the memory that the process has: what is written or summed up is not held.
+//! Runs whose stages are larger than the process's memory. The program writes and summarises such stages without
+//! holding them in memory.
 
 use std::fs;
 
 use super::child;
 use super::common::models;
 
-/// Layers, D, F, heads, V: with [`TOKENS`] the logits are 308 MB, and each of four stages of attention 77 MB at the same
-/// time; a child has 256 MiB beyond its files.
+/// Layers, D, F, heads, V. With [`TOKENS`], the logits take 308 MB, and four stages of attention take 77 MB each at the
+/// same time. A child has 256 MiB beyond its files.
 const MODEL: [usize; 5] = [1, 32, 32, 16, 70_000];
 const TOKENS: usize = 1100;
 const STAGES: &str = "qk,scores,masked_scores,softmax,logits";

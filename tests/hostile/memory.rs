@@ -1,5 +1,5 @@
-//! Limits on memory, from too little to start to enough: whichever allocation fails, one message says so, the exit code
-//! is that of other messages about memory, and no folder and no screen is left behind.
+//! Limits on memory, from too little to start up to enough. Whichever allocation fails, there is one message, the exit
+//! code of messages about memory, and no leftover folder or screen.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -8,7 +8,8 @@ use std::process::{Command, Output, Stdio};
 use super::common::{fixture, models, stderr};
 use llama_trace_core::testing::sampled;
 
-/// The binary with `args` and so many KiB of addresses. It reads `long.txt` as a text, and `said.txt` as a chat.
+/// Runs the binary with `args` and this many KiB of address space. It reads `long.txt` as a text, and `said.txt` as a
+/// chat.
 fn limited(kibibytes: u64, args: &[&str], folder: &Path) -> Output {
     let mut shell = Command::new("/bin/sh");
     let stdin = if args.contains(&"--stdin") {
@@ -25,21 +26,22 @@ fn limited(kibibytes: u64, args: &[&str], folder: &Path) -> Output {
     shell.output().unwrap()
 }
 
-/// Addresses that the program takes to start, in KiB: its file, its libraries, the main thread's stack.
+/// Address space that the program needs to start, in KiB: its file, its libraries, and the main thread's stack.
 fn least(folder: &Path) -> u64 {
     let starts = |kibibytes: &u64| limited(*kibibytes, &["--version"], folder).status.success();
     (8..).map(|part| part * 4096).find(starts).unwrap()
 }
 
-/// Whether `output` is the end of a run that succeeded, or that lacked memory; it fails the test otherwise.
+/// Returns whether `output` is from a run that succeeded. If the run lacked memory, returns false. Any other end fails
+/// the test.
 fn ended(output: &Output, what: &str, folder: &Path) -> bool {
-    // Where a thread's first allocation fails, which is the C library's, that says so too.
+    // If a thread's first allocation fails, inside the C library, then glibc prints a message too.
     let told: String = stderr(output)
         .lines()
         .filter(|line| !line.starts_with("Fatal glibc"))
         .map(|line| format!("{line}\n"))
         .collect();
-    // A folder that replaces another is made beside it, or in it.
+    // The new version of a folder is created next to it or inside it.
     let mut left = Vec::new();
     for within in [folder.to_owned(), folder.join("e"), folder.join("f"), folder.join("t")] {
         let entries = fs::read_dir(within).into_iter().flatten();
@@ -83,13 +85,13 @@ fn whichever_allocation_fails_one_message_says_so_and_nothing_is_left() {
         &["tokenize", "--tokenizer", builtin, "--format", "json", "--stdin"],
         &["bench", "--model", model, "--prompt-tokens", "16", "--cached", "8", "--gen", "4"],
         &["check", "--model", model],
-        // These share work out before any model is opened.
+        // These commands start threads before they open a model.
         &["diff", "recorded", "recorded"],
         &["snapshot", "--trace", "recorded", "--force", "--out", "b.png"],
     ];
     let least = least(folder.path());
     let (mut lacked, mut succeeded) = (0, 0);
-    // Small steps up to the first success: a window of some KiB in which a folder is left has been seen here.
+    // Small steps up to the first success. A run in a window of a few KiB once left a folder.
     let steps = sampled("steps of lacking memory", (0..2 << 20).step_by(211), 2000);
     let suffices = |more: &u64| {
         let what = format!("{:?} with {more} KiB more than it takes to start", commands[1]);
@@ -98,7 +100,7 @@ fn whichever_allocation_fails_one_message_says_so_and_nothing_is_left() {
     assert!(steps.iter().any(suffices), "it never has enough");
     let commands = sampled("commands without memory", commands, 4);
     for args in &commands {
-        // Ever larger steps: most of what is allocated is so at the beginning.
+        // Steps of growing size, because most allocations are at the beginning.
         let mut more = 0;
         let mut in_a_row = 0;
         while in_a_row < 2 {
@@ -121,7 +123,7 @@ fn whichever_allocation_fails_one_message_says_so_and_nothing_is_left() {
     );
 }
 
-/// The process of the chat template needs memory too: one message for all lines says that it is missing.
+/// The process that renders the chat template needs memory too. If it lacks memory, there is one message for all lines.
 #[test]
 fn a_chat_without_memory_says_so_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -139,19 +141,19 @@ fn a_chat_without_memory_says_so_once() {
     assert!(enough.is_some() && lacked > 5, "{enough:?} {lacked}");
 }
 
-/// What grew with the size of a picture, or with the machine's cache, is bounded.
+/// Memory that grew with the size of a picture or with the CPU's cache is bounded.
 #[test]
 fn large_pictures_and_the_bench_of_a_small_model_take_little_memory() {
     let folder = tempfile::tempdir().unwrap();
     let model = models::golden("gqa", |_| {});
     let model = model.path().to_str().unwrap();
     let text = "Once upon a time there was a little girl. ".repeat(40);
-    // Almost four MiB, with everything that texts are cut at.
+    // Almost four MiB, with every kind of character at which texts are split.
     let long = "Once upon a time there was a girl of 5, and\n\n\t(she) said: \"It's\" …\n".repeat(60_000);
     fs::write(folder.path().join("long.txt"), long).unwrap();
     let builtin = fixture("builtin/tokenizer.json");
     let builtin = builtin.to_str().unwrap();
-    // Two texts without a blank, for a vocabulary with scores: the first can be cut at its lines, the second nowhere.
+    // Two texts without a blank, for a vocabulary with scores. The first can be split at its lines, the second nowhere.
     let vocabulary = folder.path().join("tokenizer.bin");
     fs::write(&vocabulary, scored(&["1", "a", "aa", "aaaa"])).unwrap();
     let vocabulary = vocabulary.to_str().unwrap();
@@ -159,7 +161,7 @@ fn large_pictures_and_the_bench_of_a_small_model_take_little_memory() {
         fs::create_dir(folder.path().join(name)).unwrap();
         fs::write(folder.path().join(name).join("long.txt"), text).unwrap();
     }
-    // Texts of one word, whose letters do not repeat, so few of them are merged.
+    // Texts of one word each. Their letters do not repeat, so few of them are merged.
     for (name, letters) in [("word", LETTERS), ("base64", BASE64)] {
         fs::create_dir(folder.path().join(name)).unwrap();
         fs::write(folder.path().join(name).join("long.txt"), varied(letters, 4 << 20)).unwrap();
@@ -200,7 +202,7 @@ fn large_pictures_and_the_bench_of_a_small_model_take_little_memory() {
         let output = limited(least + 200 * 1024, &args, &folder.path().join(name));
         assert!(output.status.success(), "{name} in 200 MiB: {}", stderr(&output));
     }
-    // It takes less than 200 MiB of memory, and more addresses: those of another thread's stack and arena.
+    // It needs less than 200 MiB of memory, and more address space for another thread's stack and arena.
     for (name, mebibytes) in [("lines", 200), ("letters", 250)] {
         let args = ["tokenize", "--tokenizer", vocabulary, "--stdin"];
         let output = limited(least + mebibytes * 1024, &args, &folder.path().join(name));
@@ -211,7 +213,7 @@ fn large_pictures_and_the_bench_of_a_small_model_take_little_memory() {
 const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
 const BASE64: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// So many of these letters in an order without a pattern, the same each time.
+/// Returns this many letters in an order without a pattern, always the same one.
 fn varied(letters: &[u8], count: usize) -> Vec<u8> {
     let mut seed = 48_u64;
     let mut next = || {
@@ -221,7 +223,7 @@ fn varied(letters: &[u8], count: usize) -> Vec<u8> {
     (0..count).map(|_| next()).collect()
 }
 
-/// llama2.c's tokenizer.bin with a token for each byte, and these, of which a later one is merged sooner.
+/// llama2.c's tokenizer.bin with a token for each byte, and these tokens. A later token has a higher score.
 fn scored(tokens: &[&str]) -> Vec<u8> {
     let bytes = (0..=255).map(|byte| format!("<0x{byte:02X}>"));
     let names = ["<unk>", "\n<s>\n", "\n</s>\n"].map(str::to_owned).into_iter().chain(bytes);

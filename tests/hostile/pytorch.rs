@@ -1,4 +1,4 @@
-//! pytorch_model.bin, cut off, changed, and made to take more than it holds.
+//! pytorch_model.bin: truncated, changed, and with a declared size that is too large.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use super::child;
 use super::common::fixture;
 
-/// A copy of a layout whose pytorch_model.bin is `bytes`.
+/// A copy of a layout with `bytes` as its pytorch_model.bin.
 fn model(bytes: &[u8]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::copy(fixture("layouts/bin/config.json"), folder.path().join("config.json")).unwrap();
@@ -16,7 +16,8 @@ fn model(bytes: &[u8]) -> TempDir {
     folder
 }
 
-/// Opens it by `info` and by a run, in bounds of memory and time: both succeed, or both refuse it with the same words.
+/// Opens it with `info` and with a run, under limits on memory and time. Both must succeed, or both must refuse it with
+/// the same message.
 fn opened(path: &Path) -> (Option<i32>, String) {
     let text = path.to_str().unwrap();
     let info = child::run(&["info", "--model", text], &[path]);
@@ -40,7 +41,7 @@ fn a_pytorch_file_that_is_cut_off_or_changed() {
     for length in (0..whole.len()).step_by(whole.len() / 8) {
         assert_eq!(opened(model(&whole[..length]).path()).0, Some(3), "{length} bytes");
     }
-    // Bytes of the pickle and of the directory at the end, by a generator of its own.
+    // Changes bytes of the pickle and of the zip directory at the end, with a fixed random generator.
     let directory = whole.windows(4).position(|bytes| bytes == b"PK\x01\x02").unwrap();
     let mut state = 1_u64;
     for _ in 0..24 {
@@ -66,12 +67,12 @@ fn a_zip_bomb_is_refused_by_name() {
         let (code, message) = opened(model(&bytes).path());
         assert!(code == Some(3) && message.contains("zip bomb") && message.contains(text), "{message}");
     };
-    // Every entry compressed, of 4 GB by the directory.
+    // Every entry is compressed and has 4 GB according to the directory.
     let compressed = |row: &mut [u8]| {
         row[10] = 8;
         row[24..28].fill(0xfe);
     };
     refused(&compressed, "is compressed or encrypted");
-    // Every entry at the place of the first.
+    // Every entry is at the place of the first one.
     refused(&|row| row[42..46].fill(0), "overlaps another");
 }

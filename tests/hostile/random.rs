@@ -1,4 +1,4 @@
-//! Files with a few random changes, each opened and run by a child of limited memory and time.
+//! Files with a few random changes. Each one is opened and run by a child with limits on memory and time.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,8 +14,8 @@ use super::common::{data, fixture, llama_trace, models, stderr};
 use super::{child, trace};
 use llama_trace_core::testing::sampled;
 
-/// Runs each file through `cases` changes, or through as many as `PROPTEST_CASES` says. The changes are the
-/// same ones every time, unless `PROPTEST_RNG_SEED` says otherwise.
+/// Runs each file with `cases` random changes, or with the number in `PROPTEST_CASES`. The changes are always the same,
+/// unless `PROPTEST_RNG_SEED` is set.
 fn each<S: Strategy>(cases: u32, changes: S, check: impl Fn(S::Value) -> Option<String>) {
     let asked = |name| std::env::var_os(name).is_some();
     let mut config =
@@ -35,7 +35,7 @@ fn each<S: Strategy>(cases: u32, changes: S, check: impl Fn(S::Value) -> Option<
     }
 }
 
-/// One change of a JSON value: where, by the child that is taken at each step down, and what.
+/// A change of a JSON value: the index of the child at each step down, and the change.
 #[derive(Clone, Debug)]
 struct Edit {
     path: Vec<Index>,
@@ -48,19 +48,19 @@ enum Change {
     Replace(Index),
     /// Another value of the same type.
     Alike(Index),
-    /// The value in a list of its own.
+    /// A list with only this value.
     Wrap,
-    /// The value a second time, under another name.
+    /// A second copy of the value, under another name.
     Double,
     /// Another name.
     Rename,
     /// Nothing.
     Remove,
-    /// A list from its end.
+    /// A list without its last values.
     Reverse,
 }
 
-/// Values that a careless reader trips over.
+/// Values that a careless parser mishandles.
 static VALUES: LazyLock<Vec<Value>> = LazyLock::new(|| {
     let mut values: Vec<Value> = [
         r#"null true false "" "a" "F32" "F64" "I32" "BF16" "llama3" "\u001b[2J" [] [[]] {} {"a":{}} [0] [1,2,3] 0 1 2 3 5 8"#,
@@ -90,7 +90,7 @@ fn edits() -> impl Strategy<Value = Vec<Edit>> {
     ];
     let path = prop::collection::vec(any::<Index>(), 1..6);
     let edit = (path, change).prop_map(|(path, change)| Edit { path, change });
-    // One change leaves the rest right, so that it is read to its end.
+    // One change leaves the rest intact, so the rest is read to its end.
     prop_oneof![
         3 => prop::collection::vec(edit.clone(), 1),
         1 => prop::collection::vec(edit, 2..4),
@@ -98,7 +98,7 @@ fn edits() -> impl Strategy<Value = Vec<Edit>> {
 }
 
 impl Edit {
-    /// Goes down into `value` until the path or the value ends, and makes the change there.
+    /// Follows the path into `value` until one of the two ends, and makes the change there.
     fn apply(&self, mut value: &mut Value) {
         for (depth, step) in self.path.iter().enumerate() {
             let last = depth + 1 == self.path.len();
@@ -166,13 +166,13 @@ impl Change {
 #[derive(Clone, Debug)]
 enum Cut {
     Byte(Index, u8),
-    /// A little-endian number over the four or eight bytes at a place that is a multiple of four.
+    /// A little-endian number over four or eight bytes, at a multiple of four.
     Number(Index, i64, bool),
     Truncate(Index),
     Insert(Index, Vec<u8>),
 }
 
-/// Changes of bytes in the first `head` bytes, and of the length.
+/// Changes of the first `head` bytes, and of the length.
 fn cuts() -> impl Strategy<Value = Vec<Cut>> {
     let numbers = vec![0, 1, -1, 2, 3, 7, 8, 9, 28, 100, 4096, 1 << 20, (1 << 20) + 1, 1 << 30, 1 << 40];
     let extremes = [i32::MAX.into(), i32::MIN.into(), u32::MAX.into(), i64::MAX, i64::MIN, -2, -8];
@@ -209,17 +209,17 @@ fn cut(bytes: &mut Vec<u8>, cuts: &[Cut], head: usize) {
     }
 }
 
-/// A model in a folder, one file of which is changed.
+/// A model in a folder. One file of it is changed.
 struct Subject {
     folder: TempDir,
     file: PathBuf,
     whole: Vec<u8>,
-    /// The command lines to choose from.
+    /// The command lines of which one is chosen.
     commands: Vec<Vec<String>>,
 }
 
 impl Subject {
-    /// `file` is changed, and the commands are given `model`, which is the folder itself where it is empty.
+    /// `file` is changed. The commands receive `model`, or the folder itself if `model` is empty.
     fn new(folder: TempDir, model: &str, file: &str, commands: &[&[&str]]) -> Self {
         let file = folder.path().join(file);
         let whole = fs::read(&file).unwrap();
@@ -241,9 +241,9 @@ impl Subject {
         child::run(&args, &[self.folder.path()])
     }
 
-    /// What goes wrong with these bytes for the file.
+    /// Returns the error of a run with these bytes as the file.
     fn wrong(&self, bytes: &[u8], command: Index) -> Option<String> {
-        // A new file each time: one that is mapped still must not change.
+        // A new file each time, because a file that is still mapped must not change.
         fs::remove_file(&self.file).unwrap();
         fs::write(&self.file, bytes).unwrap();
         self.run(command.index(self.commands.len())).wrong()
@@ -267,7 +267,8 @@ impl Subject {
     }
 }
 
-/// Command lines that show a model, run it recorded, and draw from it; `{}` is its folder, or its file.
+/// Command lines that show a model, record a run of it, and draw pictures of the run. `{}` is the model's folder or
+/// file.
 const ON_IDS: &[&[&str]] = &[
     &["info", "--model", "{}"],
     &["log", "--model", "{}", "--ids", "1,2,3", "-n", "3", "--values"],
@@ -293,7 +294,7 @@ fn llama2c(file: &str) -> Subject {
     Subject::new(folder, "m.bin", file, ON_TEXT)
 }
 
-/// Files of fixtures/formats; the model is `model` among them, or all of them.
+/// Files of fixtures/formats. The model is `model` among them, or all of them.
 fn format(files: &[&str], model: &str, file: &str) -> Subject {
     let folder = tempfile::tempdir().unwrap();
     for name in files {
@@ -352,7 +353,7 @@ fn changed_files_of_llama2c_version_1() {
     format(&["llama2c/v1.bin"], "v1.bin", "v1.bin").bytes(200, 256);
 }
 
-/// The header, and everything: scales that are no numbers among it.
+/// The header and all other bytes, which include scales that become NaN.
 #[test]
 fn changed_files_of_llama2c_version_2() {
     for name in ["q8_unshared.bin", "q8_shared.bin"] {
@@ -417,7 +418,7 @@ fn changed_tokenizer_json_files() {
     subject.bytes(100, subject.whole.len());
 }
 
-/// The header of a trace, the description of the run inside it, and all bytes.
+/// The header of a trace, the description of the run in it, and all other bytes.
 #[test]
 fn changed_traces() {
     let commands: &[&[&str]] = &[
@@ -427,7 +428,7 @@ fn changed_traces() {
     ];
     for keep in ["minimal", "all", "stats"] {
         let (folder, whole) = trace::recorded(keep);
-        // An explanation takes values.
+        // An explanation needs values.
         let commands = if keep == "stats" { &commands[..1] } else { commands };
         let subject = Subject::new(folder, "a.trace", "a.trace", commands);
         let (header, values) = trace::parts(&whole);
@@ -467,7 +468,7 @@ fn changed_exports() {
         let subject = Subject::new(folder, "dump", &format!("dump/{file}"), commands);
         if file.ends_with(".json") {
             subject.json(150);
-            // What is said before the list of the files.
+            // The part before the list of the files.
             subject.bytes(60, 4000);
         } else {
             subject.bytes(100, 140);

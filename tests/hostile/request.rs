@@ -1,4 +1,4 @@
-//! What is asked for on the command line and cannot be.
+//! Impossible requests on the command line.
 
 use std::fs;
 
@@ -59,13 +59,13 @@ fn a_stage_a_layer_or_a_pass_that_does_not_exist() {
     export(&["--passes", "1"], &["0, the only pass", "`1`", "-n 2"]);
     export(&["--pass", "9"], &["no pass 9", "add -n 10"]);
     export(&["--pass", "600"], &["room for"]);
-    export(&["--layer", "x"], &["no list of layer numbers", "`x`", "leave --layer out"]);
-    export(&["--layer", "-1"], &["no list of layer numbers", "from 0 to 3"]);
+    export(&["--layer", "x"], &["not a list of layer numbers", "`x`", "leave --layer out"]);
+    export(&["--layer", "-1"], &["not a list of layer numbers", "from 0 to 3"]);
     export(&["--layer", "3-1"], &["runs backwards", "smaller number first: 1-3"]);
     export(&["--stage", "foo"], &["next: choose one of these"]);
     export(&["--stage", "ffn"], &["did you mean `ffn_"]);
     export(&["-n", "0"], &["-n 1 or more"]);
-    // What this run does not have is not left out in silence.
+    // A stage that this run does not have is an error, and not silently left out.
     export(&["--stage", "xq,xq_norm"], &["has no xq_norm", "Qwen3"]);
     export(&["--stage", "ffn_norm_q8"], &["has no ffn_norm_q8", "--precision q8"]);
     export(&["-n", "3", "--pass", "1-2", "--stage", "mask"], &["pass 1 has no mask"]);
@@ -113,7 +113,7 @@ fn a_number_that_is_none_is_answered_by_what_a_number_is() {
         let told = told(args);
         assert!(told.contains("a whole number is expected, 0 or more"), "{args:?}: {told}");
     }
-    // A number that is one, but too large, is not called something else.
+    // A valid number that is too large is not called invalid.
     assert!(told(&["log", "-n", "99999999999999999999999"]).contains("a smaller number is expected"));
     for (temperature, said) in [("1e-46", "a float32 number is expected"), ("1e39", "and 3.4028235e38")] {
         let told = told(&["log", "--ids", "1", "--temperature", temperature]);
@@ -126,7 +126,7 @@ fn a_number_that_is_none_is_answered_by_what_a_number_is() {
     assert!(told(&["completions", "cmd"]).contains("zsh"));
 }
 
-/// However many tokens are asked for, no more than fit into the context take memory or time.
+/// However many tokens the options request, only as many as fit into the context take memory or time.
 #[test]
 fn absurd_numbers_of_tokens_end_with_the_context() {
     let model = models::golden("gqa", |_| {});
@@ -156,7 +156,7 @@ fn absurd_numbers_of_tokens_end_with_the_context() {
     }
 }
 
-/// A word that is wrong is named and not repeated in full, however long it is.
+/// A message names a wrong word, but does not repeat all of it if it is long.
 #[test]
 fn a_wrong_word_of_any_length_is_answered_in_a_few_lines() {
     let (word, digits) = ("x".repeat(15_000), "9".repeat(15_000));

@@ -1,4 +1,4 @@
-//! Safetensors files, alone and in shards.
+//! Safetensors files, single and in shards.
 
 use std::fs;
 
@@ -49,7 +49,7 @@ fn a_tensor_of_the_wrong_shape() {
         3,
         &[name, "wrong shape", &format!("expected: {right}"), &format!("found: {wrong}"), "key projection"],
     );
-    // The configuration of another model makes every tensor wrong.
+    // With the configuration of another model, every tensor is wrong.
     let model = models::golden("gqa", |_| {});
     models::edit_json(&model.path().join("config.json"), |config| config["intermediate_size"] = json!(24));
     refused(&run(model.path()), 3, &["mlp.gate_proj.weight", "[24, ", "configuration"]);
@@ -59,7 +59,7 @@ fn a_tensor_of_the_wrong_shape() {
     refused(&run(model.path()), 3, &["mlp.gate_proj.weight", "wrong shape"]);
 }
 
-/// The shape that a tensor of the golden model has, as messages write it.
+/// The shape of a tensor of the golden model, as messages write it.
 fn shape(name: &str, change: impl Fn(&mut Vec<usize>)) -> String {
     let mut shape = models::tensors(&fixture("golden/gqa"))[name].0.clone();
     change(&mut shape);
@@ -131,7 +131,7 @@ fn an_index_of_shards_that_is_wrong() {
     }
 }
 
-/// What a file of the largest header costs, in the same memory as every other file.
+/// A file with the largest allowed header needs no more than the usual memory limit.
 #[cfg(target_os = "linux")]
 #[test]
 fn files_of_many_and_of_long_names_stay_within_their_memory() {

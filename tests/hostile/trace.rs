@@ -1,4 +1,4 @@
-//! Traces that are damaged, that lie, or that are something else.
+//! Traces that are damaged or inconsistent, or files that are not traces.
 
 use std::fs;
 use std::path::Path;
@@ -34,7 +34,7 @@ pub(crate) fn recorded(keep: &str) -> (TempDir, Vec<u8>) {
     (folder, bytes)
 }
 
-/// The header as JSON, and the values.
+/// Reads the header as JSON, and the values.
 pub(crate) fn parts(bytes: &[u8]) -> (Value, Vec<u8>) {
     let (length, rest) = bytes.split_first_chunk::<8>().unwrap();
     let (header, values) = rest.split_at(u64::from_le_bytes(*length) as usize);
@@ -46,13 +46,13 @@ pub(crate) fn whole(header: &Value, values: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), values].concat()
 }
 
-/// Where a tensor's values are.
+/// Byte range of a tensor's values.
 fn range(header: &Value, name: &str) -> std::ops::Range<usize> {
     let offsets = &header[name]["data_offsets"];
     offsets[0].as_u64().unwrap() as usize..offsets[1].as_u64().unwrap() as usize
 }
 
-/// Opens the file and reads all of it; the message where that is refused.
+/// Opens the file and reads all of it. Returns the message if it is refused.
 fn refusal(bytes: &[u8]) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.trace");
@@ -151,7 +151,7 @@ fn a_description_that_lies_is_refused_before_anything_is_made_of_it() {
             *place = value.clone();
             let mut header = header.clone();
             header["__metadata__"]["run"] = json!(run.to_string());
-            // Where no values are kept, nothing contradicts a size, and nothing is made of it either.
+            // Without stored values, no data contradicts a wrong size. But nothing is allocated for it either.
             if keep == "minimal" || !["heads", "vocabulary"].contains(what) {
                 assert!(refusal(&whole(&header, &values)).is_some(), "{what}, {keep}");
             } else {
@@ -206,7 +206,7 @@ fn tables_that_lie_are_refused() {
         lying.as_object_mut().unwrap().remove(name);
         assert!(refusal(&whole(&lying, &values)).is_some(), "without {name}");
     }
-    // Statistics that are no numbers are shown as such.
+    // Statistics that are NaN are shown as NaN.
     let mut values = values.clone();
     values[range(&header, "stats")].fill(0xff);
     assert_eq!(refusal(&whole(&header, &values)), None);

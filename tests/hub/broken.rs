@@ -1,4 +1,4 @@
-//! Connections that break, and files that do not come whole.
+//! Broken connections, and incomplete files.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use super::repo::{At, Hub};
 use super::server::{Answer, Request};
 use super::{RUN, WEIGHTS, expected, lines, ok, refused, tiny};
 
-/// Cuts the answer to the first question for the weights after `bytes`.
+/// Truncates the answer to the first request for the weights after `bytes` bytes.
 fn cut_first(hub: &Hub, bytes: usize) {
     let mut first = true;
     hub.twist(move |at, _, answer| match at == At::Store && std::mem::take(&mut first) {
@@ -83,7 +83,7 @@ fn what_is_not_the_file_never_becomes_it() {
         );
         assert!(!hub.blob(file).exists() && !hub.partial(file).exists());
     }
-    // More than it should be.
+    // The answer is longer than it should be.
     let hub = Hub::new(tiny());
     hub.twist(|at, _, mut answer| {
         answer.body.extend(if at == At::Store { &b"more"[..] } else { b"" });
@@ -109,7 +109,7 @@ fn a_damaged_part_of_an_earlier_run_is_fetched_anew() {
 #[test]
 fn a_hub_that_is_busy_is_asked_again() {
     let hub = Hub::new(tiny());
-    // Twice each: the server with the list of files, and the one that stores the weights.
+    // Twice each: the server with the list of files, and the server that stores the weights.
     let mut left = [2, 2];
     hub.twist(move |at, request, answer| {
         let left = &mut left[usize::from(at == At::Store)];

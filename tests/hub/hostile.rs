@@ -1,4 +1,4 @@
-//! Servers whose answers never end, and a cache prepared by an attacker.
+//! Servers with endless answers, and a cache that an attacker prepared.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::repo::{At, COMMIT, Hub};
 use super::server::Answer;
 use super::{RUN, WEIGHTS, expected, ok, refused, stderr, tiny};
 
-/// The program, which has to end by itself within two minutes.
+/// Runs the program. It must end by itself within two minutes.
 fn ended(mut command: Command) -> Output {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let started = Instant::now();
@@ -25,7 +25,7 @@ fn ended(mut command: Command) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// The same under limits on its memory and the processor's time.
+/// The same, with limits on memory and CPU time.
 fn limited(hub: &Hub, args: &[&str]) -> Output {
     let inner = hub.command(args);
     let mut command = Command::new("/bin/sh");
@@ -43,7 +43,7 @@ fn limited(hub: &Hub, args: &[&str]) -> Output {
 
 #[test]
 fn a_server_that_cuts_every_body_and_knows_no_parts_is_asked_a_few_times() {
-    // Each cut at another place, so that each attempt comes as far as no other.
+    // Each answer is truncated at another place, so each attempt gets a different number of bytes.
     for step in [0, 7] {
         let hub = Hub::new(tiny());
         let asked = Arc::new(AtomicUsize::new(0));
@@ -51,7 +51,7 @@ fn a_server_that_cuts_every_body_and_knows_no_parts_is_asked_a_few_times() {
         hub.twist(move |at, request, answer| match at {
             At::Hub => answer,
             At::Store => match count.fetch_add(1, Ordering::Relaxed) {
-                // Something else than before, so that a program that never gives up ends too.
+                // After a hundred requests the answer changes, so that a program that never gives up ends too.
                 100.. => Answer::status(404),
                 _ if request.from().is_some() => Answer::status(416),
                 times => Answer { cut: Some(1000 + step * times), ..answer },
@@ -114,7 +114,7 @@ fn names_by_the_hundred_thousand_take_no_time() {
         });
         refused(&limited(&hub, &RUN), 3, &texts);
     }
-    // A GGUF file's name may say how many there are.
+    // The name of a GGUF file may state the number of its parts.
     let hub = Hub::new(tiny());
     refused(&limited(&hub, &["info", "--model", "org/tiny:m-00001-of-99999.gguf"]), 3, &["has no file"]);
 }
@@ -160,7 +160,7 @@ fn a_revision_without_an_end_is_none() {
     fs::remove_file(&revision).unwrap();
     pipe(&revision);
     refused(&limited(&hub, &offline), 3, &["not in the cache"]);
-    // What is asked for takes its place.
+    // The downloaded file replaces it.
     assert_eq!(ok(&limited(&hub, &RUN)), expected());
     assert_eq!(fs::read_to_string(&revision).unwrap(), COMMIT);
 }
@@ -178,7 +178,7 @@ fn pipes_in_the_place_of_files_are_not_waited_for() {
         pipe(&snapshot.join(file));
         for args in [&offline[..], &RUN, &["info", "--model", "org/tiny"]] {
             let output = limited(&hub, args);
-            // A tokenizer that cannot be read stops texts alone, and `info` says so.
+            // With an unreadable tokenizer only text prompts fail, and `info` reports this.
             let says = file == "tokenizer.json" && args[0] == "info";
             let text =
                 if says { String::from_utf8_lossy(&output.stdout).into_owned() } else { stderr(&output) };

@@ -1,4 +1,4 @@
-//! A hub with one repository, and a place where large files are stored, as the real ones behave.
+//! A hub with one repository, and a separate server that stores large files. Both behave like the real ones.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 /// The files of a repository.
 pub(crate) type Files = BTreeMap<String, Vec<u8>>;
 
-/// Who is asked.
+/// The server that receives a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     Hub,
@@ -59,12 +59,12 @@ impl Hub {
         Self { hub, store, home: tempfile::tempdir().unwrap(), files, twist }
     }
 
-    /// From now on every answer passes through `twist`.
+    /// From now on, `twist` changes every answer.
     pub(crate) fn twist(&self, twist: impl FnMut(At, &Request, Answer) -> Answer + Send + 'static) {
         *self.twist.lock().unwrap() = Box::new(twist);
     }
 
-    /// The binary with `args`, which asks this hub and no other.
+    /// The binary with `args`. It uses only this hub.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = common::command(args);
         for name in ["http_proxy", "https_proxy", "all_proxy", "no_proxy"] {
@@ -86,7 +86,7 @@ impl Hub {
         self.command(args).output().unwrap()
     }
 
-    /// The folder of the repository in the cache.
+    /// The repository's folder in the cache.
     pub(crate) fn cached(&self) -> PathBuf {
         self.home.path().join("hub/models--org--tiny")
     }
@@ -145,7 +145,7 @@ fn hub(files: &Files, store: &str, request: &Request) -> Answer {
     Answer::body(json!({"id": "org/tiny", "sha": COMMIT, "siblings": siblings}).to_string())
 }
 
-/// A small file is served by the hub itself, after a redirect; a large one by the store.
+/// The hub serves a small file itself, after a redirect. The other server serves a large file.
 fn file(files: &Files, store: &str, request: &Request) -> Option<Answer> {
     let path = request.path.as_str();
     if let Some(name) = path.strip_prefix("/api/resolve-cache/") {

@@ -1,4 +1,4 @@
-//! A server on loopback, as much of one as the tests need: each connection carries one request.
+//! A local HTTP server with the features that the tests need. Each connection has one request.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-/// What was asked.
+/// A request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) path: String,
-    /// By name in lower case.
+    /// The headers, by name in lower case.
     pub(crate) headers: BTreeMap<String, String>,
 }
 
@@ -21,33 +21,33 @@ impl Request {
         format!("{} {}", self.method, self.path)
     }
 
-    /// The first byte that is asked for.
+    /// The first requested byte.
     pub(crate) fn from(&self) -> Option<usize> {
         self.range()?.split_once('-')?.0.parse().ok()
     }
 
-    /// The byte after the last one that is asked for; none where that is the file's.
+    /// The end of the requested bytes (exclusive). `None` for the end of the file.
     pub(crate) fn to(&self) -> Option<usize> {
         Some(self.range()?.split_once('-')?.1.parse::<usize>().ok()? + 1)
     }
 
-    /// The part that is asked for, as in `0-99`.
+    /// The requested range, for example `0-99`.
     pub(crate) fn range(&self) -> Option<&str> {
         self.headers.get("range")?.strip_prefix("bytes=")
     }
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) body: Vec<u8>,
-    /// The connection ends after so many bytes of the body.
+    /// The connection closes after this many bytes of the body.
     pub(crate) cut: Option<usize>,
-    /// Where it is cut, it does not end but says nothing more.
+    /// At this place the connection stays open, but sends no more bytes.
     pub(crate) stall: bool,
-    /// The body comes byte by byte, with a pause after each.
+    /// The body is sent byte by byte, with a pause after each.
     pub(crate) drip: bool,
 }
 
@@ -73,12 +73,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Answers every request as `handler` does, until the test ends.
+    /// Answers every request with `handler`, until the test ends.
     pub(crate) fn start(handler: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
         Self::serve("http", handler, Some)
     }
 
-    /// The same over https.
+    /// The same, over https.
     pub(crate) fn start_tls(
         config: Arc<ServerConfig>,
         handler: impl Fn(&Request) -> Answer + Send + Sync + 'static,
@@ -109,13 +109,13 @@ impl Server {
         format!("{}://{}", self.scheme, self.address)
     }
 
-    /// What was asked since the last call.
+    /// The requests since the last call.
     pub(crate) fn asked(&self) -> Vec<Request> {
         std::mem::take(&mut *self.log.lock().unwrap())
     }
 }
 
-/// A client that leaves is no failure of the test: then nothing more is written.
+/// A client that closes the connection is not a failure. Then no more is written.
 fn answer(
     stream: impl Read + Write,
     log: &Mutex<Vec<Request>>,
@@ -155,7 +155,7 @@ fn answer(
         }
         if answer.stall {
             stream.flush().ok()?;
-            // Until the client goes away.
+            // Until the client closes the connection.
             let _ = stream.read(&mut [0]);
         }
     }

@@ -28,7 +28,7 @@ fn ctrl_c_keeps_what_came() {
     assert_eq!(hub.store.asked()[0].from(), Some(300_000));
 }
 
-/// Each answer brings a part, so that there is always a next request to make.
+/// Each answer has only a part of the file, so there is always another request.
 #[test]
 fn after_ctrl_c_the_server_is_asked_no_more() {
     let hub = Hub::new(tiny());
@@ -50,13 +50,13 @@ fn after_ctrl_c_the_server_is_asked_no_more() {
     assert!(after <= 2, "asked {after} times more");
 }
 
-/// After a download Ctrl-C ends the run as it does without one.
+/// After a download, Ctrl-C ends the run as usual.
 #[test]
 fn ctrl_c_after_a_download_ends_the_run() {
     let hub = Hub::new(tiny());
     let args = ["log", "--model", "org/tiny", "--prompt", "x", "-n", "400", "--values", "--temperature", "1"];
     let mut child = hub.command(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    // Unread output keeps it from ending by itself.
+    // The output is not read, so the program cannot end by itself.
     let mut byte = [0];
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut byte).unwrap();
     let pid = child.id().to_string();

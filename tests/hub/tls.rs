@@ -1,4 +1,4 @@
-//! The hub over https: whose certificates are believed, and the way through a proxy.
+//! The hub over https: accepted certificates, and connections through a proxy.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -31,12 +31,12 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), folder }
     }
 
-    /// Its own certificate, as a user has it from his company.
+    /// Its certificate, as a company may install it for its users.
     fn file(&self) -> PathBuf {
         self.folder.path().join("ca.pem")
     }
 
-    /// A server with a certificate of this authority for `host`, until the year `end`.
+    /// A server with a certificate of this authority for `host`, valid until the year `end`.
     fn server(&self, host: &str, end: i32) -> Arc<ServerConfig> {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new([host.to_owned()]).unwrap();
@@ -80,7 +80,7 @@ fn a_certificate_that_is_not_believed_is_said_to_be_so() {
     }
 }
 
-/// A proxy that opens a way to whatever it is asked for; the second is what it was asked.
+/// A proxy that connects to the requested host. The second value has the requests.
 fn proxy() -> (String, Arc<Mutex<Vec<String>>>) {
     let (listener, asked) = (TcpListener::bind("127.0.0.1:0").unwrap(), Arc::default());
     let (address, log) = (listener.local_addr().unwrap(), Arc::clone(&asked));

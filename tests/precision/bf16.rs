@@ -1,5 +1,5 @@
-//! Every stage of transformers' bfloat16 run, against our operations fed with the stages before it, so that a
-//! difference belongs to one stage and not to those that it came from.
+//! Compares every stage of transformers' bfloat16 run with our operation, whose inputs are transformers' stages. So a
+//! difference belongs to one stage, and not to earlier stages.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::common::fixture;
 
 const MODELS: [&str; 3] = ["mha_bias", "mistral", "qwen3"];
 
-/// The share of a stage's values that must be the same to the bit.
+/// The share of a stage's values whose bits must be equal.
 const SHARE: f64 = 0.99;
 
 fn model(name: &str, cpu: Cpu) -> Model<Cpu> {
@@ -28,7 +28,7 @@ fn model(name: &str, cpu: Cpu) -> Model<Cpu> {
     Model::load(&checkpoint, cpu.with_precision(Precision::Bf16)).unwrap()
 }
 
-/// The stages that transformers computed, and the passes they belong to.
+/// The stages of transformers, and their passes.
 struct Golden {
     frames: HashMap<Site, Arc<Frame>>,
     passes: Vec<PassDims>,
@@ -79,7 +79,7 @@ impl Golden {
     }
 }
 
-/// What our operation makes of the golden stages before `site`; none for what is given or copied.
+/// Returns our operation's result from the golden stages before `site`. `None` for stages that are given or copied.
 fn ours(model: &Model<Cpu>, golden: &Golden, site: Site, precision: Precision) -> Option<Vec<f32>> {
     use Stage as S;
     let (config, backend, dims) = (&model.config, &model.backend, golden.passes[site.pass]);
@@ -155,8 +155,8 @@ fn ours(model: &Model<Cpu>, golden: &Golden, site: Site, precision: Precision) -
     Some(out)
 }
 
-/// How two stages of rows of `width` differ: the share of equal values, and the largest distance in units in
-/// the last place of the row's largest value.
+/// Compares two stages with rows of `width` values. Returns the share of equal values, and the largest distance in
+/// units in the last place of the row's largest value.
 fn difference(ours: &[f32], theirs: &[f32], width: usize) -> (f64, f32) {
     assert_eq!(ours.len(), theirs.len());
     let (mut same, mut worst) = (0, 0.0_f32);
@@ -174,7 +174,7 @@ fn difference(ours: &[f32], theirs: &[f32], width: usize) -> (f64, f32) {
     (f64::from(same) / ours.len() as f64, worst)
 }
 
-/// One unit in the last place of a bfloat16 of this size, which has 8 significant bits.
+/// One unit in the last place of a bfloat16 of this size. A bfloat16 has 8 significant bits.
 fn ulp(x: f32) -> f32 {
     let exponent = (x.to_bits() >> 23) as i32 - 127;
     2.0_f32.powi(exponent - 7)
@@ -203,7 +203,8 @@ fn every_stage_is_what_transformers_makes_of_the_same_inputs() {
     }
 }
 
-/// Where the rounding is matters: what is computed without it, or rounded once more on the way, is noticed.
+/// The place of the rounding matters. The comparison detects a stage that is computed without it, or with one more
+/// rounding.
 #[test]
 fn a_rounding_too_few_or_too_many_is_noticed() {
     let model = model("mha_bias", Cpu::default());
@@ -215,12 +216,12 @@ fn a_rounding_too_few_or_too_many_is_noticed() {
         use Stage as S;
         let copied = matches!(site.stage, S::Embedding | S::Mask | S::Keys | S::Values | S::MaskedScores);
         let Some(ours) = ours(&plain, &golden, site, Precision::F32).filter(|_| !copied) else { continue };
-        // The matrices are those of the bfloat16 model, whose products are rounded with them.
+        // The bfloat16 model has bfloat16 matrices, whose products are rounded too.
         let product = site.stage.info().weights.iter().any(|weight| weight.axes.len() == 2);
         assert!(product || share(site, &ours) < SHARE, "{site} in float32: {}", share(site, &ours));
     }
 
-    // A bias added to the rounded product.
+    // The bias is added to the rounded product.
     let site = Site::layer(0, 0, Stage::FfnGate);
     let w1 = &model.weights.layers[0].w1;
     let (x, t) = (golden.values(site.other(Stage::FfnNorm)), golden.passes[0].tokens);

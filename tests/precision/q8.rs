@@ -1,4 +1,4 @@
-//! `q8` against a float64 reading of llama2.c's version 2 files (fixtures/precision/q8.py).
+//! Compares `q8` with a float64 reader of llama2.c's version 2 files (fixtures/precision/q8.py).
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ const TOLERANCE: f64 = 1e-5;
 
 const MODELS: [&str; 2] = ["unshared", "shared"];
 
-/// The values of a stage, and whether they are exact.
+/// The values of a stage, and whether they are compared exactly.
 #[derive(Clone, Debug, PartialEq)]
 struct Values {
     shape: Vec<usize>,
@@ -50,7 +50,7 @@ fn open(name: &str) -> Checkpoint {
     checkpoint::open(&fixture(&format!("precision/q8_{name}.bin"))).unwrap()
 }
 
-/// A checkpoint in the groups that its file has.
+/// A checkpoint with the group size of its file.
 fn q8(checkpoint: &Checkpoint) -> Precision {
     Precision::Q8 { group: checkpoint.group().unwrap() }
 }
@@ -80,7 +80,7 @@ fn prompt(reference: &Stages) -> Vec<u32> {
     reference["pass_000/tokens"].numbers.iter().map(|&id| id as u32).collect()
 }
 
-/// ‖ours − theirs‖ / ‖theirs‖ over the finite values; infinite where what must be equal is not.
+/// ‖ours − theirs‖ / ‖theirs‖ over the finite values. Infinite if values that must be equal are not.
 fn distance(ours: &Values, theirs: &Values) -> f64 {
     if ours.shape != theirs.shape || ours.exact != theirs.exact || (ours.exact && ours != theirs) {
         return f64::INFINITY;
@@ -109,7 +109,7 @@ fn every_stage_of_a_version_2_file_is_what_a_float64_reading_says() {
     }
 }
 
-/// The comparison sees groups of another size, which change little.
+/// The comparison detects groups of another size, although they change little.
 #[test]
 fn activations_in_other_groups_are_noticed() {
     let (checkpoint, reference) = (open("unshared"), reference("unshared"));
@@ -121,7 +121,7 @@ fn activations_in_other_groups_are_noticed() {
     }
 }
 
-/// The file in version 1: every matrix as the float32 numbers that its int8 values and scales stand for.
+/// The file in version 1: every matrix as float32 numbers, computed from its int8 values and scales.
 fn dequantized(bytes: &[u8]) -> Vec<u8> {
     let word = |at: usize| i32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
     let [dim, hidden, layers, heads, kv_heads, vocab] = [8, 12, 16, 20, 24, 28].map(word);
@@ -185,9 +185,9 @@ fn stories260k_in_int8_writes_what_a_float64_reading_writes() {
     }
 }
 
-/// An activation that lies within float32's error of a half is one int8 step away in one reading, and what
-/// follows moves by tenths of a logit: no two float texts of 200 tokens need be the same. With the text given,
-/// the most likely next token is, wherever it leads by more than that.
+/// An activation may be so close to a half that the error of float32 changes its int8 value by one step. The logits
+/// then change by tenths, so two float runs of 200 tokens need not give the same text. But if the text is given, the
+/// most likely next token is the same, wherever its lead is larger than that.
 #[test]
 fn stories260k_in_int8_expects_the_tokens_that_a_float64_reading_expects() {
     let Some(path) = data("stories260K/stories260K_q80.bin") else { return };

@@ -1,4 +1,4 @@
-"""The Python module beside the program. Run by .ci/wheel against an installed wheel: `pytest tests/python`."""
+"""Tests of the Python module. .ci/wheel runs them against an installed wheel: `pytest tests/python`."""
 
 import importlib.util
 import json
@@ -65,7 +65,7 @@ def test_a_trace_and_an_export_have_the_bits_that_numpy_reads(runs):
             assert found.tobytes() == expected.tobytes(), address
         if address in few:
             assert few[address].tobytes() == expected.tobytes(), address
-    # What a trace does not keep has the bits of the run too.
+    # Stages that a trace does not keep also have the bits of the run.
     assert "p0/L1/softmax" not in few
     for address in ("p0/L1/softmax", "p1/L0/cache_k", "p0/L0/ffn_residual"):
         assert few[address].tobytes() == export[address].tobytes()
@@ -224,22 +224,51 @@ def test_the_code_of_the_manual_runs(tmp_path, monkeypatch, pytester):
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
 
 
-def test_bfloat16_is_kept_and_axes_are_put_in_order(tmp_path):
+def of_torch():
     torch = pytest.importorskip("torch")
-    values = torch.randn(1, 4, 3, 8).to(torch.bfloat16)
+    return torch.from_numpy, lambda array: array.to(torch.bfloat16)
+
+
+def of_jax():
+    numpy = pytest.importorskip("jax.numpy")
+    return numpy.asarray, lambda array: array.astype(numpy.bfloat16)
+
+
+def of_mlx():
+    core = pytest.importorskip("mlx.core")
+    return core.array, lambda array: array.astype(core.bfloat16)
+
+
+LIBRARIES = pytest.mark.parametrize("library", [of_torch, of_jax, of_mlx])
+
+
+@LIBRARIES
+def test_bfloat16_is_kept_and_axes_are_put_in_order(tmp_path, library):
+    array, bfloat16 = library()
+    # Eight bits of each number, which bfloat16 has.
+    values = np.arange(96, dtype=np.float32).reshape(1, 4, 3, 8) / 32 - 1
     with llama_trace.Recorder(tmp_path / "own", precision="bf16") as recorder:
         recorder.begin_pass([1, 2, 3])
-        recorder.stage("xq", values, layer=0, axes=["batch", "head", "token", "head_dim"])
+        recorder.stage("xq", bfloat16(array(values)), layer=0, axes=["batch", "head", "token", "head_dim"])
     found = llama_trace.open(tmp_path / "own")["p0/L0/xq"]
-    assert np.array_equal(found, values[0].transpose(0, 1).float().numpy())
+    assert np.array_equal(found, values[0].swapaxes(0, 1))
     header = (tmp_path / "own/pass_000/layer_00/xq.npy").read_bytes()[:64]
     assert b"V2" in header
 
 
-def test_a_torch_port_passes_diff(tmp_path, reference):
-    torch = pytest.importorskip("torch")
-    record(llama_trace.Recorder(tmp_path / "own"), kind=torch.from_numpy)
+@LIBRARIES
+def test_a_port_in_another_library_passes_diff(tmp_path, reference, library):
+    record(llama_trace.Recorder(tmp_path / "own"), kind=library()[0])
     assert llama_trace.diff(reference, tmp_path / "own", model=ROOT / "fixtures/builtin")["same"]
+
+
+def test_the_notebook_runs(tmp_path):
+    client = pytest.importorskip("nbclient")
+    notebook = pytest.importorskip("nbformat").read(ROOT / "chapters/python.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "the notebook is kept without outputs"
+    client.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert shown[-1]["data"]["text/plain"] == "(True, None)"
 
 
 def test_a_recorder_refuses_what_diff_could_not_read(tmp_path):

@@ -1,5 +1,5 @@
-//! A model with a part switched off: what the part writes is gone, what is computed before it is the same to the bit, and
-//! every other weight is the file's.
+//! A model with a part switched off. The part's output is zero, stages before it have the same bits, and every other
+//! weight is the file's.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,7 @@ fn model(fixture: &str, cpu: Cpu, without: &[&str]) -> Model<Cpu> {
     Model::load(&checkpoint, cpu).unwrap()
 }
 
-/// The first pass alone: what is drawn after it may be another token.
+/// Only the first pass: the token sampled after it may differ.
 fn first(model: &Model<Cpu>) -> HashMap<Site, Frame> {
     let (mut frames, _) = record(model, &PROMPT);
     frames.retain(|site, _| site.pass == 0);
@@ -117,7 +117,8 @@ fn what_is_asked_of_such_a_run_adds_up_and_the_part_has_no_share() {
     assert!((found.sum() - found.difference).abs() < 1e-6);
 }
 
-/// In each number type of a file: in blocks that hold one head's columns alone, and in blocks that hold others' too.
+/// In each number type of a file, with blocks that have the columns of only one head, and blocks that have the columns
+/// of several heads.
 #[test]
 fn of_the_weights_only_the_columns_of_the_part_are_0() {
     let files = [
@@ -159,8 +160,8 @@ fn of_the_weights_only_the_columns_of_the_part_are_0() {
                             _ => false,
                         };
                         let expected = if off { 0.0 } else { *had };
-                        // Where a block was widened and the products are in int8, the rest is rounded once more: by less
-                        // than a step.
+                        // If a block was dequantized and the products are in int8, the remaining weights are rounded
+                        // once more, by less than one step.
                         let near = if off { 0.0 } else { largest / 127.0 };
                         let exact =
                             precision == Precision::F32 || !checkpoint_has_wide_blocks(&checkpoint, width);
@@ -178,7 +179,7 @@ fn of_the_weights_only_the_columns_of_the_part_are_0() {
     assert!(aligned.iter().all(|&count| count > 1), "{aligned:?}");
 }
 
-/// Whether a block has the columns of more than one head.
+/// Returns whether a block has the columns of more than one head.
 fn checkpoint_has_wide_blocks(checkpoint: &checkpoint::Checkpoint, head_dim: usize) -> bool {
     checkpoint.tensors().any(|(_, tensor)| !head_dim.is_multiple_of(tensor.dtype().block()))
 }

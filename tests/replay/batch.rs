@@ -1,5 +1,5 @@
-//! Texts that grow together: each has the same values of every stage, and the same draws, as alone, whatever other texts
-//! are in the batch or have left it.
+//! Texts in one batch. Each has the same values of every stage and the same sampled tokens as alone, whatever other
+//! texts are in the batch or have left it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,7 +22,7 @@ const LENGTHS: [usize; 4] = [1, 2, 17, 300];
 const DRAWS: usize = 4;
 const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }];
 
-/// What was offered of each site, by the first of its rows: the bits, summed up.
+/// A checksum of the recorded values of each site, by its first row.
 #[derive(Default)]
 struct Bits(HashMap<Site, BTreeMap<usize, u64>>);
 
@@ -48,7 +48,7 @@ impl Probe for Bits {
     }
 }
 
-/// A text: what was drawn, why it ended, and the bits of all its stages, pass by pass.
+/// A text: its sampled tokens, the reason for its end, and the bits of all its stages, pass by pass.
 #[derive(Default)]
 struct Text {
     drawn: Vec<u32>,
@@ -63,7 +63,7 @@ fn sampler() -> Sampler {
 fn prompts(config: &ModelConfig, lengths: &[usize]) -> Prompts {
     let id = |sequence: usize, at: usize| ((at * 37 + sequence * 11 + 5) % config.vocab) as u32;
     let ids = lengths.iter().enumerate().map(|(i, &length)| (0..length).map(|at| id(i, at)).collect());
-    // Some of what is drawn ends a text, so that they leave at different times.
+    // Some of the sampled tokens end a text, so the texts leave at different times.
     let ends = (0..config.vocab as u32).filter(|id| id % 4 == 3).collect();
     Prompts { ids: ids.collect(), ends, draws: DRAWS, context: None, chunk: None, memory: None }
 }
@@ -82,7 +82,7 @@ fn alone(model: &Model<Cpu>, prompts: &Prompts, number: usize) -> Text {
     text
 }
 
-/// Runs all of them; the answer is each text, and how many ran in each pass.
+/// Runs all texts. Returns each text, and the number of texts in each pass.
 fn together(model: &Model<Cpu>, prompts: &Prompts) -> (Vec<Text>, Vec<usize>) {
     let mut batch = Batch::new(model, sampler(), prompts.clone(), |_| None).unwrap();
     let mut texts: Vec<_> = prompts.ids.iter().map(|_| Text::default()).collect();
@@ -132,7 +132,7 @@ fn assert_same(batch: &Text, alone: &Text, what: &str) {
     }
 }
 
-/// Runs them in a batch and each alone, on 1 to 3 threads.
+/// Runs the texts in a batch and each one alone, on 1 to 3 threads.
 fn compare(name: &str, model: &Model<Cpu>, threads: Range<usize>) {
     let prompts = prompts(&model.config, &LENGTHS);
     let on = |threads| ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
@@ -186,7 +186,7 @@ fn so_have_they_in_the_built_in_model() {
     }
 }
 
-/// Bytes that a sequence of so many tokens takes alone.
+/// Bytes that a sequence of this many tokens takes alone.
 fn bytes(model: &Model<Cpu>, tokens: usize, prompt: usize) -> usize {
     let cache = kv_cache::bytes(&model.config, model.backend.cache_dtype(), tokens);
     cache + buffer_bytes(&model.config, prompt, 1)
@@ -199,7 +199,7 @@ fn where_memory_is_short_those_that_wait_begin_as_others_leave() {
     let (all, running) = together(&model, &prompts);
     assert_eq!(running[0], all.iter().filter(|text| text.drawn.len() > 1).count(), "all began at once");
     assert!(running.iter().any(|&count| (1..running[0]).contains(&count)), "one leaves before another");
-    // Each fits alone, and not many fit together.
+    // Each text fits alone, and few fit together.
     prompts.memory = Some(bytes(&model, 30 + DRAWS, 30));
     let (few, running) = together(&model, &prompts);
     assert!(running.iter().all(|&count| count < 5) && running.iter().any(|&count| count > 1), "{running:?}");

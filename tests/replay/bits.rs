@@ -1,5 +1,5 @@
-//! Recording never changes the bits: in a pass, and when a layer runs again, they are those of an unrecorded pass. On the
-//! processor and on the CUDA backend.
+//! Recording never changes the bits, neither in a pass nor in a layer that runs again: they are those of an unrecorded
+//! pass. On the CPU and on the CUDA backend.
 
 #[path = "bits/cuda.rs"]
 mod cuda;
@@ -29,7 +29,7 @@ use llama_trace_runs::replay::{DEFAULT_MEMORY, Live, Start};
 /// The vocabulary size, small for unoptimized loops.
 const VOCAB: usize = 96;
 
-/// A small model whose products, the head's included, have at least `width` inputs.
+/// A small model. Its products, including the head's, have at least `width` inputs.
 fn config(width: usize) -> ModelConfig {
     ModelConfig {
         ffn_dim: width + 32,
@@ -42,7 +42,7 @@ fn config(width: usize) -> ModelConfig {
 
 const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }];
 
-/// The kernels with their own order of bfloat16 sums; the portable one is last.
+/// The kernels with a separate order of bfloat16 sums. The portable one is last.
 fn kernels() -> Vec<Kernel> {
     let mut kernels = Kernel::available();
     kernels.retain(|kernel| ["amx", "avx512bf16"].contains(&kernel.name()));
@@ -64,7 +64,7 @@ fn sampler() -> Sampler {
     Sampler::new(Sampling::default()).unwrap()
 }
 
-/// The prompt of `tokens` tokens.
+/// A prompt of `tokens` tokens.
 fn prompt(tokens: usize) -> Vec<u32> {
     (0..tokens).map(|i| (i * 37 % VOCAB) as u32).collect()
 }
@@ -98,7 +98,7 @@ fn logits<P: Probe>(
     })
 }
 
-/// What `select` records of the same two passes, and their logits.
+/// The stages that `select` records of the same two passes, and their logits.
 fn recorded(model: &Model<Cpu>, tokens: usize, select: &Select) -> (HashMap<Site, Frame>, [Vec<u32>; 2]) {
     let frames = RefCell::new(HashMap::new());
     let logits = logits(model, tokens, |dims| {
@@ -108,7 +108,7 @@ fn recorded(model: &Model<Cpu>, tokens: usize, select: &Select) -> (HashMap<Site
     (frames.into_inner(), logits)
 }
 
-/// Equal to the bit, NaN and signed zeros included.
+/// Asserts that all bits are equal, also for NaN and signed zeros.
 fn assert_same(a: &Frame, b: &Frame, what: &str) {
     assert_eq!(a.shape(), b.shape(), "{}, {what}", b.site);
     match (&a.data, &b.data) {
@@ -155,7 +155,7 @@ fn every_stage_is_the_same_recorded_alone_and_with_all_others() {
     }
 }
 
-/// Asserts that a prefill of `tokens` tokens that the viewer runs again, layer by layer, has the bits of `frames`.
+/// Asserts that a prefill of `tokens` tokens has the bits of `frames` when the viewer runs it again, layer by layer.
 fn assert_runs_again<B: Backend + 'static>(
     model: Model<B>,
     tokens: usize,

@@ -1,5 +1,5 @@
-//! Branches of a run: they have its bits up to where they part, and those of a run of their own tokens after it, whichever
-//! of them was looked at before.
+//! Branches of a run. Up to the fork a branch has the run's bits. After the fork it has the bits of a run over its own
+//! tokens, whichever of the two was shown before.
 
 use llama_trace::config::CacheDtype;
 use llama_trace::tokenizer;
@@ -65,7 +65,7 @@ fn backends() -> Vec<(String, Cpu)> {
     backends
 }
 
-/// All stages, one run after the other, so that the cache goes to and fro between them.
+/// All stages, alternating between the runs, so that the cache switches between them.
 #[test]
 fn a_branch_with_the_token_that_was_drawn_has_the_bits_of_the_run() {
     for model_name in ["gqa", "mistral", "qwen3"] {
@@ -109,7 +109,7 @@ fn branches_of_branches_have_the_bits_of_their_own_tokens_and_leave_the_run_its_
         let mut first = branch(&mut live, 1, 1, other(tokens[1]), 5);
         let of_first = drawn(first.outline());
         let mut second = branch(&mut *first, 2, 3, other(of_first[3]), 6);
-        // From a pass that the branch shares with the run.
+        // A branch from a pass that the branch shares with the run.
         let mut third = branch(&mut *second, 3, 0, other(tokens[0]), 3);
         let all: [&mut dyn Source; 4] = [&mut live, &mut *first, &mut *second, &mut *third];
         let expected: Vec<_> = all
@@ -130,7 +130,7 @@ fn branches_of_branches_have_the_bits_of_their_own_tokens_and_leave_the_run_its_
             for at in [2, 0, 3, 1] {
                 let outline = all[at].outline().clone();
                 for site in sites(&outline).into_iter().rev().skip(round).step_by(3) {
-                    // A token that was picked is no sampler's.
+                    // A picked token was not sampled.
                     let picked = outline.fork.is_some_and(|fork| site.pass <= fork.pass)
                         && [Stage::Sampled, Stage::Probs, Stage::Nucleus].contains(&site.stage);
                     let ours = frame(all[at], site);
@@ -156,7 +156,8 @@ fn look(source: &mut dyn Source, pass: usize, setting: Option<Sampling>) -> Arc<
     }
 }
 
-/// What the sampler view tells is what the run drew, and what it tells of another setting is what a branch then draws.
+/// The sampler view shows the run's token for the run's settings. For other settings it shows the token that a branch
+/// then samples.
 #[test]
 fn what_would_be_drawn_is_what_a_branch_draws() {
     let mut live = start(model("gqa"), &PROMPT, 4, Vec::new());
@@ -187,11 +188,11 @@ fn what_would_be_drawn_is_what_a_branch_draws() {
         let first = draw.tokens[0];
         assert_eq!(probs.get(&[first.id as usize]), Some(Number::F32(first.prob)));
     }
-    // Before it parts the run's setting counts.
+    // Before the fork, the run's settings apply.
     assert_eq!(look(&mut *branch, 0, None), look(&mut live, 0, None));
 }
 
-/// An explanation names the run that is shown, so going to an operand stays in that run.
+/// An explanation names the shown run, so going to an operand stays in this run.
 #[test]
 fn explanations_of_a_branch_stay_in_it() {
     let mut live = start(model("gqa"), &PROMPT, 3, Vec::new());
@@ -211,7 +212,7 @@ fn explanations_of_a_branch_stay_in_it() {
     }
 }
 
-/// Nothing is said to have been drawn that was picked; and what was drawn is told as that.
+/// A picked token is never described as sampled, and a sampled token is described as sampled.
 #[test]
 fn a_picked_token_is_explained_as_picked() {
     for temperature in [0.0, 0.8] {
@@ -258,8 +259,8 @@ fn what_cannot_branch_says_why() {
     assert_same(&frame, &wait(&mut live, Site::layer(0, 1, Stage::Xq)).unwrap());
 }
 
-/// Rows that a branch has of its own lie beside the cache while another run is computed, and count; where they have no
-/// room that is said, and both runs go on as before.
+/// The rows of a branch are stored outside the cache while another run is computed, and count as memory. If they do not
+/// fit, there is an error, and both runs go on as before.
 #[test]
 fn branches_stay_within_the_memory() {
     let long: Vec<u32> = (0..300).map(|i| i * 7 % 300).collect();
@@ -280,7 +281,7 @@ fn branches_stay_within_the_memory() {
     assert!(live.most_held() <= LEAST_MEMORY, "{}", live.most_held());
 }
 
-/// To stop one run stops no other, and what was stopped can be asked for again.
+/// Stopping one run stops no other run. A stopped pass can be requested again.
 #[test]
 fn a_branch_that_is_stopped_goes_on_when_it_is_asked() {
     let long: Vec<u32> = (0..600).map(|i| i * 7 % 300).collect();
@@ -304,8 +305,8 @@ fn a_branch_that_is_stopped_goes_on_when_it_is_asked() {
     assert_eq!(branch.outline().passes.len(), 4, "it goes on though nobody looks at the run any more");
 }
 
-/// By the logits that the run recorded at the position before, in every pass, of the run and of a branch; and in a trace
-/// nothing else is told.
+/// The log-probability follows from the logits at the previous position, in every pass of the run and of a branch. A
+/// trace gives the same.
 #[test]
 fn a_token_was_as_likely_as_the_logits_before_it_say() {
     for (name, model) in models_in(&["gqa", "qwen3"]) {
@@ -373,7 +374,7 @@ fn tokens_of_the_prompt_are_made_of_the_bytes_and_merges_of_its_text() {
     assert_eq!(String::from_utf8(bytes).unwrap(), text);
     assert!(all.iter().any(|token| token.merges.len() > 1), "{all:?}");
     for (token, label) in all.iter().zip(&live.outline().passes[0].tokens) {
-        // What is merged last is the token.
+        // The last merge gives the token.
         if let Some(last) = token.merges.last() {
             assert_eq!(last.left.clone() + &last.right, label.text, "{token:?}");
             assert_eq!(token.merges.len() + 1, token.parts.len());

@@ -1,5 +1,5 @@
-//! Folders that the capture scripts wrote of other runtimes: what those ran agrees with us, and each mistake of a port,
-//! laid as a runtime's script lays it, is found where it shows first.
+//! Folders that the capture scripts wrote of other runtimes. Correct runs agree with ours. For each mistake of a port,
+//! in the layout of each script, `diff` finds the first stage that shows it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -20,7 +20,7 @@ use super::port::{Kept, Port};
 
 const RUNTIMES: [&str; 3] = ["transformers", "llama-cpp", "transformer-lens"];
 
-/// What `diff` says of `captured`, judged by an export of the same ids on the model in `folder`.
+/// The report of `diff` on `captured`. The reference is an export of the same ids on the model in `folder`.
 fn judged(folder: &Path, reference: &Path, captured: &Path) -> Value {
     let [model, a, b] = [folder, reference, captured].map(|path| path.to_str().unwrap());
     let output = llama_trace(["diff", "--model", model, "--format", "json", a, b]);
@@ -30,7 +30,7 @@ fn judged(folder: &Path, reference: &Path, captured: &Path) -> Value {
     report
 }
 
-/// A value as JSON has it, which TOML has alike where it is no table.
+/// A value in JSON. TOML writes it in the same way, unless it is a table.
 fn json(value: &Toml) -> String {
     serde_json::to_string(value).unwrap()
 }
@@ -56,7 +56,7 @@ fn what_each_runtime_ran_agrees_with_us_on_the_built_in_and_on_a_gqa_model() {
             let report = judged(&model, &reference, &captured);
             assert_eq!(report["same"], true, "{runtime} {name}: {report}");
             assert!(report["smallest_tolerance"].as_f64().unwrap() < 1e-6, "{runtime} {name}: {report}");
-            // Every stage that the script says it has is one that was compared.
+            // Every stage that the script claims to write was compared.
             let missing: Vec<_> =
                 report["missing"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
             for stage in shown(runtime) {
@@ -68,7 +68,7 @@ fn what_each_runtime_ran_agrees_with_us_on_the_built_in_and_on_a_gqa_model() {
     }
 }
 
-/// The stages that a runtime's script writes of a model without norms on queries and keys.
+/// The stages that a runtime's script writes for a model without norms on queries and keys.
 fn shown(runtime: &str) -> BTreeSet<Stage> {
     let folder = fixture(&format!("capture/{runtime}/gqa"));
     let map: Table = fs::read_to_string(folder.join("capture.toml")).unwrap().parse().unwrap();
@@ -82,7 +82,7 @@ fn shown(runtime: &str) -> BTreeSet<Stage> {
     named.chain(Stage::ALL.iter().copied().filter(there)).filter(|stage| !without.contains(stage)).collect()
 }
 
-/// A run laid as a runtime's script lays it, by the map of the folder that it wrote.
+/// The layout of a runtime's script, from the capture.toml that the script wrote.
 struct Layout {
     stages: BTreeMap<Stage, Table>,
     shown: BTreeSet<Stage>,
@@ -99,7 +99,7 @@ impl Layout {
         Self { stages: named.into_iter().map(entry).collect(), shown: shown(runtime) }
     }
 
-    /// Writes `run` to `folder`; `sizes` are its model's.
+    /// Writes `run` to `folder` in this layout. `sizes` are the model's.
     fn write(&self, run: &Kept, sizes: &Sizes, folder: &Path) {
         let c = sizes.head_dim;
         let mut stages = Table::new();
@@ -140,7 +140,7 @@ impl Layout {
         let nothing = Table::new();
         let lies = self.stages.get(&site.stage).unwrap_or(&nothing);
         if let Some(weight) = lies.get("times") {
-            // Whatever the norm was multiplied by, the file is what it was before.
+            // The file has the values before the norm's weight, whatever the weight is.
             let width = *values.shape().last().unwrap();
             let row = ArrayD::from_shape_fn(IxDyn(&[width]), |i| 1.0 + 0.25 * (i[0] % 7) as f32);
             values /= &row;
@@ -183,7 +183,7 @@ fn write(path: &Path, values: &ArrayD<f32>) {
     values.as_standard_layout().write_npy(fs::File::create(path).unwrap()).unwrap();
 }
 
-/// The first stage among `shown` in which one run is another than the other.
+/// The first stage among `shown` in which the two runs differ.
 fn first(right: &Kept, wrong: &Kept, sizes: &Sizes, shown: &BTreeSet<Stage>) -> Option<Site> {
     let dims = PassDims { pass: 0, start: 0, tokens: IDS.len() };
     let differs = |site: &Site| {
@@ -227,7 +227,7 @@ fn every_mistake_in_a_captured_folder_is_found_at_the_first_stage_that_shows_it(
                 .iter()
                 .filter_map(|one| one["name"].as_str())
                 .collect();
-            // A bound of scores that no model has does not follow from the shares alone.
+            // Attention weights alone do not determine a soft cap that no model has.
             let known = !(bug.is_empty() || bug == "softcap" && found.as_deref() == Some("p0/L0/softmax"));
             assert_eq!(known, named.contains(&name), "{runtime}: {bug} at {found:?}: {named:?}");
         }
@@ -240,7 +240,8 @@ fn every_mistake_in_a_captured_folder_is_found_at_the_first_stage_that_shows_it(
 
 #[test]
 fn the_maps_of_the_scripts_lay_a_run_as_its_folder_has_it() {
-    // What the scripts wrote has the shapes that the layout writes: else the mistakes above were told of other folders.
+    // The files of the scripts have the same shapes as the files of the layout. Otherwise the mistakes above were
+    // tested with other folders.
     let model = model("gqa");
     for runtime in RUNTIMES {
         let (layout, folder) = (Layout::of(runtime), TempDir::new().unwrap());
@@ -255,7 +256,7 @@ fn the_maps_of_the_scripts_lay_a_run_as_its_folder_has_it() {
                 let values: ArrayD<f32> =
                     ArrayD::read_npy(fs::File::open(folder.join(&file)).unwrap()).unwrap();
                 let lengths = values.shape().iter().copied().filter(|&length| length != 1);
-                // Heads lie side by side or not.
+                // The heads may be joined in one axis or not.
                 (lengths.clone().product::<usize>(), values.shape().last().copied())
             };
             let (ours, theirs) = (shape(folder.path()), shape(&fixture(&format!("capture/{runtime}/gqa"))));

@@ -1,4 +1,4 @@
-//! What `llama-trace check` finds: that all holds where it does, and which line catches what is broken.
+//! Tests of `llama-trace check`: all lines pass on a correct model, and the expected line detects each fault.
 
 use std::path::Path;
 
@@ -71,7 +71,7 @@ fn the_processor_is_no_distance_from_its_own_float32_and_within_the_bound_where_
     }
 }
 
-/// The lines that catch a fault, kernels by the one name `kernel`.
+/// The lines that detect a fault. All kernels have the name `kernel`.
 fn caught(name: &str, precision: Precision, fault: Fault) -> (Vec<String>, Vec<Check>) {
     let checkpoint = match name {
         "" => llama_trace::builtin::open(),
@@ -87,7 +87,7 @@ fn caught(name: &str, precision: Precision, fault: Fault) -> (Vec<String>, Vec<C
     (names, report.checks)
 }
 
-/// The name of the stage at which a line says that it does not hold.
+/// The stage at which a line fails.
 fn stage(check: &Check) -> String {
     let Some(Address { subject: Some(Subject::Step(step)), .. }) = &check.at else { panic!("{check:?}") };
     step.name().to_owned()
@@ -128,7 +128,7 @@ fn each_fault_is_caught_by_the_line_that_is_there_for_it_and_where_it_is() {
         assert_eq!(stage(found), at, "{name} in {precision:?}, {fault:?}: {found:?}");
         assert_eq!(found.worst.is_nan(), fault == Fault::NotANumber && line == "float64", "{found:?}");
     }
-    // Another order, and what only another way to run changes, no other line is there for.
+    // Each of these faults is detected by one line only.
     for (fault, line) in
         [(Fault::OtherOrder, "kernel"), (Fault::OneThread, "threads"), (Fault::Together, "batch")]
     {
@@ -136,7 +136,7 @@ fn each_fault_is_caught_by_the_line_that_is_there_for_it_and_where_it_is() {
     }
 }
 
-/// A tokenizer that takes every `a` for an `e`.
+/// A tokenizer that reads every `a` as an `e`.
 struct Mishearing(Box<dyn Tokenizer>);
 
 impl Tokenizer for Mishearing {
@@ -165,7 +165,7 @@ impl Tokenizer for Mishearing {
     }
 }
 
-/// What is found of a tokenizer with the built-in model, which reads `text`, or some of its ids where there is none.
+/// Checks a tokenizer with the built-in model on `text`. Without a text, checks it on some of the model's ids.
 fn of_tokenizer(tokenizer: &dyn Tokenizer, text: Option<&str>) -> Check {
     let model = Model::load(&llama_trace::builtin::open().unwrap(), Cpu::default()).unwrap();
     let split = text.map(|text| tokenizer.encode(text).unwrap());

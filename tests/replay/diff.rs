@@ -1,4 +1,5 @@
-//! `diff` with a model: what a port got wrong is found where it is, and named; what is right is never accused.
+//! `diff` with a model. It finds the place of a port's mistake and names the mistake, and it never reports a correct
+//! stage.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -20,12 +21,12 @@ use super::{MODELS, model, model_in};
 
 pub(super) const IDS: [u32; 9] = [1, 5, 9, 13, 17, 21, 25, 29, 33];
 
-/// A run of this program over the ids, every stage held.
+/// A run of this program over the ids. All stages are kept.
 fn run(model: &Model<Cpu>) -> Kept {
     run_on(model, 1)
 }
 
-/// The same and decode passes after it, so many passes in all.
+/// The same with decode passes, `count` passes in all.
 fn run_on(model: &Model<Cpu>, count: usize) -> Kept {
     run_of(model, &IDS, count)
 }
@@ -74,7 +75,8 @@ fn verdict(report: &Report) -> (Kind, String, BTreeSet<&'static str>) {
     (first.kind, address, report.diagnosis.iter().map(|one| one.name).collect())
 }
 
-/// Each mistake: the model it is made on, where it is seen first, and where it is in what transformers' modules show.
+/// Each mistake: its model, the stage that shows it first, and the first stage among the outputs of transformers'
+/// modules.
 pub(super) const BUGS: [(&str, &str, &str, &str); 53] = [
     ("rope_pairing", "gqa", "p0/L0/xq_rope", "p0/L0/softmax"),
     ("rope_pairing:mixed", "gqa", "p0/L0/xq_rope", "p0/L0/softmax"),
@@ -131,7 +133,7 @@ pub(super) const BUGS: [(&str, &str, &str, &str); 53] = [
     ("", "gqa", "", ""),
 ];
 
-/// What hooks on transformers' modules show.
+/// Keeps only the stages that hooks on transformers' modules show.
 fn of_modules(run: &Kept) -> Kept {
     let hidden = [
         Stage::RopeCos,
@@ -178,11 +180,13 @@ fn every_mistake_of_a_port_is_found_where_it_is_and_named_with_its_error_before_
     assert_eq!(named, NAMES.into_iter().collect(), "each name has a port that makes the mistake");
 }
 
-/// In a pass of so many tokens a few tell of most mistakes that they are not it; the one that is stays.
+/// In a pass of this many tokens, a few tokens are enough to exclude most mistakes. The actual mistake is never
+/// excluded.
 #[test]
 fn every_mistake_is_named_in_a_long_pass_and_most_through_a_whole_layer() {
     let ids: Vec<u32> = (1..=40).collect();
-    // Of several matrices, at all stages, and by a number that only its own stage shows: told by no pass, long or short.
+    // These mistakes concern several matrices, or all stages, or a number that shows only in its own stage. So they are
+    // named in no pass, short or long.
     let untold = ["weight_layout:heads", "weight_layout:components", "bf16_rounding", "softcap"];
     for (bug, on, ..) in BUGS.into_iter().filter(|(bug, ..)| !["", "bos"].contains(bug)) {
         let model = model(on);
@@ -193,7 +197,7 @@ fn every_mistake_is_named_in_a_long_pass_and_most_through_a_whole_layer() {
         let mut few = b.clone();
         few.frames.retain(|site, _| matches!(site.stage, Stage::FfnResidual | Stage::Logits));
         let report = judged(&model, &a, &few);
-        // Positions that are all off alike change nothing that is left.
+        // If all positions are shifted equally, the remaining stages do not change.
         assert_eq!(report.same(), bug == "position_offset", "{bug}: {:?}", report.first);
         if !report.same() {
             let (_, _, names) = verdict(&report);
@@ -214,7 +218,7 @@ fn of_several_matrices_on_the_way_to_a_stage_one_alone_may_be_read_otherwise() {
     assert_eq!(names, BTreeSet::from(["weight_layout"]), "{:?}", report.diagnosis);
 }
 
-/// In a pass of one token whose row of the mask is taken for the first one.
+/// In a pass of one token, whose row of the mask is computed as if it were the first row.
 #[test]
 fn a_mask_that_forgets_what_is_cached_is_named() {
     let model = model("gqa");
@@ -292,7 +296,7 @@ fn precisions_kernels_and_caches_are_never_accused() {
                 assert!(report.same(), "{on} in {precision}: {:?}", report.first);
                 let report = diff::compare(&mut a.clone(), &mut b.clone(), &|_| ()).unwrap();
                 assert!(report.same(), "{on} in {precision}, by the table: {:?}", report.first);
-                // Nor where only a few of the stages are there.
+                // The same if only a few stages are present.
                 for shown in [
                     &[Stage::Xq, Stage::FfnResidual][..],
                     &[Stage::AttnOutput, Stage::Logits],
@@ -366,7 +370,7 @@ fn odd_stages_are_part_of_the_verdict() {
     let report = judged(&model, &a, &b);
     let missing: Vec<_> = report.missing.iter().map(|missing| missing.site.to_string()).collect();
     assert_eq!(missing, ["p0/L0/qk", "p0/L1/qk", "p0/L1/ffn_up", "p0/L2/qk"]);
-    // Nothing differs, but an empty stage cannot be judged.
+    // No value differs, but an empty stage cannot be judged.
     let damaged: Vec<_> = report.damaged().map(|missing| missing.site).collect();
     assert_eq!((report.first.is_none(), damaged, report.same()), (true, vec![site], false));
     let mut nothing = a.clone();
@@ -386,7 +390,7 @@ fn of_the_last_row_of_logits_alone_a_mistake_is_named_too() {
     assert_eq!((&*verdict(&report).1, named), ("p0/logits", vec![("softcap", "c = 3")]));
 }
 
-/// The same run with values of a stage changed.
+/// The same run with changed values in a stage.
 fn changed(run: &Kept, site: Site, change: impl Fn(usize, f32) -> f32) -> Kept {
     let mut run = run.clone();
     let (shape, values) = (run.frames[&site].shape().to_vec(), run.frames[&site].floats().unwrap().clone());
@@ -397,7 +401,7 @@ fn changed(run: &Kept, site: Site, change: impl Fn(usize, f32) -> f32) -> Kept {
 
 #[test]
 fn what_is_in_no_sample_cannot_hide_a_difference() {
-    // Its head is larger than a sample.
+    // The head of the built-in model is larger than a sample of rows.
     let model = Model::load(&llama_trace::builtin::open().unwrap(), Cpu::default()).unwrap();
     let (a, site, vocab) = (run(&model), Site::once(0, Stage::Logits), model.config.vocab);
     let sampled = |b: &Kept| {
@@ -407,7 +411,7 @@ fn what_is_in_no_sample_cannot_hide_a_difference() {
     assert!(right.same() && right.samples && !judged(&model, &a, &a).samples);
     for column in (0..vocab).step_by(41) {
         for wrong in [0.0, f32::NAN] {
-            // One value of a column, and all.
+            // One value of a column, and all values of it.
             for row in [Some(IDS.len() - 1), None] {
                 let is_wrong = |at: usize| at % vocab == column && row.is_none_or(|row| at / vocab == row);
                 let report = sampled(&changed(&a, site, |at, x| if is_wrong(at) { wrong } else { x }));
@@ -416,7 +420,7 @@ fn what_is_in_no_sample_cannot_hide_a_difference() {
             }
         }
     }
-    // Nor beside values that are infinite in both.
+    // The same next to values that are infinite in both.
     for column in (0..vocab - 1).step_by(97) {
         let hidden =
             |run: &Kept| changed(run, site, |at, x| if at % vocab == column { f32::NEG_INFINITY } else { x });
@@ -425,7 +429,7 @@ fn what_is_in_no_sample_cannot_hide_a_difference() {
         let report = diff::compare_with(&model, &mut a, &mut b, Sample::Seeded(1), &|_| ()).unwrap();
         assert!(!report.same(), "{column}");
     }
-    // Nor where all that comes before is another one.
+    // The same if all earlier stages differ.
     let other =
         Model::load(&llama_trace::builtin::open().unwrap(), Cpu::default().with_precision(Precision::Bf16))
             .unwrap();
@@ -444,7 +448,7 @@ fn a_cache_of_16_bits_that_nobody_says_differs_and_one_that_is_said_does_not() {
         for says in [None, Some(CacheDtype::F32), Some(dtype)] {
             let mut b = b.clone();
             b.about.cache = says;
-            // What reads the cache, without the cache.
+            // Only stages that read the cache, without the cache.
             let mut few = b.clone();
             few.frames.retain(|site, _| {
                 [Stage::XkRope, Stage::Xv, Stage::XqRope, Stage::AttnHeads].contains(&site.stage)
@@ -472,7 +476,7 @@ fn a_cache_of_16_bits_that_nobody_says_differs_and_one_that_is_said_does_not() {
 
 #[test]
 fn keys_that_earlier_passes_cached_are_the_runs_own() {
-    // Layer 0 adds twice as much as it should, and nothing else is wrong.
+    // Layer 0 adds twice as much as it should. Nothing else is wrong.
     let wrong = models::golden("gqa", |tensors| {
         for (name, (_, bytes)) in
             tensors.iter_mut().filter(|(name, _)| name.contains("layers.0.mlp.down_proj"))
@@ -513,7 +517,7 @@ fn a_position_of_a_decode_pass_that_is_off_is_named_where_no_angle_is_shown() {
     for (by, form) in
         [(1, position(1)), (-1, "1 too near".to_owned()), (-9, "as if nothing were cached".into())]
     {
-        // A token that is turned as if it stood elsewhere reads and writes the keys of that place.
+        // A token that is rotated as if at another position reads and writes the keys of that position.
         let dims = PassDims { pass: 1, start: IDS.len(), tokens: 1 };
         let mut b = a.clone();
         let rope = |from: Stage, to: Stage, b: &mut Kept| {
@@ -545,7 +549,7 @@ fn a_position_of_a_decode_pass_that_is_off_is_named_where_no_angle_is_shown() {
         cached[first..].copy_from_slice(&own);
         let shape = b.frames[&keys].shape().to_vec();
         b.frames.insert(keys, frame(keys, &shape, cached));
-        // What hooks on modules show, and the cache.
+        // Only the stages that hooks on modules show, and the cache.
         let shown = [Stage::AttnNorm, Stage::Xq, Stage::Xk, Stage::Xv, Stage::CacheK];
         b.frames.retain(|site, _| shown.contains(&site.stage));
         let report = judged(&model, &a, &b);
@@ -560,7 +564,7 @@ fn what_was_drawn_is_judged_by_the_runs_own_logits_where_those_are_not_the_same_
     let model = model("gqa");
     let a = run_on(&model, 2);
     let logits = Site::once(1, Stage::Logits);
-    // The last bit of a logit is another one.
+    // Only the last bit of one logit differs.
     let near = changed(&a, logits, |at, x| if at == 3 { f32::from_bits(x.to_bits() ^ 1) } else { x });
     assert!(judged(&model, &a, &near).same());
     let vocab = model.config.vocab;
@@ -582,7 +586,7 @@ fn what_was_drawn_is_judged_by_the_runs_own_logits_where_those_are_not_the_same_
         for report in [judged(&model, &a, b), by_table] {
             assert_eq!(verdict(&report).1, found);
         }
-        // Without logits of its own it cannot be judged, which the report says.
+        // Without B's logits the sampled token cannot be judged. The report says so.
         let mut blind = b.clone();
         blind.frames.remove(&logits);
         let report = judged(&model, &a, &blind);
@@ -593,7 +597,7 @@ fn what_was_drawn_is_judged_by_the_runs_own_logits_where_those_are_not_the_same_
         );
     }
     assert!(judged(&model, &a, &sampled(drawn)).same());
-    // Of equal logits each may be the argmax, and B may show logits that A does not.
+    // Each of several equal logits may be the argmax. B may have such logits even if A does not.
     let id = (drawn as usize + 1) % vocab;
     let most = a.frames[&logits].floats().unwrap()[[0, drawn as usize]];
     let tie = |run: &Kept| changed(run, logits, |at, x| if at == id { most } else { x });
@@ -607,7 +611,7 @@ fn what_was_drawn_is_judged_by_the_runs_own_logits_where_those_are_not_the_same_
     assert_eq!(verdict(&report).1, "p1/sampled");
 }
 
-/// The same run with the components of each head in pairs of neighbours, and said so where `says`.
+/// The same run with the components of each head in neighbouring pairs. If `says`, the run states this pairing.
 fn in_neighbours(run: &Kept, head_dim: usize, says: bool) -> Kept {
     let turned = [Stage::Xq, Stage::Xk, Stage::XqRope, Stage::XkRope, Stage::CacheK, Stage::Keys];
     let mut other = run.clone();
@@ -627,7 +631,7 @@ fn in_neighbours(run: &Kept, head_dim: usize, says: bool) -> Kept {
 fn pairs_in_another_order_that_both_say_are_no_difference_and_what_differs_then_is_one() {
     let model = model("gqa");
     let (mut a, head_dim) = (run_on(&model, 2), model.config.head_dim);
-    // Their files are others, and have other fingerprints.
+    // Their files differ, so they have different fingerprints.
     a.about.fingerprint = Some(model.fingerprint().unwrap().weights);
     let mut b = in_neighbours(&a, head_dim, true);
     b.about.fingerprint = Some("another".into());
@@ -642,7 +646,8 @@ fn pairs_in_another_order_that_both_say_are_no_difference_and_what_differs_then_
             );
         }
     }
-    // Where one says an order that its values have not, or none, they differ; so does one value that is another.
+    // If one of the two states a pairing that its values do not have, or does not state its pairing, the runs differ. A
+    // single changed value also makes them differ.
     let mut lying = in_neighbours(&a, head_dim, false);
     let mut silent = a.clone();
     silent.about.card.as_mut().unwrap().config.pairing = Pairing::Neighbours;
@@ -657,11 +662,11 @@ fn pairs_in_another_order_that_both_say_are_no_difference_and_what_differs_then_
     }
 }
 
-/// Sums in the plainest order are as far from the reference's as float32 leads in a whole model.
+/// Sums in the plainest order differ from the reference by as much as float32 rounding causes in a whole model.
 #[test]
 fn a_port_without_a_mistake_is_the_same_where_few_stages_are_written() {
     let model = Model::load(&llama_trace::builtin::open().unwrap(), Cpu::default()).unwrap();
-    // Of the first, the logits of this port are 1.4e-6 off, which is more than one stage may be.
+    // For the first ids, the logits of this port differ by 1.4e-6, which is more than the tolerance of one stage.
     for ids in [vec![608, 559, 135, 380, 939, 620], (100..103).collect(), (200..212).collect()] {
         let (a, b) = (run_of(&model, &ids, 1), Port::new("../builtin", &model.config, "").run(&ids));
         for shown in [
@@ -679,13 +684,13 @@ fn a_port_without_a_mistake_is_the_same_where_few_stages_are_written() {
     }
 }
 
-/// The same where every result is rounded: what the layers before a stage rounded is passed on, and grows on the way.
+/// The same if every result is rounded. The rounding errors of earlier layers are passed on, and grow on the way.
 #[test]
 fn a_run_in_bfloat16_is_the_same_where_few_stages_are_written() {
     let opened = llama_trace::builtin::open().unwrap();
     let model = Model::load(&opened, Cpu::default()).unwrap();
     let rounded = Model::load(&opened, Cpu::default().with_precision(Precision::Bf16)).unwrap();
-    // Of the first the logits are 0.057 off and the final norm 0.063, in transformers as here.
+    // For the first ids the logits differ by 0.057 and the final norm by 0.063, in transformers as here.
     for ids in [[554, 899, 696, 642, 211, 188], [476, 629, 384, 275, 143, 192]] {
         let (a, b) = (run_of(&model, &ids, 1), run_of(&rounded, &ids, 1));
         let wrong = Port::new("../builtin", &model.config, "norm_weight_plus_one").run(&ids);

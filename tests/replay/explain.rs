@@ -1,4 +1,4 @@
-//! Where numbers come from: what the operands give again, against what the run recorded.
+//! Explanations of numbers: the value computed from the operands, against the recorded value.
 
 use llama_trace::backend::Backend;
 use llama_trace::backend::cpu::{Cpu, Kernel};
@@ -21,7 +21,7 @@ fn explain(live: &mut Live, site: Site, at: usize, terms: usize) -> llama_trace:
     Ok(*explanation)
 }
 
-/// How many random cells of each stage of each pass are taken apart.
+/// Number of random cells that are explained in each stage of each pass.
 const CELLS: usize = 2;
 
 #[test]
@@ -53,7 +53,7 @@ fn every_number_is_what_its_operands_give_again_to_the_bit() {
                     assert_eq!(site.stage, Stage::Tokens, "{name}: {} has no result", found.address);
                     continue;
                 };
-                // Where a unit sums products in an order of its own, one step of bfloat16 may lie between.
+                // If a unit sums products in another order, the two may differ by one step of bfloat16.
                 let bound = if bf16 { 1.0 / 128.0 } else { 0.0 };
                 let same = result == recorded || found.difference().abs() <= bound * recorded.abs();
                 assert!(same, "{name} {}: {result} for {recorded}\n{found:?}", found.address);
@@ -63,7 +63,7 @@ fn every_number_is_what_its_operands_give_again_to_the_bit() {
                     assert!((sum - result).abs() <= 1e-5 * sizes.max(1e-30), "{name} {}", found.address);
                     for term in &found.terms {
                         let made = term.operands.iter().map(|operand| operand.value).product::<f64>();
-                        // Products too are rounded where the precision does.
+                        // In these precisions, products are rounded too.
                         let bound = if bf16 { 1.0 / 128.0 } else { 1e-6 };
                         let same = (made - term.product).abs() <= bound * term.product.abs();
                         assert!(same, "{name} {}: {made} for {term:?}", found.address);
@@ -82,7 +82,7 @@ fn flat(frame: &llama_trace::trace::Frame, mut at: usize) -> Number {
     frame.get(&index).unwrap()
 }
 
-/// In bfloat16 too, wherever the kernel keeps the order of the plain loops.
+/// In bfloat16 too, if the kernel sums in the order of the plain loops.
 #[test]
 fn without_a_unit_bfloat16_is_given_again_to_the_bit() {
     let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(8);
@@ -112,7 +112,7 @@ fn the_largest_terms_are_told_and_the_rest_summed() {
     let Together::Sum(sum) = some.rest.together else { panic!("{:?}", some.rest) };
     assert!((sum - rest).abs() < 1e-12);
     assert!(all.terms.windows(2).all(|two| two[0].product.abs() >= two[1].product.abs()));
-    // Each operand has the address of the cell that it is, and that cell has its value.
+    // Each operand has the address of its cell, and this cell has its value.
     let term = &all.terms[0];
     let [stage, weight] = &term.operands[..] else { panic!("{term:?}") };
     let (From::Stage(x), From::Weight(w)) = (&stage.from, &weight.from) else { panic!("{term:?}") };

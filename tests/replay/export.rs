@@ -1,4 +1,4 @@
-//! The files of an export against whole frames in memory: the same to the byte, statistics included.
+//! Compares the files of an export with whole frames in memory, byte for byte, including the statistics.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ fn npy(frame: &Frame) -> Vec<u8> {
     bytes
 }
 
-/// What the manifest says of a frame.
+/// The manifest's entry of a frame.
 fn entry(frame: &Frame) -> Value {
     let (site, stats) = (frame.site, frame.stats());
     json!({
@@ -55,7 +55,7 @@ fn an_export_writes_row_by_row_what_whole_frames_hold() {
             let name = frame.site.file_name();
             assert!(fs::read(out.join(&name)).unwrap() == npy(frame), "{name}");
             let found = files.iter().find(|file| file["file"] == *name).unwrap();
-            // Read as the manifest was.
+            // Parsed in the same way as the manifest.
             assert_eq!(*found, serde_json::from_str::<Value>(&entry(frame).to_string()).unwrap());
         }
     }

@@ -1,4 +1,4 @@
-//! The CPU with something about it that is otherwise.
+//! The CPU backend with a fault.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,40 +14,40 @@ use llama_trace::error::Result;
 use llama_trace::stop::Stop;
 use llama_trace::tensor::{Dtype, Tensor};
 
-/// What is otherwise.
+/// The fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Another last bit in every result that a viewer could compute by itself, which is said.
+    /// Another last bit in every result that a viewer could compute itself. The backend declares this.
     OtherBits,
     /// RMSNorm without ε.
     NoEpsilon,
-    /// The first query head reads the kv head of the last, and the last that of the first.
+    /// The first query head reads the last kv head, and the last query head reads the first kv head.
     SwappedHeads,
     /// One row of every product is summed from its end.
     OtherOrder,
     /// Attention without a window.
     NoWindow,
-    /// Tokens are turned as if they stood one further.
+    /// Tokens are rotated as if each were one position later.
     OtherPosition,
-    /// What is cached is not in the order in which it was given.
+    /// The rows are cached in another order than given.
     OtherCache,
     /// Another last bit if attention is recorded.
     Watched,
-    /// Another last bit on one thread alone.
+    /// Another last bit if there is only one thread.
     OneThread,
-    /// Another last bit where two sequences are in a pass.
+    /// Another last bit if two sequences are in a pass.
     Together,
-    /// SiLU gives something that is not a number.
+    /// SiLU returns NaN.
     NotANumber,
-    /// Products of two values are cut off and not rounded.
+    /// Products of two values are truncated and not rounded.
     CutOff,
-    /// What is quantised is a hundredth larger.
+    /// Quantized values are too large by 1 %.
     OtherSteps,
-    /// Nothing: layers are counted.
+    /// No fault: layers are counted.
     Sound,
 }
 
-/// The CPU, with a fault.
+/// The CPU backend, with a fault.
 #[derive(Clone)]
 pub(crate) struct Other {
     cpu: Cpu,
@@ -60,20 +60,20 @@ impl Other {
         Self { cpu, fault, layers: Arc::default() }
     }
 
-    /// Layers that were run of one sequence: each has attention once.
+    /// Number of times a layer was run for one sequence. Each layer has attention once.
     pub(crate) fn layers(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.layers)
     }
 }
 
-/// Activations as products read them, and as they were: for one that sums them itself.
+/// The activations as products read them, and the original ones, for the product that sums them itself.
 pub(crate) struct Input {
     of_cpu: <Cpu as Backend>::Input,
     x: Vec<f32>,
     width: usize,
 }
 
-/// A pass, and how many sequences it has.
+/// A pass, and its number of sequences.
 pub(crate) struct Pass {
     of_cpu: <Cpu as Backend>::Pass,
     spans: Vec<Span>,
@@ -81,14 +81,14 @@ pub(crate) struct Pass {
 
 type Values = Vec<f32>;
 
-/// Another last bit, as another order of sums would give.
+/// Another last bit, as from another order of summation.
 fn other_bit(values: &mut [f32]) {
     for value in values {
         *value = f32::from_bits(value.to_bits() ^ 1);
     }
 }
 
-/// Hands the parts of attention on, with another last bit.
+/// Passes on the parts of attention with another last bit.
 struct OtherBits<'a>(&'a mut dyn AttentionSink);
 
 impl AttentionSink for OtherBits<'_> {

@@ -1,4 +1,4 @@
-//! What the model would answer after each layer, and what its parts added: against the run's own stages.
+//! The model's answer after each layer, and the contributions of its parts, against the run's own stages.
 
 use std::collections::HashMap;
 
@@ -45,7 +45,8 @@ fn the_lens_of_the_last_layer_is_the_logits_to_the_bit() {
                 assert!(reading.top.windows(2).all(|two| two[0].logit >= two[1].logit), "{name}");
                 assert_eq!(reading.answer, reading.top[0], "{name}");
             }
-            // A single row has the same bits as among all, and a shorter list is its beginning.
+            // A single row has the same bits as the same row among all rows. A shorter list is the beginning of a
+            // longer one.
             let one = readings(&mut live, site, dims.tokens - 1..dims.tokens, 3);
             assert_eq!(one[0].top, all[dims.tokens - 1].top[..3], "{name}");
         }
@@ -161,7 +162,7 @@ fn what_a_sublayer_added_is_measured_on_the_recorded_rows() {
                     let near = |one: f64, other: f64| (one - other).abs() <= 1e-9 * size;
                     let right = near(found.before, norm(&x)) && near(found.added, norm(&a));
                     assert!(right && near(found.after, norm(&sum)) && near(found.dot, dot), "{name} {site}");
-                    // The sum is what the formula of the norms says it is, but for what was rounded.
+                    // The sum is the one in the formula of the norms, except for rounding.
                     let square = found.before.powi(2) + 2.0 * found.dot + found.added.powi(2);
                     let bound = if name.contains("F32") { 1e-5 } else { 0.03 };
                     assert!((found.after - square.sqrt()).abs() <= bound * found.after, "{name} {site}");
@@ -176,7 +177,7 @@ fn writes(live: &mut Live, at: &WritesAt) -> Vec<Writing> {
     writings
 }
 
-/// The units are all there is in a feed-forward network: what they write sums to its part of the logits.
+/// The units are the whole feed-forward network: their outputs sum to its part of the logits.
 #[test]
 fn what_the_units_write_sums_to_what_their_network_added() {
     for (name, model) in models_in(&MODELS).filter(|(name, _)| name.contains("F32")) {
@@ -204,7 +205,7 @@ fn what_the_units_write_sums_to_what_their_network_added() {
             let network = whole.parts.iter().find(|share| share.part == Contributor::Ffn { layer }).unwrap();
             let sum: f64 = all.iter().map(|writing| added(writing, 3) - added(writing, 7)).sum();
             let sizes_of: f64 = all.iter().map(|writing| added(writing, 3).abs()).sum();
-            // The network's own bias is no unit's.
+            // The network's own bias belongs to no unit.
             let right = (sum - network.value).abs() <= 1e-5 * sizes_of.max(1.0);
             assert!(right || mlp_bias, "{name} {site}: {sum} and {}", network.value);
 
@@ -215,7 +216,7 @@ fn what_the_units_write_sums_to_what_their_network_added() {
                 from_below.sort_by(|a, b| b.added.total_cmp(&a.added).then(a.id.cmp(&b.id)));
                 assert_eq!(from_below, writing.most, "{name}: all tokens, from either end");
             }
-            // Fewer units and a shorter list are part of the same.
+            // Fewer units and a shorter list are part of the same answer.
             let few = WritesAt { units: order[3..6].to_vec(), top: 2, ..at };
             for (few, all) in writes(&mut live, &few).iter().zip(&all[3..]) {
                 assert_eq!(

@@ -1,4 +1,4 @@
-//! Frames within a budget: what has no room is made again or comes in blocks, and is the same to the bit.
+//! Frames within a memory budget. A stage that does not fit is computed again or arrives in blocks, with the same bits.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,7 +13,7 @@ use llama_trace::trace::{Answer, Part, Probe, Query, Spread, Values};
 use super::fault::{Fault, Other};
 use super::*;
 
-/// A checksum of every row of every stage of a run, so that it need not be held.
+/// A checksum of every row of every stage of a run, so the run need not be kept.
 #[derive(Default)]
 struct Sums {
     rows: HashMap<Site, Vec<u64>>,
@@ -49,7 +49,7 @@ fn sum(values: impl Iterator<Item = u64>) -> u64 {
     hasher.finish()
 }
 
-/// The checksums of the rows of a block that has whole rows side by side, and the number of the first.
+/// The checksums of the rows of a block with contiguous whole rows.
 fn sums_of(block: &Block) -> Vec<u64> {
     let width = *block.shape.last().unwrap();
     assert_eq!(block.region.shape().last(), Some(&width), "rows are whole");
@@ -64,8 +64,8 @@ fn rows<T: Copy>(values: &[T], width: usize, bits: impl Fn(T) -> u64) -> Vec<u64
     values.chunks_exact(width).map(|row| sum(row.iter().map(|&value| bits(value)))).collect()
 }
 
-/// Visits every stage of a live run within `memory`, from the last to the first, and compares each row with the one
-/// that the pass itself had. Answers how many blocks were not whole stages.
+/// Reads every stage of a live run within `memory`, from the last to the first, and compares each row with the pass
+/// itself. Returns how many blocks were not whole stages.
 fn compare_within(memory: usize, model: impl Fn() -> Model<Cpu>, prompt: &[u32], passes: usize) -> usize {
     let (plain, mut sums) = (model(), Sums::default());
     let mut session = Session::new(&plain, sampler()).unwrap();
@@ -107,7 +107,7 @@ fn compare_within(memory: usize, model: impl Fn() -> Model<Cpu>, prompt: &[u32],
                 break;
             }
             blocks += 1;
-            // Of the rows that lie side by side in the block, those from this one on.
+            // The rows from this one on that are contiguous in the block.
             let run = block.run(row * shape.last().unwrap()).unwrap();
             let first = run.start / shape.last().unwrap();
             let count = run.len() / shape.last().unwrap();
@@ -142,7 +142,7 @@ fn within_64_mib_every_stage_of_1100_tokens_over_128256_is_there_and_the_same() 
 #[test]
 fn inputs_of_layers_that_had_to_go_are_made_again_over_many_layers_and_passes() {
     let prompt: Vec<u32> = (1..=40).collect();
-    // An input of a layer is 5 KB in the prefill: of none, of one and of a few there is room to keep.
+    // The input of a layer takes 5 KB in the prefill. So the budget has room for none, for one, or for a few of them.
     for memory in [16 << 10, 32 << 10, 96 << 10, 1 << 20] {
         compare_within(memory, || thin(32, 12, 50), &prompt, 6);
     }
@@ -155,7 +155,7 @@ fn within_little_memory_every_family_and_precision_shows_what_the_pass_computed(
     }
 }
 
-/// The inputs of all layers have room in half of the memory, and a head's scores in none of a sixteenth.
+/// The inputs of all layers fit into half of the memory. The scores of a head do not fit into a sixteenth of it.
 #[test]
 fn a_stage_runs_its_own_layer_and_no_other_where_the_inputs_of_all_have_room() {
     const LAYERS: usize = 12;
@@ -174,7 +174,7 @@ fn a_stage_runs_its_own_layer_and_no_other_where_the_inputs_of_all_have_room() {
     let scores = sizes.shape(Stage::Qk.axes(), dims).iter().product::<usize>() * width;
     assert!(scores > memory / 16, "they come in blocks");
     let sites = Site::all(&sizes, dims);
-    // There and back, and from one end to the other, so that nothing is near.
+    // The order of the sites jumps back and forth, so that no two requests are close.
     let far = (0..sites.len()).map(|i| i * 37 % sites.len());
     for (turn, site) in far.map(|i| sites[i]).enumerate() {
         let shape = sizes.shape(site.stage.axes(), dims);
@@ -183,7 +183,7 @@ fn a_stage_runs_its_own_layer_and_no_other_where_the_inputs_of_all_have_room() {
             Region(shape.iter().map(|_| 0..1).collect()),
         ] {
             wait_for(&mut live, site, &region).unwrap();
-            // What was asked for is there before its layer has run to the end; what is asked for next comes after that.
+            // An answer arrives before its layer has run to the end. The next request is answered after that.
             rows_of(&mut live, Some(0), "wq", turn % dim..turn % dim + 1);
             let (now, most) = (ran.swap(0, Ordering::SeqCst), usize::from(site.layer.is_some()));
             assert!(now <= most, "{now} layers were run for {site}");
@@ -218,7 +218,7 @@ fn statistics_of_a_stage_in_blocks_are_those_of_the_whole() {
                     "{site} {held:?}: {ours}, not {theirs}"
                 );
             }
-            // The colours span the same, and what is beyond was counted.
+            // The colour scale is the same, and the values beyond it were counted.
             let whole = Spread::of_frame(&frames[&site], held);
             assert_eq!(
                 (spread.usual, spread.beyond_usual),
@@ -282,14 +282,14 @@ fn work_that_was_stopped_can_be_asked_for_again_with_the_same_bits() {
     assert_same(&ours.frame, &theirs.frame);
 }
 
-/// However soon after a question the request to stop comes, it is heard; and what is asked for after it is answered.
+/// A request to stop is heard however soon it comes after a question. A later question is answered.
 #[test]
 fn what_was_asked_for_a_moment_ago_is_stopped_too() {
     let prompt: Vec<u32> = (0..600).map(|i| i * 7 % 300).collect();
     let mut live = start_within(LEAST_MEMORY, thin(128, 6, 300), &prompt, 1, Vec::new());
     let some = Region(vec![0..1, 0..1, 0..1]);
     for round in 0..60_u32 {
-        // Between them the worker has no time, a little, or enough to begin.
+        // Between the two requests the worker has no time, a little time, or enough time to begin.
         let [first, second] = [Stage::Softmax, Stage::Scores].map(|stage| Site::layer(0, 5, stage));
         assert!(source::block(&mut live, first, &some).is_pending(), "{round}");
         assert!(source::block(&mut live, second, &some).is_pending());

@@ -1,5 +1,5 @@
-//! A backend whose kernels sum in an order of their own: what a viewer sees of it is what it computed, never what the
-//! functions of `ops/` would have made of it. And the fused operations, against the plain ones.
+//! A backend whose kernels sum in another order. The viewer shows what this backend computed, and never the results of
+//! the functions in `ops/`. Its fused operations are compared with the plain ones.
 
 use std::sync::Arc;
 
@@ -61,7 +61,8 @@ fn what_a_backend_sums_in_its_own_order_is_made_by_it_and_not_derived() {
     assert_eq!(Stage::ALL.iter().find(by_cpu), None, "the CPU keeps the order of all");
 }
 
-/// Runs the fused operations of `backend` and what they stand for, with weights and biases of a small model.
+/// Runs the fused operations of `backend` and the plain operations that they replace, with weights and biases of a
+/// small model.
 fn compare_fused<B: Backend>(what: &str, backend: B) {
     let checkpoint = checkpoint::open(&common::fixture("golden/mha_bias")).unwrap();
     let model = Model::load(&checkpoint, backend).unwrap();

@@ -1,5 +1,5 @@
-//! An independent port of Llama: plain loops in float32, written from the paper and not from this program, with a place
-//! for one mistake.
+//! An independent port of Llama: plain float32 loops, written from the paper and not from this program, with an
+//! optional mistake.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use ndarray::{ArrayD, IxDyn};
 use super::common::fixture;
 use super::common::models::tensors;
 
-/// A run whose stages are all held.
+/// A run with all stages kept.
 #[derive(Clone)]
 pub(crate) struct Kept {
     pub(crate) about: About,
@@ -31,7 +31,7 @@ impl Traced for Kept {
     }
 }
 
-/// The passes of a run over `ids` alone.
+/// The passes of a run that only reads `ids`.
 pub(crate) fn passes(ids: &[u32]) -> Vec<Pass> {
     let tokens = ids.iter().map(|&id| TokenLabel { id, text: format!("#{id}") }).collect();
     vec![Pass { dims: PassDims { pass: 0, start: 0, tokens: ids.len() }, tokens }]
@@ -47,7 +47,7 @@ pub(crate) fn frame(site: Site, shape: &[usize], values: Vec<f32>) -> Arc<Frame>
 pub(crate) struct Port {
     config: ModelConfig,
     weights: HashMap<String, Vec<f32>>,
-    /// The mistake, by its name; `` for none. A form of one comes after a colon.
+    /// The name of the mistake, or `` for none. A form of the mistake follows a colon.
     bug: &'static str,
     /// Whether every result is rounded to bfloat16.
     rounds: bool,
@@ -58,7 +58,7 @@ type Rows = Vec<Vec<f32>>;
 
 impl Port {
     pub(crate) fn new(model: &str, config: &ModelConfig, bug: &'static str) -> Self {
-        // The built-in model has bfloat16, the golden ones float32.
+        // The built-in model is in bfloat16, the golden models are in float32.
         let read = |(shape, bytes): (Vec<usize>, Vec<u8>)| match bytes.len() / shape.iter().product::<usize>()
         {
             2 => bytes.as_chunks::<2>().0.iter().map(|word| bf16::from_le_bytes(*word).to_f32()).collect(),
@@ -104,7 +104,7 @@ impl Port {
         let of_heads = name.contains("q_proj") || name.contains("k_proj") || name.contains("v_proj");
         let from = |o: usize| match self.bug {
             "weight_layout:rope" if permuted => o / c * c + o % c / 2 + o % 2 * (c / 2),
-            // One is the other's way back.
+            // Each is the inverse of the other.
             "weight_layout:heads" if of_heads => o % (outputs / c) * c + o / (outputs / c),
             "weight_layout:components" if of_heads => o % c * (outputs / c) + o / c,
             _ => o,
@@ -158,7 +158,7 @@ impl Port {
         x.iter().map(row).collect()
     }
 
-    /// How far each pair turns from one position to the next.
+    /// The rotation of each pair from one position to the next, in radians.
     fn frequencies(&self) -> Vec<f32> {
         let theta = if self.has("rope_theta") { 1e6 } else { self.config.rope_theta };
         let c = self.config.head_dim;
@@ -189,7 +189,7 @@ impl Port {
                     let (p, q) = (row[head + a], row[head + b]);
                     let (cos, sin) = (&cos[t], &sin[t]);
                     if self.has("rope_pairing:mixed") {
-                        // Neighbours, each with the angle that it would have among halves.
+                        // Rotates neighbouring pairs, each by the angle that belongs to it in the order of halves.
                         for (own, other, sign) in [(2 * i, 2 * i + 1, -1.0), (2 * i + 1, 2 * i, 1.0)] {
                             let angle = own % (c / 2);
                             out[t][head + own] =
@@ -216,7 +216,7 @@ impl Port {
         key <= last && window.is_none_or(|window| key + window > query)
     }
 
-    /// Every stage of a pass over `ids`.
+    /// Runs a pass over `ids`. Returns every stage.
     pub(crate) fn run(mut self, ids: &[u32]) -> Kept {
         let ids = if self.has("bos") { &ids[1..] } else { ids };
         let ModelConfig { dim, layers, heads, kv_heads, head_dim: c, ffn_dim, vocab, .. } =
@@ -405,7 +405,7 @@ impl Port {
     }
 }
 
-/// A row in int8 and back, 32 values to a scale.
+/// Rounds a row to int8, with 32 values per scale.
 fn steps(x: &[f32]) -> Vec<f32> {
     let group = |x: &[f32]| {
         let scale = x.iter().fold(0.0_f32, |most, x| most.max(x.abs())) / 127.0;

@@ -1,4 +1,5 @@
-//! Several sequences in a pass: every stage and logit of each has the same bits as alone, whatever else is in the batch.
+//! Several sequences in a pass. Every stage and logit of each has the same bits as alone, whatever else is in the
+//! batch.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,8 +13,8 @@ use llama_trace::trace::{Frame, NoProbe, PassDims, Probe, Recorder, Select, Site
 
 use super::{MODELS, PRECISIONS, assert_same, model_in};
 
-/// The sequences of each pass, and how many tokens it reads of them: first prompts alone, then prompts beside tokens
-/// that follow others and beside longer pieces, then single tokens. Some leave, and they stand in any order.
+/// The sequences of each pass, and the number of tokens that it reads of each: first prompts alone, then prompts
+/// together with single tokens and longer pieces, then single tokens. Some sequences leave, and their order changes.
 const PASSES: [&[(usize, usize)]; 3] = [
     &[(0, 1), (1, 2), (2, 17), (3, 30)],
     &[(4, 20), (0, 1), (2, 1), (1, 17), (3, 2)],
@@ -37,14 +38,14 @@ impl<P: Probe> Probe for Batch<P> {
     }
 }
 
-/// Sequences under way, and the buffers that they share.
+/// Sequences in progress, and their shared buffers.
 struct Runs<'m, B: Backend> {
     model: &'m Model<B>,
     caches: HashMap<usize, KvCache<B>>,
     work: Activations<B>,
 }
 
-/// What a pass gave: its frames, and the bits of the last logits of each sequence.
+/// The result of a pass: its frames, and the bits of the last logits of each sequence.
 #[derive(Default)]
 struct Ran {
     frames: HashMap<Site, Frame>,
@@ -52,7 +53,7 @@ struct Ran {
 }
 
 impl<'m, B: Backend> Runs<'m, B> {
-    /// With room for as many tokens as each sequence has in `passes`.
+    /// Allocates room for the tokens of each sequence in `passes`.
     fn new(model: &'m Model<B>, passes: &[&[(usize, usize)]]) -> Self {
         let mut room = HashMap::<usize, usize>::new();
         for &(sequence, tokens) in passes.iter().copied().flatten() {
@@ -63,7 +64,7 @@ impl<'m, B: Backend> Runs<'m, B> {
         Self { model, caches, work: Activations::new(model).unwrap() }
     }
 
-    /// Runs pass number `pass` over so many tokens of each sequence.
+    /// Runs pass number `pass` over this many tokens of each sequence.
     fn run(&mut self, pass: usize, reads: &[(usize, usize)], select: Option<&Select>) -> Ran {
         let Self { model, caches, work } = self;
         let start = |sequence| caches[&sequence].len();
@@ -103,7 +104,7 @@ impl<'m, B: Backend> Runs<'m, B> {
     }
 }
 
-/// Runs `passes` together and each sequence of them alone.
+/// Runs `passes` on all sequences together, and on each sequence alone.
 fn compare<B: Backend>(name: &str, model: &Model<B>, passes: &[&[(usize, usize)]], select: &Select) {
     let (mut together, mut unwatched) = (Runs::new(model, passes), Runs::new(model, passes));
     let mut alone = Runs::new(model, passes);

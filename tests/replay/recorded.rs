@@ -1,4 +1,4 @@
-//! A trace that is opened has the bits of the run that was recorded, whatever of it was kept.
+//! A trace has the bits of the recorded run, whichever stages were kept.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -29,7 +29,7 @@ use llama_trace::trace::{
 
 use super::{MODELS, PASSES, ask, assert_same, model_in, sampler, start};
 
-/// What a trace of these stages says that no run made.
+/// The description in a trace with these stages. No real run made it.
 fn about(card: ModelCard, stages: &[Stage]) -> About {
     About {
         program: "a test".into(),
@@ -45,7 +45,7 @@ fn about(card: ModelCard, stages: &[Stage]) -> About {
     }
 }
 
-/// Records a run of `draws` passes, of which `planned` were to be expected.
+/// Records a run of `draws` passes, when `planned` passes were expected.
 fn record(
     model: &Model<Cpu>,
     prompt: &[u32],
@@ -154,7 +154,7 @@ fn what_has_no_room_whole_is_derived_in_blocks_with_the_same_bits() {
     let prompt: Vec<u32> = (0..40).map(|id| id % 20).collect();
     let path = folder.path().join("trace");
     let frames = record(&model, &prompt, (Keep::Minimal, None), (2, 2), &path);
-    // So little that nothing but a few numbers has room.
+    // A budget so small that only a few numbers fit.
     let trace = Arc::new(Trace::open(&path).unwrap());
     let mut source = Recorded::<Cpu>::new(trace, None, None, 1 << 11).open(Run::ITSELF, 0).unwrap();
     for (site, frame) in &frames {
@@ -202,7 +202,7 @@ fn a_run_that_ended_early_leaves_no_room_for_what_did_not_come() {
     }
 }
 
-/// Blocks of 256 KiB have a digest each, whichever rows come first.
+/// Each block of 256 KiB has its own digest, whichever rows come first.
 #[test]
 fn a_part_that_was_changed_is_refused_and_the_rest_of_its_stage_is_shown() {
     const BLOCK: usize = 256 << 10;
@@ -211,7 +211,7 @@ fn a_part_that_was_changed_is_refused_and_the_rest_of_its_stage_is_shown() {
     let card = model.card();
     let site = Site::layer(0, 1, Stage::FfnUp);
     let width = card.config.ffn_dim;
-    // Three blocks and a bit, so that rows lie across their ends.
+    // A little more than three blocks, so that rows cross their borders.
     let tokens = 3 * BLOCK / (4 * width) + 5;
     let card = ModelCard { config: ModelConfig { context: tokens + 1, ..card.config }, ..card };
     let about = about(card, &[Stage::Tokens, Stage::FfnUp, Stage::Sampled]);
@@ -247,13 +247,13 @@ fn a_part_that_was_changed_is_refused_and_the_rest_of_its_stage_is_shown() {
         assert_eq!(trace.digests(site).unwrap().len(), 4);
         assert!(trace.rows(site, all.clone()).unwrap().is_some());
         let mut bytes = std::fs::read(path).unwrap();
-        // Means are summed in the order in which values come.
+        // Means are summed in the order in which the values arrive.
         let digests = |bytes: &[u8]| {
             std::fs::write(folder.path().join("one"), bytes).unwrap();
             Trace::open(&folder.path().join("one")).unwrap().digests(site).map(<[_]>::to_vec)
         };
         assert_eq!(digests(&bytes), digests(&first), "{path:?}");
-        // A value of the second block.
+        // A value in the second block.
         let place = trace.bytes(site).unwrap();
         let start = bytes.windows(place.len()).position(|window| window == place).unwrap();
         bytes[start + BLOCK + 5] ^= 1;
@@ -266,7 +266,7 @@ fn a_part_that_was_changed_is_refused_and_the_rest_of_its_stage_is_shown() {
             assert!(trace.rows(site, rows).unwrap().is_some());
         }
         assert!(trace.rows(site, all.clone()).is_err());
-        // In a viewer with room for no stage whole, the part alone is missing.
+        // In a viewer that has no room for a whole stage, only the damaged part is missing.
         let mut source =
             Recorded::<Cpu>::new(Arc::new(trace), None, None, 1 << 18).open(Run::ITSELF, 0).unwrap();
         let at = |row: usize| Query::Block(site, Region(vec![row..row + 1, 0..1]));
@@ -282,7 +282,7 @@ fn the_header_stays_small_with_two_thousand_decode_passes() {
     let path = folder.path().join("trace");
     let context = model.config.context;
     let card = model.card();
-    // As many passes as a table needs: the model's own context is shorter.
+    // As many passes as the file's table needs. The model's own context is shorter.
     let card = ModelCard { config: ModelConfig { context: context.max(4096), ..card.config }, ..card };
     let about = about(card.clone(), &stages(&card.sizes(), Keep::All, follows));
     let decode = (1..=2000).map(|pass| PassDims { pass, start: 4 + pass, tokens: 1 });
@@ -339,14 +339,14 @@ fn statistics_alone_say_so() {
         let stats = trace.stats(*site).unwrap();
         assert!((stats.min as f32).to_bits() == (frame.stats().min as f32).to_bits(), "{site}");
         let asked = block(&mut *source, *site, frame.shape());
-        // What holds whatever the weights are needs none.
+        // Stages that do not depend on the weights need no weights.
         let is_known = [Stage::Tokens, Stage::Sampled, Stage::Mask].contains(&site.stage);
         assert_eq!(asked.is_ok(), is_known, "{site}");
         if let Err(error) = asked {
             let text = error.to_string();
             assert!(text.contains("--keep stats"), "{text}");
             let text = text.split("statistics: ").nth(1).expect(&text);
-            // They stand in the place of the values.
+            // The statistics are shown instead of the values.
             for (name, value) in
                 [("min", stats.min), ("max", stats.max), ("mean", stats.mean), ("std", stats.std)]
             {
@@ -411,7 +411,7 @@ fn explanations_need_the_model_where_they_need_weights_and_are_then_those_of_the
     assert!(
         matches!(ask(&mut *with_model, &writes).unwrap(), Answer::Writes(writings) if writings.len() == 1)
     );
-    // What takes no weights is there without them.
+    // Answers that need no weights are the same without them.
     let stream = Query::Stream(StreamAt { site: site.other(Stage::FfnResidual), tokens: 1..3 });
     for query in [stream, Query::Units(UnitsAt { site, token: 1 })] {
         let [one, other] = [&mut *alone, &mut *with_model].map(|source| ask(source, &query));

@@ -5,7 +5,7 @@ use super::memory::thin;
 use super::*;
 use llama_trace::replay::Sequences;
 
-/// A start for each of `prompts`, with the random numbers that it has in a batch.
+/// A start for each of `prompts`, with the random numbers that the prompt has in a batch.
 fn starts(prompts: &[Vec<u32>], draws: usize, memory: usize) -> Vec<Start> {
     let start = |(number, ids): (u64, &Vec<u32>)| Start {
         ids: ids.clone(),
@@ -25,7 +25,7 @@ fn a_sequence_shows_the_numbers_of_its_prompt_alone_under_its_own_sites() {
     for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {
         let model = || model_in("gqa", Cpu::default().with_precision(precision));
         let sequences = Sequences::new(Arc::new(model()), starts(&prompts, PASSES, DEFAULT_MEMORY));
-        // All are open at once, and asked in turn.
+        // All are open at the same time, and are asked in turn.
         let mut open: Vec<_> = (0..3).map(|number| sequences.open(number).unwrap()).collect();
         open = open.into_iter().map(run_to_idle).collect();
         for (number, live) in open.iter_mut().enumerate() {
@@ -41,7 +41,7 @@ fn a_sequence_shows_the_numbers_of_its_prompt_alone_under_its_own_sites() {
                     assert_same(&own, &wait(&mut alone, site).unwrap());
                 }
             }
-            // Another's numbers are not taken for its own.
+            // The numbers of another sequence are not accepted.
             let other = Site { sequence: (number + 1) % 3, ..Site::layer(0, 0, Stage::Xq) };
             assert!(wait(live, other).is_err(), "{other}");
         }
@@ -75,7 +75,7 @@ fn stopping_or_closing_a_sequence_leaves_the_work_of_another_alone() {
     while !matches!(first.status(), Status::Working(text) if text.contains("layer")) {
         std::thread::yield_now();
     }
-    // The others wait for their turn; one is stopped meanwhile, and one is closed.
+    // The others wait for their turn. Meanwhile one is stopped, and one is closed.
     let [mut second, third] = [1, 2].map(|number| sequences.open(number).unwrap());
     second.stop();
     drop(third);
@@ -87,7 +87,7 @@ fn stopping_or_closing_a_sequence_leaves_the_work_of_another_alone() {
     while !matches!(second.status(), Status::Working(text) if text.contains("layer")) {
         second.poll().unwrap();
     }
-    // One that has nothing to do is closed.
+    // An idle one is closed.
     drop(first);
     let second = run_to_idle(second);
     assert!(
@@ -96,7 +96,7 @@ fn stopping_or_closing_a_sequence_leaves_the_work_of_another_alone() {
     );
 }
 
-/// Another prompt is a run of its own, with the bits of that prompt alone, beside the first and in its memory.
+/// Another prompt is a separate run, with the bits of this prompt alone. It shares the memory of the first run.
 #[test]
 fn another_prompt_has_the_numbers_of_its_own_under_its_own_run() {
     let prompts = [vec![1, 5, 9, 3]];

@@ -15,7 +15,7 @@ use llama_trace::trace::{Frame, Probe, Recorder, Select, Site, Stage, Values};
 
 use super::{assert_same, model_in, record, sampler};
 
-/// Asks the work to stop when it is asked for the `left`-th stage, and lets `inner` record the rest.
+/// Requests a stop when the `left`-th stage is requested, and lets `inner` record the rest.
 struct Asks<P> {
     inner: P,
     stop: Stop,
@@ -38,7 +38,7 @@ impl<P: Probe> Probe for Asks<P> {
     }
 
     fn record(&mut self, site: Site, rows: Range<usize>, values: Values<'_>) {
-        // The pass is over when the sampler's stages come.
+        // The pass is complete when the sampler's stages come.
         let late = self.stop.asked() && site.stage < Stage::Probs;
         self.late += if late { values.len() } else { 0 };
         self.inner.record(site, rows, values);
@@ -58,7 +58,7 @@ fn a_stopped_pass_shows_nothing_unfinished_and_runs_again_with_the_same_bits() {
         while !ended {
             let mut session = Session::new(&model, sampler()).unwrap();
             let mut ids = PROMPT.to_vec();
-            // The prompt's pass and a decode pass are stopped at the same stage, and then run.
+            // The prefill and a decode pass are stopped at the same stage, and then run.
             for dims in &passes[..2] {
                 let mut seen = HashMap::new();
                 let inner = Recorder::new(model.sizes(), *dims, &select, |frame: Frame| {
@@ -88,7 +88,7 @@ fn a_stopped_pass_shows_nothing_unfinished_and_runs_again_with_the_same_bits() {
     }
 }
 
-/// Runs the pass that was stopped, and compares every frame of it.
+/// Runs the stopped pass, and compares every frame of it.
 fn run_again(session: &mut Session<'_, Cpu>, ids: &[u32], whole: &HashMap<Site, Frame>) -> u32 {
     let (dims, sizes, select) = (session.next_pass(ids.len()), session.model.sizes(), Select::all());
     let mut count = 0;

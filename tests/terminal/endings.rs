@@ -1,4 +1,4 @@
-//! What is left of the terminal and of temporary folders, whatever ends or stops the program.
+//! The terminal and the temporary folders after the program ends or stops, for every way to end or stop.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use super::{PROMPT, WINDOW, command, llama_trace, program, quit, viewer};
 use crate::common::models;
 use crate::pty::Terminal;
 
-/// A small model in a file of its own, with all that a chat needs; its folder and file are called `name`.
+/// A small model in a separate folder, with all files that a chat needs. Its folder and file have the name `name`.
 fn model(folder: &Path, name: &str) -> PathBuf {
     let folder = folder.join(name);
     fs::create_dir(&folder).unwrap();
@@ -38,7 +38,7 @@ fn a_model_that_becomes_shorter_ends_the_viewer_with_a_message() {
     in_lines(&end.raw);
 }
 
-/// Each line of a message begins at the left, as a terminal in its ordinary settings has it.
+/// Each line of a message begins in the first column, as in a terminal with its usual settings.
 fn in_lines(raw: &str) {
     let message = raw.rsplit_once("error: ").unwrap().1;
     assert!(message.matches('\n').count() > 2, "{message:?}");
@@ -86,7 +86,8 @@ fn a_stop_from_outside_gives_the_terminal_to_the_shell_and_going_on_draws_it_aga
     viewer.signal("CONT");
     viewer.until("the viewer's screen", vt100::Screen::alternate_screen);
     viewer.shows(&["step 3 of "]);
-    // What cannot be caught: the shell sets the terminal as it needs it, and what is on the screen is not known.
+    // The program cannot catch this signal. The shell then sets the terminal as it needs it, and the program does not
+    // know what is on the screen.
     viewer.signal("STOP");
     viewer.stops();
     let before = viewer.raw().matches("\x1b[?1049h").count();
@@ -129,7 +130,7 @@ fn a_chat_is_stopped_from_outside_and_goes_on() {
     assert_eq!(chat.end().code, 0);
 }
 
-/// The output's terminal is closed, and the keyboard's is not: nothing that was to be said can be.
+/// The terminal of the output is closed, and the keyboard's is open: no message can be printed.
 #[test]
 fn an_output_that_is_gone_is_no_panic() {
     let mut output = Terminal::start(WINDOW, program("sleep", &["1000"]));
@@ -172,7 +173,7 @@ fn ctrl_c_is_heard_after_a_sequence_that_was_cut_off() {
     for keys in ["\x1b[1;5", "\x1b[200~a paste without an end", "\x1b[<0;1", "\x1bO"] {
         let mut viewer = viewer(&[]);
         viewer.send(keys);
-        // Time for it to be read.
+        // Time for the program to read it.
         std::thread::sleep(std::time::Duration::from_millis(300));
         viewer.send("\x03");
         let end = viewer.end();
@@ -204,14 +205,14 @@ fn the_name_of_a_model_cannot_drive_the_terminal() {
     harmless("the chat", &chat.end().raw);
 }
 
-/// A model that becomes shorter while an export reads it: the temporary folder goes too.
+/// A model file that is truncated while an export reads it. The temporary folder is removed too.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_model_that_becomes_shorter_leaves_no_temporary_folder() {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path(), "m");
     let out = folder.path().join("dump");
-    // The prompt comes when the model is open already.
+    // The prompt arrives after the model was opened.
     let args =
         ["export", "--model", model.to_str().unwrap(), "--prompt", "-", "--out", out.to_str().unwrap()];
     let mut export = Terminal::start(WINDOW, command(&args));
@@ -221,7 +222,7 @@ fn a_model_that_becomes_shorter_leaves_no_temporary_folder() {
         assert!(started.elapsed() < std::time::Duration::from_secs(60), "the model is not mapped");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    // Its norms are read when it is loaded.
+    // The norms of the model are read when it is loaded.
     std::thread::sleep(std::time::Duration::from_millis(300));
     shorten(&model);
     export.send("ab\r\x04\x04");
@@ -232,7 +233,7 @@ fn a_model_that_becomes_shorter_leaves_no_temporary_folder() {
     assert_eq!(left, ["m"]);
 }
 
-/// From some key on the system gives no more memory.
+/// After some key, the system gives no more memory.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_viewer_that_gets_no_more_memory_gives_the_terminal_back_and_says_so() {

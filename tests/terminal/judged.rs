@@ -1,4 +1,4 @@
-//! `diff A B --tui`: the tracer opens where two runs part, both side by side.
+//! `diff A B --tui`: the tracer opens at the first difference, with both runs side by side.
 
 use std::path::Path;
 
@@ -32,9 +32,9 @@ fn two_traces_open_side_by_side_where_they_part_and_a_number_is_taken_apart_in_b
         viewer.send("D");
         viewer.shows(&["2 of ", "p0/L1/ffn_silu["]);
         viewer.send("\r");
-        // silu takes no weights: both traces have what it is made of.
+        // `ffn_silu` needs no weights, because both traces have its input.
         viewer.shows(&["where from there", "g / (1 + e^−g)"]);
-        // At once they would be Alt-i.
+        // Sent together, the two keys would be Alt-i.
         viewer.send("\u{1b}");
         viewer.until("the derivation is closed", |screen| !screen.contents().contains("where from"));
         viewer.send("i");
@@ -45,7 +45,7 @@ fn two_traces_open_side_by_side_where_they_part_and_a_number_is_taken_apart_in_b
     assert_eq!(refused.status.code(), Some(6), "{}", stderr(&refused));
 }
 
-/// A port's map need not say which model it is of, nor what its ids stand for: `--model` does.
+/// A port's map need not name the model or the text of its ids. `--model` does.
 #[test]
 fn a_port_stands_beside_the_reference_with_the_texts_of_the_model() {
     let folder = tempfile::tempdir().unwrap();
@@ -57,12 +57,12 @@ fn a_port_stands_beside_the_reference_with_the_texts_of_the_model() {
         Terminal::start((120, 40), command(&["diff", &reference, &port, "--model", &model, "--tui"]));
     viewer.shows(&["A · tensor", "B · A − B = ", "p0/L0/xq_rope["]);
     viewer.until("ids have texts", |screen| !screen.contents().contains("#391"));
-    // The message must not ask for --model, which was given: the port wrote no rotated queries.
+    // The message must not ask for --model, which was given. The reason is that the port wrote no rotated queries.
     viewer.send("\r");
     let said = ["r1:p0/L0/xq_rope[", "r1:p0/L0/xq is not there", "let B write it too"];
     let screen = viewer.shows(&[&["where from there"][..], &said].concat());
     assert!(!screen.contains("--model"), "{screen}");
-    // At once they would be Alt-q.
+    // Sent together, the two keys would be Alt-q.
     viewer.send("\u{1b}");
     viewer.until("the derivation is closed", |screen| !screen.contents().contains("where from"));
     ends(viewer);
@@ -71,7 +71,7 @@ fn a_port_stands_beside_the_reference_with_the_texts_of_the_model() {
     ends(viewer);
 }
 
-/// Quits; what was said of the folder before the viewer opened is all that is left.
+/// Quits. Only the messages from before the viewer opened remain on the screen.
 fn ends(mut viewer: Terminal) {
     viewer.send("q");
     let end = viewer.end();

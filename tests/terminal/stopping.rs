@@ -1,4 +1,4 @@
-//! Ctrl-C and Esc while something is under way: what was to stop stops, and what was to go on goes on.
+//! Ctrl-C and Esc during work: the work that they mean stops, and other work goes on.
 
 use std::cell::Cell;
 use std::fs;
@@ -9,20 +9,20 @@ use super::{WINDOW, command, slow_model};
 use crate::common::models;
 use crate::pty::Terminal;
 
-/// The slow model with all that a chat needs.
+/// The slow model with all files that a chat needs.
 fn chat_model(folder: &Path, template: &str) -> String {
     fs::write(folder.join("tokenizer.bin"), models::tok_bin(300)).unwrap();
     fs::write(folder.join("chat_template.jinja"), template).unwrap();
     slow_model(folder)
 }
 
-/// Says `line`, and waits until the editor has let go of the terminal: from then on Ctrl-C is a signal.
+/// Types `line`, and waits until the line editor has released the terminal. From then on, Ctrl-C is a signal.
 fn say(chat: &mut Terminal, line: &str) {
     let ends = |raw: &str| raw.matches("\x1b[?2004l").count();
     chat.until("the editor", vt100::Screen::bracketed_paste);
     let before = ends(&chat.raw());
     chat.send(&format!("{line}\r"));
-    // It may be back before the screen is read.
+    // The editor may be back before the screen is read.
     chat.writes("the editor's end", |raw| ends(raw) > before);
 }
 
@@ -33,7 +33,7 @@ fn a_line_stops_while_its_template_is_rendered_and_the_chat_goes_on() {
                     {% if x | upper == 'x' %}{% endif %}{% endfor %}{{ messages[-1].content }}";
     let model = chat_model(folder.path(), template);
     let mut chat = Terminal::start(WINDOW, command(&["chat", "--model", &model, "-n", "1"]));
-    // Once the whole terminal hears of it, and once this process alone.
+    // Once the whole terminal receives the signal, and once only this process.
     for key in [true, false] {
         say(&mut chat, "slow");
         if key {
@@ -44,7 +44,7 @@ fn a_line_stops_while_its_template_is_rendered_and_the_chat_goes_on() {
         chat.until("the editor", vt100::Screen::bracketed_paste);
     }
     let screen = chat.shows(&["> "]);
-    assert_eq!(screen.matches("(stopped; the line was taken back)").count(), 2, "{screen}");
+    assert_eq!(screen.matches("(stopped; your line was removed)").count(), 2, "{screen}");
     assert!(!screen.contains("error:"), "{screen}");
     say(&mut chat, "ab");
     chat.until("the editor", vt100::Screen::bracketed_paste);
@@ -66,11 +66,11 @@ fn ctrl_c_leaves_a_chats_step_while_the_model_works() {
     chat.until("the editor", vt100::Screen::bracketed_paste);
     for key in ["\x03", "\x1b"] {
         chat.until("the editor", vt100::Screen::bracketed_paste);
-        // The viewer has its pastes marked too.
+        // The viewer switches bracketed paste on too.
         chat.send("/step\r");
         chat.shows(&["running the prompt: layer "]);
         chat.send(key);
-        // A pass that goes on says in which layer it is.
+        // During a pass, the screen names the current layer.
         let layer = Cell::new(0);
         chat.until("the chat", |screen| {
             let contents = screen.contents();
@@ -81,7 +81,7 @@ fn ctrl_c_leaves_a_chats_step_while_the_model_works() {
         });
         assert!(layer.get() < 7, "{key:?}: the pass was run to its end");
     }
-    // Nothing of it is left that would stop the next answer.
+    // No remaining stop request ends the next answer.
     say(&mut chat, "/regenerate");
     let screen = chat.until("the editor", vt100::Screen::bracketed_paste);
     assert!(!screen.contains("(stopped"), "{screen}");
@@ -96,7 +96,7 @@ fn ctrl_c_ends_a_program_that_waits_for_a_pipe() {
     let pipe = folder.path().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let pipe = pipe.to_str().unwrap();
-    // A pipe that is not open for writing, and one that is open and empty.
+    // A pipe that is not open for writing, and a pipe that is open and empty.
     for held in [false, true] {
         let writer = held.then(|| fs::File::options().read(true).write(true).open(pipe).unwrap());
         let mut waits = Terminal::start(WINDOW, command(&["--prompt-file", pipe, "-n", "1"]));
@@ -117,7 +117,7 @@ fn ctrl_c_ends_a_program_that_waits_for_a_pipe() {
     }
 }
 
-/// The tracer on the slow model with so many tokens, in `folder`, where little of the run is held.
+/// The tracer on the slow model with this many tokens, in `folder`, with little memory for the run.
 fn slow_viewer(folder: &Path, model: &str, tokens: usize, more: &[&str]) -> Terminal {
     let ids = vec!["1"; tokens].join(",");
     let args = ["--model", model, "--ids", &ids, "--step", "--threads", "1", "--memory", "16MiB"];
@@ -132,7 +132,7 @@ fn escape_stops_an_export_and_its_file_goes() {
     let model = slow_model(folder.path());
     let here = folder.path().join("here");
     fs::create_dir(&here).unwrap();
-    // More than may be held: the file is written block by block.
+    // The stage is larger than the memory budget, so the file is written block by block.
     let mut viewer = slow_viewer(&here, &model, 1200, &["--stage", "softmax", "--layer", "6"]);
     viewer.shows(&["p0/L6/softmax[h=0,t=1199,k="]);
     viewer.send("e");

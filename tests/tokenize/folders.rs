@@ -1,4 +1,4 @@
-//! Tokenizers with other files beside them, against transformers: see fixtures/tokenizers/folders.py.
+//! Tokenizers with other files in the same folder, against transformers: see fixtures/tokenizers/folders.py.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::common::{command, fixture, models, stderr, stdout};
 use crate::text_of;
 
-/// The files of a case in `folder`; the tokenizer's own.
+/// Writes the files of a case to `folder`. Returns the path of the tokenizer's own file.
 fn put(folder: &Path, fixtures: &Value, case: &Value) -> std::path::PathBuf {
     let write = |name: &str, value: &Value| fs::write(folder.join(name), value.to_string()).unwrap();
     write("config.json", &json!({"model_type": case["type"]}));
@@ -105,7 +105,7 @@ fn info_says_what_tokens_and_rows_do_not_fit() {
     assert!(stderr(&output).contains("1 of the model's 426 rows") && stderr(&output).contains("<|nothing|>"));
 }
 
-/// A class with rules that this program does not have is named, and CodeLlama's infilling is refused.
+/// A class with unsupported rules is named in a message, and CodeLlama's infilling is refused.
 #[test]
 fn a_class_that_is_not_followed_is_named() {
     let folder = model(426, "json, Llama, decoder");

@@ -1,4 +1,4 @@
-//! Addresses: what the screen prints, the go-to line reads.
+//! Addresses: the go-to line accepts every address that the screen prints.
 
 use llama_trace::trace::Run;
 use llama_trace::tui::effects::open_run;
@@ -24,7 +24,7 @@ fn go(stage: &mut Stage, text: &str) {
     stage.key(KeyCode::Enter);
 }
 
-/// Where the screen stands: the address under the cursor, as it is printed.
+/// The address under the cursor, as the screen prints it.
 fn here(stage: &Stage) -> String {
     let address = stage.app.place().address(&stage.app.index());
     stage.shows(&address);
@@ -39,12 +39,12 @@ fn every_address_on_the_screen_leads_back_to_where_it_was() {
         stage.keys("g");
         let count = stage.app.walk().len();
         for step in 0..count {
-            // Somewhere in the middle of the tensor, in another head each time.
+            // Moves to the middle of the tensor, each time in another head.
             for key in ["jjl", "]", "lj"].iter().take(1 + step % 3) {
                 stage.keys(key);
             }
             let (address, place, index) = (here(&stage), stage.app.place(), stage.app.index());
-            // From anywhere else.
+            // The same address from another place.
             for from in ["p0/tokens[t=0]", "p1/L2/ffn_up[f=47]", "p0/L0/softmax[h=0,t=0,k=0]"] {
                 go(&mut stage, from);
                 go(&mut stage, &address);
@@ -77,7 +77,7 @@ fn what_is_left_out_means_here() {
     assert_eq!(here(&stage), "p1/L2/xq[t=0,h=1,c=2]");
 }
 
-/// A place as the title and the outline name it.
+/// The go-to line accepts a place as the title and the outline write it.
 #[test]
 fn the_titles_own_words_lead_to_its_place() {
     let mut stage = begin();
@@ -153,11 +153,11 @@ fn a_wrong_part_is_named_with_what_there_is() {
     let told = "token 12 is past the last: 0 is the only one; t counts the rows of pass 1, and position 12 is its t=0";
     assert_eq!(stage.message(), told);
     stage.key(KeyCode::Esc);
-    // While brackets are open, the line says which letters there are.
+    // While brackets are open, the line lists the letters of the axes.
     stage.keys("/L1/keys_t[").shows("letters: h head, c head dim, k key");
 }
 
-/// A program with two runs, of which the second has one pass.
+/// A program with two runs. The second run has one pass.
 #[test]
 fn another_run_is_opened_by_its_address() {
     let other = |run| {
@@ -172,7 +172,7 @@ fn another_run_is_opened_by_its_address() {
     let value = |stage: &Stage| stage.app.tensor().unwrap().get(&stage.app.index());
     let before = value(&stage);
     let ask = |stage: &mut Stage, runs: &mut Runs, text: &str| {
-        // Not through the stage, which has the source of the first run only.
+        // Not through the stage, which has only the source of the first run.
         let mut press = |code| {
             let event = Event::Key(KeyEvent::new(code, KeyModifiers::NONE));
             let action = action_of(&stage.app, event).unwrap();
@@ -196,7 +196,7 @@ fn another_run_is_opened_by_its_address() {
     stage.shows("r1:p0/L2/xq[t=11,h=3,c=1] = ");
     ask(&mut stage, &mut runs, "r0:p0/L1/softmax[h=2]");
     assert_eq!(here(&stage), "p0/L1/softmax[h=2,t=11,k=7]", "the last query's largest key");
-    // In another run, what is wrong is said of that one.
+    // In another run, an error is about that run.
     ask(&mut stage, &mut runs, "r1:p3");
     assert_eq!(stage.message(), "there is no pass 3: 0 to 0 so far");
 }
@@ -209,7 +209,7 @@ fn what_the_help_teaches_is_what_the_screen_prints() {
     stage.keys("?").shows(&address);
 }
 
-/// What the go-to line offers for a text, each as the line and what stands beside it.
+/// Returns the suggestions of the go-to line for a text: each line, and the description next to it.
 fn offered(stage: &mut Stage, typed: &str) -> Vec<(String, String)> {
     stage.keys("/").keys(typed);
     let Mode::Goto(line) = stage.app.mode() else { panic!("the line is open") };
@@ -236,18 +236,18 @@ fn heads_and_tokens_are_found_by_letters_and_words_narrow_each_other() {
     for nothing in ["h9", "xq h4", "l3 xq", "zzz upon", "p7 xq", "logits h0", "xq up on lily"] {
         assert_eq!(offered(&mut stage, nothing), [], "{nothing}");
     }
-    // A stage's own name comes before tokens in which it is.
+    // A stage's own name comes before tokens that contain it.
     assert_eq!(first(&mut stage, "softmax"), own("softmax", ""));
-    // Where the stage has no tokens, the first that has.
+    // If the stage has no tokens, the first stage with tokens is used.
     go(&mut stage, "probs");
     go(&mut stage, "upon");
     assert_eq!((stage.message(), stage.app.place().path()), ("", "p0/tokens".into()));
     assert_eq!(stage.app.index(), [2]);
-    // Whatever is offered leads somewhere, and its words stand on the screen.
+    // Every suggestion leads to a place, and the screen there shows its words.
     go(&mut stage, "p0/L1/softmax");
     for typed in ["", "a", "l", "on", "h0", "q upon", "l1 n time", "s t", "p1 x"] {
         for (text, what) in offered(&mut stage, typed) {
-            // What is run instead of this is typed after the word.
+            // The user types a text or a part of the model after this word.
             if ["prompt ", "without "].contains(&&*text) {
                 continue;
             }

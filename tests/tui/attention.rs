@@ -1,4 +1,5 @@
-//! What is seen of attention: where a tensor opens, the map of all heads, bars, and the rows of earlier passes.
+//! The display of attention: the cell at which a tensor opens, the map of all heads, bars, and the rows of earlier
+//! passes.
 
 use llama_trace::tui::app::App;
 use llama_trace::tui::theme::Depth;
@@ -9,7 +10,7 @@ use crate::shown::{is, read_text, real};
 use crate::stage::Stage;
 use crate::synthetic::wide;
 
-/// The matrix of the head that is held.
+/// The matrix of the chosen head.
 fn matrix(app: &App) -> Vec<Vec<f64>> {
     let (tensor, index, shape) = (app.tensor().unwrap(), app.index(), app.shape());
     let row = |t: usize| (0..shape[2]).map(|k| real(tensor.get(&[index[0], t, k]).unwrap())).collect();
@@ -29,14 +30,14 @@ fn attention_opens_at_the_last_querys_largest_key_and_the_cell_stays_when_head_l
         stage.keys(keys);
         assert_eq!(stage.app.index()[1..], [query, key], "after {keys}");
     }
-    // Who has chosen a key keeps it.
+    // A key that the user has chosen stays chosen.
     let mut stage = Stage::at("cache_k");
     stage.keys("jj/softmax").key(KeyCode::Enter);
     assert_eq!(stage.app.index()[2], 2);
     let mut stage = Stage::at("xq");
     stage.keys("/softmax[k=0]").key(KeyCode::Enter);
     assert_eq!(stage.app.index()[2], 0);
-    // Of a query that was chosen before, its own largest key.
+    // For a query that was chosen before, the cursor goes to the largest key of this query.
     let mut stage = Stage::at("xq");
     stage.keys("kkk/softmax").key(KeyCode::Enter);
     let row = &matrix(&stage.app)[8];
@@ -56,7 +57,7 @@ fn a_key_that_is_hidden_from_the_query_is_not_landed_on_where_none_was_named() {
         assert!(at.contains(&format!("t={query}")) && key <= query, "{at}: {query} {key}");
         assert_eq!(seen[key], seen.iter().copied().fold(f64::NEG_INFINITY, f64::max), "{at}: {seen:?}");
     }
-    // One that is seen stays, and so does one that was named.
+    // A visible key stays chosen, and so does a key that the address names.
     for (at, key) in [("softmax[t=10]", 9), ("softmax[t=3,k=7]", 7)] {
         stage.keys("/softmax[t=11,k=9]").key(KeyCode::Enter);
         stage.keys(&format!("/{at}")).key(KeyCode::Enter);
@@ -132,7 +133,7 @@ fn the_map_finds_the_built_in_models_head_that_looks_one_token_back() {
     desk.keys("6");
     assert_eq!(desk.app.view().name(), "layers");
     desk.shows(&format!("one token back   L{} h{} {:.2}", best.1, best.2, best.0));
-    // A decode pass of its own has one query.
+    // The view of a decode pass alone has one query.
     desk.go("p1/L0/softmax");
     desk.keys("6").shows("of the one query");
 }
@@ -203,7 +204,7 @@ fn in_decode_passes_the_rows_of_earlier_passes_stand_above() {
         }
     });
     assert!(seen > 14, "more than the pass's own row\n{}", stage.screen());
-    // Up is the pass before, and in it its own row.
+    // Up goes to the previous pass, at its row in that pass.
     stage.keys("1k");
     assert_eq!((stage.app.place().pass, stage.app.index()[1]), (1, 0));
     stage.keys("k");
@@ -212,7 +213,7 @@ fn in_decode_passes_the_rows_of_earlier_passes_stand_above() {
     assert_eq!(stage.app.place().pass, 2);
 }
 
-/// The panels of all heads too: what stood there before stands there still, and one row more with every pass.
+/// The same in the panels of all heads: earlier rows stay where they were, and each pass adds one row.
 #[test]
 fn in_decode_passes_each_head_has_the_rows_of_earlier_passes() {
     let panel = |stage: &Stage, head: usize| {
@@ -239,7 +240,7 @@ fn in_decode_passes_each_head_has_the_rows_of_earlier_passes() {
         let now = panel(&stage, head);
         assert_eq!(now.len(), 14, "{}", stage.screen());
         for (row, line) in before.iter().enumerate() {
-            // Two columns more, for keys that came later.
+            // Two more columns, for keys that came later.
             assert_eq!(
                 *line,
                 now[row].chars().take(24).collect::<String>(),
@@ -256,7 +257,7 @@ fn in_decode_passes_each_head_has_the_rows_of_earlier_passes() {
     }
 }
 
-/// Where there is room the heads are as large as that.
+/// If there is room, the panels of the heads are this large.
 #[test]
 fn heads_and_the_overview_are_drawn_larger_where_there_is_room() {
     for depth in [Depth::None, Depth::True] {
@@ -274,8 +275,8 @@ fn heads_and_the_overview_are_drawn_larger_where_there_is_room() {
     }
 }
 
-/// A wide slice that is not high is broken into bands, so that fewer of its columns share a place; each of them is in one
-/// place, and one goes through all of them.
+/// A wide and low slice is split into bands, so that fewer of its columns share a place. Each column is in one place,
+/// and the cursor reaches all columns.
 #[test]
 fn a_wide_overview_is_broken_into_bands() {
     for depth in [Depth::None, Depth::True] {
@@ -286,7 +287,7 @@ fn a_wide_overview_is_broken_into_bands() {
         assert!(layout.band > 0 && layout.rows > layout.band, "{layout:?}\n{}", stage.screen());
         let each = 1408_usize.div_ceil(layout.columns * layout.rows / layout.band);
         assert!(3 * each < 2 * 1408_usize.div_ceil(97), "{each}\n{}", stage.screen());
-        // The ranges above the bands follow one another.
+        // The ranges above the bands are consecutive.
         let lines = stage.body();
         let ranges: Vec<(usize, usize)> = lines
             .iter()
@@ -296,7 +297,7 @@ fn a_wide_overview_is_broken_into_bands() {
         assert_eq!(ranges.len(), layout.rows / layout.band, "{}", stage.screen());
         assert_eq!((ranges[0].0, ranges.last().unwrap().1), (0, 1407), "{ranges:?}");
         assert!(ranges.windows(2).all(|two| two[0].1 + 1 == two[1].0), "{ranges:?}");
-        // Down from the last line of a band is the first of the next.
+        // Down from the last line of a band leads to the first line of the next band.
         for _ in 0..layout.rows - 1 {
             let before = stage.app.layout().unwrap().cursor.0;
             stage.keys("j");
@@ -313,7 +314,7 @@ fn a_wide_overview_is_broken_into_bands() {
     }
 }
 
-/// The other heads stand below with their own values, where they have room.
+/// If there is room, the other heads are below, with their own values.
 #[test]
 fn bars_of_the_other_heads_stand_below() {
     let mut stage = Stage::sized("scores", (200, 60), Depth::None);
@@ -347,17 +348,17 @@ fn bars_of_the_other_heads_stand_below() {
     assert!(seen >= 2, "{}", stage.screen());
 }
 
-/// Where they have none, the hint does not promise them.
+/// If there is no room for them, the hint does not mention them.
 #[test]
 fn the_hint_of_bars_promises_other_heads_where_their_keys_have_room() {
     let mut stage = Stage::sized("softmax", (120, 30), Depth::None);
     stage.choose("bars");
     assert!(!stage.body().iter().any(|line| line.starts_with("head ")), "{}", stage.screen());
     let hint = stage.app.view().hint().concat();
-    assert!(hint.contains("Other heads stand below, where all their keys have room."), "{hint}");
+    assert!(hint.contains("The other heads are below, if all their keys fit."), "{hint}");
 }
 
-/// In colour two values share a character; where one of them is below 0 the character has another shape.
+/// In colour, two values share a character. If one of them is below 0, the character has another shape.
 #[test]
 fn signs_have_a_shape_of_their_own_in_the_overview_and_in_the_heads() {
     for (view, step) in [("overview", "xq"), ("heads", "xq"), ("overview", "ffn_hidden")] {
@@ -371,7 +372,7 @@ fn signs_have_a_shape_of_their_own_in_the_overview_and_in_the_heads() {
             stage.shows("chequered: below");
         }
     }
-    // Shares of 1 have no sign.
+    // Values that sum to 1 have no sign.
     let mut stage = Stage::sized("softmax", (120, 40), Depth::True);
     stage.choose("heads");
     let text = stage.body().concat();
@@ -416,7 +417,7 @@ fn the_shapes_of_the_outline_stand_apart_from_the_names() {
     }
 }
 
-/// At every width each number of the map of heads is one that follows from the weights.
+/// At every width, each number in the map of heads follows from the attention weights.
 #[test]
 fn no_number_of_the_map_is_cut_or_made_up() {
     let mut stage = Stage::sized("softmax", (200, 60), Depth::None);
@@ -433,7 +434,7 @@ fn no_number_of_the_map_is_cut_or_made_up() {
     stage.choose("layers");
     for width in 60..=200 {
         stage.event(Event::Resize(width, 16 + width % 40));
-        // What stands below them is the foot.
+        // Below these lines is the foot of the panel.
         let of_heads = ["layer", "one token back", "the first token", "the token itself"];
         for line in stage.body().iter().filter(|line| of_heads.iter().any(|name| line.starts_with(name))) {
             for number in read_text(line).into_iter().filter(|number| number.contains('.')) {

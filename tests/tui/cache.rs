@@ -1,4 +1,4 @@
-//! What is seen of the cache: its bytes now, as it grows, and how much room is left.
+//! The display of the cache: its present size, its growth, and the room that is left.
 
 use llama_trace::tui::theme::Depth;
 use llama_trace::tui::user_event::Event;
@@ -7,7 +7,7 @@ use crate::desk::Desk;
 use crate::shown::read_text;
 use crate::stage::Stage;
 
-/// What the cache will take, by count of tokens, with a bar each.
+/// The future size of the cache for several numbers of tokens, with a bar for each.
 #[test]
 fn the_growth_of_the_cache_is_drawn_where_there_is_room() {
     let mut stage = Stage::sized("cache_k", (200, 60), Depth::None);
@@ -19,7 +19,7 @@ fn the_growth_of_the_cache_is_drawn_where_there_is_room() {
         let numbers = read_text(line);
         let count: usize = numbers[0].parse().unwrap();
         assert_eq!(numbers[1], (count * token).to_string(), "{line}");
-        // Half of it would be twice as much: two heads share.
+        // Two query heads share a kv head, so without sharing the bar would be twice as long.
         let (taken, more) = (line.matches('█').count(), line.matches('░').count());
         assert!(taken.abs_diff(more) <= 1, "{line}");
         counts.push(count);
@@ -32,7 +32,7 @@ fn the_growth_of_the_cache_is_drawn_where_there_is_room() {
 
 #[test]
 fn the_cache_says_how_many_bytes_there_are_now_and_will_be() {
-    // Where there is little room it is said shorter.
+    // In a small window the text is shorter.
     let mut stage = Stage::sized("cache_k", (80, 24), Depth::None);
     stage.choose("cache");
     for told in [
@@ -67,12 +67,12 @@ fn the_cache_says_how_many_bytes_there_are_now_and_will_be() {
     assert!(row(&stage, 11).contains("p0 "), "what stood there was not written by this pass");
     stage
         .shows(&format!("13 tokens · {token} = {} bytes; this pass added 1 · {token} = {token}", 13 * token));
-    // The built-in model's, after 20 tokens.
+    // The built-in model, after 20 tokens.
     let mut desk = Desk::at("cache_k", (120, 40));
     desk.keys("6").shows("2048 bytes a token");
 }
 
-/// At every width each number of the cache's account is one that follows from sizes.
+/// At every width, each number in the view of the cache follows from the sizes.
 #[test]
 fn no_number_of_the_account_is_cut_or_made_up() {
     let token = 2 * 3 * 2 * 8 * 4_usize;

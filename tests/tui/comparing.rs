@@ -8,7 +8,7 @@ use llama_trace::tui::user_event::KeyCode;
 use crate::shown::real;
 use crate::stage::Stage;
 
-/// The value at an address, by going there and back.
+/// The value at an address. Goes there and back.
 fn at(stage: &mut Stage, address: &str) -> f64 {
     let here = stage.app.place().address(&stage.app.index());
     stage.keys("/").keys(address).key(KeyCode::Enter);
@@ -20,7 +20,7 @@ fn at(stage: &mut Stage, address: &str) -> f64 {
 #[track_caller]
 fn differs(stage: &mut Stage, name: &str, there: &str) {
     let here = real(stage.app.tensor().unwrap().get(&stage.app.index()).unwrap());
-    // What is compared goes along, and comes back: the difference is looked at first.
+    // The compared cursor moves along, and back. The difference is read first.
     let screen = stage.screen();
     let there = at(stage, there);
     let difference = text::full_in(Number::F32((here - there) as f32), 12);
@@ -39,7 +39,7 @@ fn c_compares_with_the_head_the_layer_or_the_pass_that_was_shown_before() {
         stage.shows("c Esc close");
         stage.shows("p0/L1/xq[t=4,h=3,c=3]");
         differs(&mut stage, "h=2", "L1/xq[t=4,h=2,c=3]");
-        // What is held stays, all else goes along.
+        // The chosen index stays, and all other indices move along.
         stage.keys("jl");
         differs(&mut stage, "h=2", "L1/xq[t=5,h=2,c=4]");
         stage.keys("c");
@@ -51,7 +51,7 @@ fn c_compares_with_the_head_the_layer_or_the_pass_that_was_shown_before() {
     stage.keys("t").wait();
     stage.keys("c");
     assert_eq!(stage.app.place().pass, 1);
-    // The one token of the pass is 0; the pass before has it too.
+    // The only token of the pass has the index 0. The previous pass has a token 0 too.
     stage.shows("p0 · here − there = ");
     differs(&mut stage, "p0", "p0/L1/xq[t=0,h=2,c=0]");
 }
@@ -68,7 +68,7 @@ fn the_go_to_line_says_what_to_compare_with() {
         ("compare xq", "xq", "L1/xq[t=4,h=2,c=3]"),
     ] {
         stage.keys("/").keys(asked).key(KeyCode::Enter);
-        // Looking at the other place ends in the same comparison.
+        // When the other place is shown, the comparison ends with the same difference.
         let difference = |stage: &Stage| {
             let screen = stage.screen();
             screen.split_once(&format!("{name} · here − there = ")).map(|(_, rest)| rest.to_owned())
@@ -107,7 +107,7 @@ fn enter_explains_the_number_and_esc_brings_the_comparison_back() {
     assert!(!stage.screen().contains("here − there"), "{}", stage.screen());
 }
 
-/// Equal values look equal: the two have one span, unless they measure different things.
+/// Equal values have equal colours: the two panels have one colour scale, unless their quantities differ.
 #[test]
 fn two_that_stand_side_by_side_have_one_span() {
     for (size, depth) in [((80, 24), Depth::None), ((120, 40), Depth::None), ((120, 40), Depth::True)] {
@@ -120,7 +120,7 @@ fn two_that_stand_side_by_side_have_one_span() {
         let screen = stage.screen();
         let high = text::real(both.high);
         let said = format!("{high} · both");
-        // In little room it is said once for both.
+        // In a small window, the legend is shown once for both panels.
         let times = if size.1 < 40 { 1 } else { 2 };
         assert_eq!(screen.matches(&said).count(), times, "{said}\n{screen}");
         stage.keys("s");
@@ -128,7 +128,7 @@ fn two_that_stand_side_by_side_have_one_span() {
         assert_eq!(stage.screen().matches(&said).count(), times);
         stage.keys("sssc");
         assert_eq!(stage.app.span(), Some(own), "alone it has its own again");
-        // The rule to the left goes down to the last line.
+        // The line to the left reaches down to the last line.
         stage.keys("/compare L2").key(KeyCode::Enter);
         let screen = stage.screen();
         let lines: Vec<&str> = screen.lines().collect();
@@ -140,7 +140,7 @@ fn two_that_stand_side_by_side_have_one_span() {
 fn nothing_is_compared_with_itself() {
     let mut stage = Stage::sized("xq", (120, 40), Depth::None);
     for asked in ["compare h=2", "compare L1", "compare xq", "compare p0/L1/xq[h=2]"] {
-        stage.keys("/").keys(asked).shows("Enter sets it beside what is shown");
+        stage.keys("/").keys(asked).shows("Enter compares it with the shown place");
         stage.key(KeyCode::Enter);
         assert!(
             stage.message().ends_with("is what is shown: compare it with another"),
@@ -152,7 +152,7 @@ fn nothing_is_compared_with_itself() {
     }
 }
 
-/// In little room what both share is said once, and their values have the rest.
+/// In a small window, the shared lines are shown once, and the values have the rest of the room.
 #[test]
 fn two_one_above_the_other_keep_rows_for_their_values() {
     for (size, least) in [((80, 18), 2), ((80, 24), 5)] {
@@ -176,7 +176,7 @@ fn two_one_above_the_other_keep_rows_for_their_values() {
     }
 }
 
-/// Beside the number there the texts of its tokens stand whole or not at all.
+/// Next to the other number, the texts of its tokens are complete or absent.
 #[test]
 fn in_little_room_no_token_beside_the_number_is_cut() {
     let mut stage = Stage::sized("softmax", (80, 24), Depth::None);
@@ -188,7 +188,7 @@ fn in_little_room_no_token_beside_the_number_is_cut() {
     stage.keys("]c").shows(" · query ␣Lily → key ");
 }
 
-/// The number in each cell of the difference is that of the one less that of the other.
+/// Each cell of the difference has the first value minus the second value.
 #[test]
 fn the_difference_of_two_is_shown_cell_by_cell() {
     for size in [(80, 24), (120, 40), (200, 60)] {
@@ -204,7 +204,7 @@ fn the_difference_of_two_is_shown_cell_by_cell() {
         let (rows, columns) = (seen.visible_rows(&stage.app), seen.visible_columns(&stage.app));
         let first = Number::F32(difference(&stage, rows.start, columns.start) as f32);
         stage.shows(&text::full_in(first, usize::from(seen.cell) - 1));
-        // The colours go to the largest difference that is seen.
+        // The colour scale ends at the largest visible difference.
         let mut largest: f64 = 0.0;
         for row in rows.clone() {
             for column in columns.clone() {
@@ -215,14 +215,14 @@ fn the_difference_of_two_is_shown_cell_by_cell() {
         stage.shows(&format!("{high} · these cells"));
         stage.keys("d");
         assert!(!stage.screen().contains("these cells"), "{}", stage.screen());
-        // The next comparison begins without it.
+        // The next comparison begins without the difference.
         stage.keys("d").key(KeyCode::Esc);
         stage.keys("/compare h=1").key(KeyCode::Enter);
         assert!(!stage.screen().contains("these cells"), "{}", stage.screen());
     }
 }
 
-/// What the two differ by in a cell of xq, head 2 less head 1.
+/// The difference in a cell of xq: head 2 minus head 1.
 fn difference(stage: &Stage, row: usize, column: usize) -> f64 {
     let (tensor, shape) = (stage.app.tensor().unwrap(), stage.app.shape());
     let values: Vec<f64> = tensor.frame().values().numbers().collect();
@@ -230,7 +230,7 @@ fn difference(stage: &Stage, row: usize, column: usize) -> f64 {
     value(2) - value(1)
 }
 
-/// Two that are masked in one cell are equal there.
+/// If a cell is masked in both, it is equal in both.
 #[test]
 fn what_both_mask_is_equal() {
     let mut stage = Stage::sized("masked_scores", (120, 40), Depth::None);
@@ -239,7 +239,7 @@ fn what_both_mask_is_equal() {
     stage.keys("d").shows("h=1 · here − there = 0");
     stage.shows("-inf − (-inf) = 0");
     stage.shows("equal in ");
-    // A view without cells of a matrix goes on to the heatmap.
+    // From a view without matrix cells, the key switches to the heatmap.
     stage.choose("histogram");
     stage.keys("d");
     assert!(!stage.screen().contains("these cells"));

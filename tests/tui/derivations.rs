@@ -1,4 +1,4 @@
-//! Where a number comes from, on a real model: from any number back to an embedding, and every key on the way.
+//! Explanations on a real model: from any number back to an embedding, with every key that is used on the way.
 
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::checkpoint;
@@ -31,7 +31,7 @@ fn enter_takes_the_number_under_the_cursor_apart_beside_the_tensor_or_under_it()
         desk.key(KeyCode::Esc).hides("together 47");
         assert_eq!(desk.app.focus(), Focus::Tensor);
     }
-    // Where there is no room for both, Tab shows the one or the other.
+    // If there is no room for both, Tab switches between them.
     for size in [(60, 16), (80, 24)] {
         let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", size);
         desk.key(KeyCode::Enter).shows("together 47.01256");
@@ -39,7 +39,7 @@ fn enter_takes_the_number_under_the_cursor_apart_beside_the_tensor_or_under_it()
     }
 }
 
-/// Whether the line of an operand is on the screen.
+/// Returns whether the line of an operand is visible.
 fn is_seen(desk: &Desk, operand: (usize, usize)) -> bool {
     let area = derivation::below(Panels::new(&desk.app).derivation.unwrap());
     let first = desk.app.derivation().unwrap().line;
@@ -68,7 +68,7 @@ fn the_first_terms_and_the_one_that_is_chosen_are_seen_on_a_small_screen() {
                 assert!(is_seen(&desk, (term, 0)), "{address}: {term}\n{}", desk.screen());
             }
             assert!(is_seen(&desk, desk.app.chosen_operand().unwrap()), "{address}\n{}", desk.screen());
-            // The heading speaks of bars where there are some.
+            // The heading mentions bars only if there are bars.
             let screen = desk.screen();
             let heading = screen.lines().position(|line| line.contains("largest first"));
             if let Some(heading) = heading {
@@ -79,7 +79,8 @@ fn the_first_terms_and_the_one_that_is_chosen_are_seen_on_a_small_screen() {
     }
 }
 
-/// Where a name has no room it loses what it shares with the number, and keeps what tells it from the others.
+/// A name that is too long loses the parts that it shares with the number, and keeps the parts that differ from other
+/// operands.
 #[test]
 fn an_operand_is_told_from_the_others_in_little_room() {
     let mut desk = Desk::at("p0/L1/softmax[h=2,t=3,k=1]", (80, 24));
@@ -87,19 +88,19 @@ fn an_operand_is_told_from_the_others_in_little_room() {
     desk.shows("masked_scores[…,k=1 Once] ");
     let mut desk = Desk::at("p0/L1/softmax[h=2,t=3,k=1]", (200, 60));
     desk.key(KeyCode::Enter).shows("masked_scores[h=2,t=3 ␣a,k=2 ␣upon] ");
-    // What no form has room for goes on in the next line.
+    // A text that does not fit in any form continues on the next line.
     let mut desk = Desk::at("p0/L1/qk[h=2,t=3,k=1]", (80, 24));
     desk.key(KeyCode::Enter).shows("position: what turning them apart");
     desk.shows(" changed");
     desk.go("p0/rope_cos[t=3,i=1]");
     desk.shows("frequency of the pair,");
     desk.shows("radians a position");
-    // A text that could be a part of the address is in quotes.
+    // A token's text that could be read as a part of the address is in quotes.
     let mut desk = Desk::at("p1/L1/softmax[h=2,t=0,k=5]", (200, 60));
     desk.key(KeyCode::Enter).shows("k=5 \",\"]");
 }
 
-/// In q8 a term has three factors: where they have no room beside it they stand under it, with every digit.
+/// In q8 a term has three factors. If they do not fit next to the term, they are below it, with all digits.
 #[test]
 fn factors_that_have_no_room_beside_their_term_stand_under_it() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/golden/gqa");
@@ -165,14 +166,14 @@ fn terms_are_named_once_and_have_their_tokens_bars_and_shares() {
     desk.go("p0/L1/attn_heads[t=3,h=2,c=5]");
     desk.shows("softmax[h=2,t=3 ␣a,k] × values[h=2,c=5,k]");
     desk.shows("k=1 Once");
-    // Every factor is told, whatever the width: axes that run side by side have one index.
+    // Every factor is shown at every width. Axes with a common index are shown as one index.
     for size in [(80, 24), (160, 50), (200, 60)] {
         let mut desk = Desk::at("p0/L1/xv[t=3,g=1,c=9]", size);
         desk.key(KeyCode::Enter).key(KeyCode::Down).key(KeyCode::Down);
         desk.shows("d,i=81 ");
         desk.shows(" 1.406709 ×   -0.1796875");
     }
-    // Of a mixed key and a bias each term is named for itself.
+    // In a sum of different kinds of terms, each term has its own name.
     desk.go("p0/L1/attn_residual[t=3,d=5]");
     desk.shows("L0/ffn_residual[t=3 ␣a,d=5]");
 }
@@ -216,7 +217,7 @@ fn an_operand_is_chosen_by_arrows_or_by_a_click_and_the_choice_is_there_on_comin
     assert_eq!(desk.address(), "p0/L1/keys[k=1,h=2,c=24]");
     desk.key(KeyCode::Backspace);
     assert_eq!((desk.address(), desk.app.chosen_operand()), ("p0/L1/qk[h=2,t=3,k=1]".into(), Some((2, 1))));
-    // A click chooses, another one goes.
+    // A first click chooses a term, and a second click goes to it.
     let screen = desk.screen();
     let (y, line) = screen.lines().enumerate().find(|(_, line)| line.contains("c=9 ")).unwrap();
     let x = line.chars().take_while(|c| *c != '×').count() + 4;
@@ -227,7 +228,7 @@ fn an_operand_is_chosen_by_arrows_or_by_a_click_and_the_choice_is_there_on_comin
     assert_eq!(desk.app.chosen_operand(), Some((0, 1)));
     desk.event(click);
     assert_eq!(desk.address(), "p0/L1/keys[k=1,h=2,c=9]");
-    // Another cell has a derivation of its own, in which nothing is chosen yet.
+    // Another cell has another derivation, in which no term is chosen yet.
     desk.key(KeyCode::Tab).key(KeyCode::Tab).key(KeyCode::Tab);
     assert_eq!(desk.app.focus(), Focus::Tensor);
     desk.key(KeyCode::Left);
@@ -275,7 +276,7 @@ fn a_nucleus_says_what_it_keeps_and_what_it_removes() {
     desk.shows("This one is not among them: top-");
 }
 
-/// Where e^x is too small for a float32, no cut is blamed for it.
+/// If e^x is too small for float32, the view does not say that a filter cut the token.
 #[test]
 fn the_sampler_says_which_tokens_have_no_probability_and_that_nobody_cut_them() {
     for size in [(80, 24), (120, 40), (200, 60)] {
@@ -302,9 +303,9 @@ fn the_sampler_says_which_tokens_have_no_probability_and_that_nobody_cut_them() 
         let screen = desk.screen();
         let first = draw.tokens[above].id.to_string();
         let row = screen.lines().find(|line| line.contains(&format!(" {first} "))).unwrap();
-        // The run's own top-k cuts it; what is tried does not.
+        // The run's own top-k cuts it. The tried settings do not.
         assert_eq!(row.matches("cut").count(), 1, "{screen}");
-        // A top-k that cuts some of those that are possible is named as before.
+        // A top-k that cuts some of the possible tokens is named as before.
         desk.keys("[");
         for _ in 0..13 {
             desk.key(KeyCode::Left);
@@ -345,17 +346,17 @@ fn a_weight_that_the_screen_names_is_gone_to_by_its_address_and_a_step_by_its_nu
         let first = desk.screen().lines().next().unwrap().to_owned();
         assert!(size.0 < 100 || first.contains("step 24 of "), "{first}");
     }
-    // The program opens there too.
+    // The program can also open at this address.
     let mut desk = Desk::at("L1/wq[o=5,i=17]", (120, 40));
     desk.shows("L1/wq[o=5,i=17] · learned");
     // The trail ends at the next step.
     desk.go("p0/L1/qk[h=2,t=3,k=1]");
     desk.key(KeyCode::Enter).key(KeyCode::Enter).shows(" › ");
     desk.keys("N");
-    assert!(desk.app.message().unwrap().text.contains("the way of Enter ends here"));
+    assert!(desk.app.message().unwrap().text.contains("Backspace cannot go further"));
 }
 
-/// Every number of every kind of stage has a derivation, whose values are those of the run, in every precision.
+/// Every number of every kind of stage has a derivation that gives the run's value, in every precision.
 #[test]
 fn every_step_has_a_derivation_that_gives_the_recorded_value_again() {
     for precision in [Precision::F32, Precision::Bf16, Precision::Q8 { group: 32 }] {

@@ -22,7 +22,7 @@ use ratatui::backend::TestBackend;
 
 use crate::stage::text_of;
 
-/// The viewer on a model that runs.
+/// The viewer on a running model.
 pub(crate) struct Desk {
     pub(crate) app: App,
     live: Live,
@@ -74,7 +74,7 @@ impl Desk {
         self.wait();
     }
 
-    /// Until everything that the screen asks for is there.
+    /// Waits until everything on the screen has arrived.
     pub(crate) fn wait(&mut self) {
         loop {
             self.app.sync(&mut self.live);

@@ -1,4 +1,5 @@
-//! Numbers that a view works out from recorded ones: each is worked out again here, by the formula that the view shows.
+//! Numbers that a view computes from recorded ones. The tests compute each one again, by the formula that the view
+//! shows.
 
 use llama_trace::trace::{Answer, Query, Region, Site, Source, Stage as TraceStage};
 use llama_trace::tui::text::visible;
@@ -10,7 +11,7 @@ use crate::shown::{is, read, read_text, real};
 use crate::stage::Stage;
 use crate::synthetic::Synthetic;
 
-/// The sampler's own figures, made again from the logits: what is tried is made by the shown rule and no other.
+/// The sampler's numbers, computed again from the logits. The tried settings follow only the rules in the view.
 #[test]
 fn every_number_of_the_sampler_follows_from_the_logits() {
     for (keys, temperature, top_k, top_p) in [
@@ -56,10 +57,11 @@ fn every_number_of_the_sampler_follows_from_the_logits() {
                 (layout.area.x..layout.area.right()).map(|x| buffer[(x, y)].symbol()).collect()
             };
             let line = |y: u16| read_text(&words(y).replace(['‹', '›'], " "));
-            // In little room two settings leave the logits out, and only then.
+            // Only in a small window, with two settings, does the view leave out the logits.
             let has_logits = words(layout.area.y + layout.header - 1).contains("logit");
             assert!(has_logits || (!keys.is_empty() && width < 200), "{screen}");
-            // "run" and "tried": setting, how many stay, their sum. The seed stands between.
+            // The lines "run" and "tried": the setting, the number of tokens that stay, and their sum. The seed is in
+            // between.
             let told = line(layout.area.y + 1);
             assert_eq!(&told[..4], ["0.8", "40", "0.9", "7"], "{screen}");
             assert!(told[4] == own_stay.to_string() && is(&told[5], own_sum, false), "{told:?}\n{screen}");
@@ -93,7 +95,7 @@ fn every_number_of_the_sampler_follows_from_the_logits() {
                     let (own, ..) = shares(0.8, 40, 0.9);
                     expected.push(own[id] / own_sum);
                 }
-                // The token's text may be a number, and the mark beside the bar has none.
+                // The token's text may be a number. The mark next to the bar is not one.
                 let right = numbers.len() == expected.len()
                     && numbers.iter().zip(&expected).all(|(number, value)| is(number, *value, false));
                 assert!(right, "{numbers:?} of {expected:?}\n{screen}");
@@ -104,7 +106,7 @@ fn every_number_of_the_sampler_follows_from_the_logits() {
     }
 }
 
-/// A stage with the view of this name, at some size.
+/// A stage with the view of this name, at this size.
 fn in_view(source: Synthetic, step: &str, view: &str, size: (u16, u16)) -> Stage {
     let mut stage = Stage::new(source, size, Depth::None);
     stage.keys("/").keys(step);
@@ -134,8 +136,8 @@ fn values_of(stage: &mut Stage, site: Site) -> ndarray::ArrayD<f32> {
 
 const SOME_SIZES: [(u16, u16); 5] = [(60, 16), (75, 20), (80, 24), (120, 40), (200, 60)];
 
-/// In a diagram there are no numbers but the shapes of the stages, each in the box that has its name, and the number
-/// of a layer.
+/// The only numbers in a diagram are the shapes of the stages, each in the box with its name, and the number of a
+/// layer.
 #[test]
 fn every_number_of_a_diagram_is_a_shape_in_its_own_box() {
     for size in SOME_SIZES {
@@ -175,7 +177,7 @@ fn every_number_of_a_diagram_is_a_shape_in_its_own_box() {
                 };
                 assert!(read_text(&title) == number, "{title}\n{}", stage.screen());
                 let told = read_text(&part(low as u16));
-                // A name that is cut stands for all that begin so.
+                // A truncated name stands for all names with this beginning.
                 let meant = TraceStage::ALL.iter().filter(|stage| match title.contains('…') {
                     true => stage.name().starts_with(name),
                     false => stage.name() == name,
@@ -192,14 +194,14 @@ fn every_number_of_a_diagram_is_a_shape_in_its_own_box() {
             assert!(boxes > 0, "{}", stage.screen());
             let all: usize = lines.iter().map(|line| read(line).len()).sum();
             assert!(all >= numbers, "{}", stage.screen());
-            // Between the boxes there is none; the texts of tokens have some.
+            // Between the boxes there are no numbers, except in the texts of tokens.
             let texts = lines.iter().flat_map(|line| read(line)).count() - numbers;
             assert!(texts == 0 || view == "pass", "{texts} more\n{}", stage.screen());
         }
     }
 }
 
-/// Lengths, angles and shares are those of the recorded rows, by the formula that stands below them.
+/// Norms, angles and shares are those of the recorded rows, by the formula below them.
 #[test]
 fn every_number_of_the_residual_stream_follows_from_the_recorded_rows() {
     for size in SOME_SIZES {
@@ -217,7 +219,7 @@ fn every_number_of_the_residual_stream_follows_from_the_recorded_rows() {
                 array.index_axis(ndarray::Axis(0), token).iter().map(|&value| f64::from(value)).collect()
             };
             let norm = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>().sqrt();
-            // What stands after a row, what it adds, the angle and the share.
+            // For each row: the norm after it, the norm of the added vector, the angle and the share.
             let mut told = |row: usize, token: usize| {
                 let Some(at) = row.checked_sub(1) else {
                     return (norm(&row_of(None, TraceStage::Embedding, token)), None);
@@ -257,7 +259,7 @@ fn every_number_of_the_residual_stream_follows_from_the_recorded_rows() {
                     lines.iter().map(|line| line.concat() + "\n").collect::<String>()
                 );
             }
-            // Below the rows the three lengths of the one under the cursor are told again, and nothing else.
+            // Below the rows, the three norms of the row under the cursor appear again, and no other numbers.
             let below: Vec<String> = lines[usize::from(layout.header) + rows.len()..]
                 .iter()
                 .flat_map(|line| read_text(&line.concat()))
@@ -269,7 +271,7 @@ fn every_number_of_the_residual_stream_follows_from_the_recorded_rows() {
     }
 }
 
-/// Units stand in the order of |hidden|, each beside what was recorded of it.
+/// The units are sorted by |hidden|, and each has its recorded values.
 #[test]
 fn every_number_of_the_units_is_in_the_trace_and_the_strongest_come_first() {
     for size in SOME_SIZES {
@@ -307,7 +309,8 @@ fn every_number_of_the_units_is_in_the_trace_and_the_strongest_come_first() {
     }
 }
 
-/// Log-probability and rank of each token, made again from the logits of the position before; and the marks on the strip.
+/// The log-probability and rank of each token, computed again from the logits at the previous position, and the marks
+/// on the strip.
 #[test]
 fn every_number_of_the_tokens_follows_from_the_logits_before_them() {
     for size in [(80, 24), (120, 40), (200, 60)] {
@@ -353,7 +356,7 @@ fn every_number_of_the_tokens_follows_from_the_logits_before_them() {
             let found = found.unwrap_or_else(|| panic!("no log p in {line}"));
             assert!(is(words[found], log, false), "{} of {log}\n{screen}", words[found]);
             assert_eq!(words[found + 1], rank.to_string(), "{screen}");
-            // The strip has the mark of the same number.
+            // The strip shows the mark for the same number.
             let mark = match -log {
                 ..1.0 => "│",
                 1.0..2.0 => "░",
@@ -367,12 +370,12 @@ fn every_number_of_the_tokens_follows_from_the_logits_before_them() {
             seen += 1;
         }
         assert!(seen > 3, "{screen}");
-        // What the model expected in the place of the token under the cursor: the likeliest first.
+        // The tokens that the model expected at the cursor's position, the most likely first.
         if size.1 > 24 {
             stage.keys("$kkk");
             let at = stage.app.index()[0];
             let shown = stage.screen();
-            let (_, below) = shown.split_once("what the model expected in its place:").unwrap();
+            let (_, below) = shown.split_once("the model expected instead:").unwrap();
             let logits = row(at - 1);
             let mut ids: Vec<usize> = (0..64).collect();
             ids.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
@@ -388,7 +391,7 @@ fn every_number_of_the_tokens_follows_from_the_logits_before_them() {
             }
             stage.keys("0");
         }
-        // A token that was drawn is told from the last logits of the pass before.
+        // The values of a sampled token come from the last logits of the previous pass.
         stage.keys(".");
         assert_eq!(stage.app.place().pass, 1);
         let (log, rank) = told(&row(11), 20);
@@ -418,7 +421,7 @@ fn the_strip_carries_the_attention_of_the_head_in_view() {
             _ => "█",
         };
         let marked = format!("{}{mark}", visible(&token.text));
-        // Behind the last stands an arrow where it has no mark.
+        // The last token is followed by an arrow if it has no mark.
         let last = mark == "│" && key == 11;
         assert!(last || strip.contains(&marked), "{marked} for {weight} in {strip}");
     }
@@ -426,7 +429,7 @@ fn the_strip_carries_the_attention_of_the_head_in_view() {
     assert!(!stage.screen().lines().nth(1).unwrap().contains("attention"));
 }
 
-/// What the arrow beside an angle and what the last columns are stands on the screen itself.
+/// The screen itself says what the arrow next to an angle and the last columns mean.
 #[test]
 fn the_residual_view_says_what_its_arrows_and_shares_are() {
     for (size, share, arrow) in [

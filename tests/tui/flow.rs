@@ -1,4 +1,5 @@
-//! A layer and a pass as diagrams: every box is reached, opened and lit; what is under way is shown and can be stopped.
+//! A layer and a pass as diagrams: every box can be reached, opened and highlighted. Work in progress is shown and can
+//! be stopped.
 
 use std::collections::BTreeSet;
 
@@ -20,12 +21,12 @@ fn view<'a>(stage: &'a mut Stage, name: &str) -> &'a mut Stage {
     panic!("{} has no view {name}", stage.name());
 }
 
-/// Goes down from box to box and along each row; the stages, and the layers that are one box.
+/// Goes down from box to box, and along each row. Returns the stages, and the layers that are one box.
 fn walked(stage: &mut Stage) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
     let row = |stage: &Stage| stage.app.layout().unwrap().cursor.0;
     loop {
-        // Beside the first stage of a layer is what enters it, and with that the layer before.
+        // Next to the first stage of a layer is its input, which belongs to the previous layer.
         let first = stage.app.view().name() == "flow" && row(stage) == 0;
         for key in if first { "llll" } else { "hhhllll" }.chars() {
             let folded = stage.app.view().name() == "pass" && stage.app.place().layer.is_some();
@@ -42,7 +43,7 @@ fn walked(stage: &mut Stage) -> BTreeSet<String> {
     }
 }
 
-/// Where the diagram is scrolled, what stands before the current box is seen too, and what comes after it.
+/// If the diagram is scrolled, the boxes before and after the current box are visible too.
 #[test]
 fn a_box_has_its_neighbours_in_sight() {
     for size in [(80, 24), (120, 40)] {
@@ -61,7 +62,7 @@ fn a_box_has_its_neighbours_in_sight() {
     }
 }
 
-/// In the pass a layer is one box, whatever stage of it one came from: what is said is said of the box.
+/// In the diagram of the pass, a layer is one box, from whichever stage the user came. The text is about this box.
 #[test]
 fn a_diagram_says_where_it_goes_on() {
     let (up, down) = ("▲", "▼");
@@ -76,7 +77,7 @@ fn a_diagram_says_where_it_goes_on() {
     stage.keys("/ffn_norm");
     stage.key(KeyCode::Enter);
     view(&mut stage, "flow").shows("ffn_norm reads attn_residual, ffn_norm.weight");
-    // What is on the screen as a whole has neither mark.
+    // A diagram that fits on the screen has neither mark.
     let mut stage = Stage::sized("attn_norm", (200, 200), Depth::None);
     let shown = view(&mut stage, "flow").screen();
     assert!(!shown.contains(up) && !shown.contains(down), "{shown}");
@@ -128,19 +129,19 @@ fn enter_opens_a_box_and_goes_into_a_layer() {
     let mut stage = Stage::at("xq_rope");
     view(&mut stage, "flow").key(KeyCode::Enter);
     assert_eq!((stage.name(), stage.app.view().name()), ("xq_rope", "heatmap"));
-    // From the layer to the pass, from there into another layer.
+    // From the layer to the pass, and from there into another layer.
     view(&mut stage, "pass").keys("j").key(KeyCode::Enter);
     assert_eq!(
         (stage.name(), stage.app.place().layer, stage.app.view().name()),
         ("attn_norm", Some(2), "flow")
     );
-    // Above the first box is what enters the layer, and so the layer before.
+    // Above the first box is the input of the layer, and so the previous layer.
     stage.keys("h");
     assert_eq!(
         (stage.name(), stage.app.place().layer, stage.app.view().name()),
         ("ffn_residual", Some(1), "flow")
     );
-    // Outside the layers it is the pass.
+    // Outside the layers, the same happens in the diagram of the pass.
     stage.keys("/logits").key(KeyCode::Enter);
     view(&mut stage, "pass").keys("k");
     assert_eq!((stage.name(), stage.app.view().name()), ("final_norm", "pass"));
@@ -170,7 +171,7 @@ fn the_inputs_and_outputs_of_the_current_box_have_marks_of_their_own() {
             assert_eq!(marked, names, "{mark}\n{screen}");
         }
         stage.shows("softmax reads masked_scores");
-        // Their edges are heavy, the others light.
+        // Connected boxes have heavy edges, the others have light edges.
         assert!(screen.contains('┃') && screen.contains('│'), "{screen}");
         stage.keys("/attn_norm").key(KeyCode::Enter);
         stage.shows("attn_norm reads L0/ffn_residual, attention_norm");
@@ -204,7 +205,7 @@ fn the_current_box_is_kept_in_sight_and_a_click_goes_to_one() {
     }
 }
 
-/// While something is computed the view says so, keys are answered, and Esc stops it.
+/// During a computation the view shows it, keys are answered, and Esc stops it.
 #[test]
 fn what_is_under_way_is_shown_keys_are_answered_and_esc_stops_it() {
     for (step, name) in
@@ -229,7 +230,7 @@ fn what_is_under_way_is_shown_keys_are_answered_and_esc_stops_it() {
     }
 }
 
-/// A stage that cannot be had leaves the others their boxes, and says so in its own.
+/// If a stage is not available, the other stages keep their boxes, and its own box shows the error.
 #[test]
 fn a_stage_that_fails_leaves_the_diagram() {
     let mut source = Synthetic::new();
@@ -241,7 +242,7 @@ fn a_stage_that_fails_leaves_the_diagram() {
     stage.shows("xv");
 }
 
-/// Attention that cannot be had is not asked for without end.
+/// Attention that is not available is not requested again and again.
 #[test]
 fn attention_that_fails_leaves_nothing_to_wait_for() {
     let mut source = Synthetic::new();

@@ -1,4 +1,4 @@
-//! Two runs that were judged, side by side: it opens where they part, and says what was found.
+//! Two judged runs side by side: the tracer opens at the first difference, and shows the result of `diff`.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -20,7 +20,7 @@ use crate::pictures::{SIZES, colours, compare};
 use crate::stage::Stage;
 use crate::synthetic::Synthetic;
 
-/// The run that is judged: from layer 1 on its scores and what they give are another's.
+/// The judged run. From layer 1 on, its scores and the stages after them differ.
 fn judged() -> Synthetic {
     let mut source = Synthetic::new();
     (source.outline.run, source.factor) = (Run(1), 1.5);
@@ -70,7 +70,7 @@ fn report() -> Report {
     diff::compare(&mut Given::new(Synthetic::new()), &mut Given::new(judged()), &|_| ()).unwrap()
 }
 
-/// The viewer of both, and what stands under each cursor.
+/// The viewer of both runs, and the place under each cursor.
 struct Pair {
     stage: Stage,
     runs: Runs,
@@ -107,7 +107,7 @@ impl Pair {
     fn sync(&mut self) {
         self.stage.app.sync(self.runs.source());
         self.stage.app.sync_compared(self.runs.before());
-        // What is drawn asks for more, as the loop does.
+        // Drawing may request more values. The event loop does the same.
         self.stage.app.sync(self.runs.source());
         self.stage.app.sync_compared(self.runs.before());
     }
@@ -138,7 +138,7 @@ fn it_opens_at_the_cell_of_largest_error_with_both_values_and_their_difference()
         for part in [format!("1 of {}", report.differences.len()), first.address.clone(), text::real(a - b)] {
             assert!(message.contains(&part), "{part}: {message}");
         }
-        // Any key closes the message; both panels are there, and what A − B is.
+        // Any key closes the message. Both panels are there, with A − B.
         pair.keys("h");
         pair.keys("l");
         for part in ["A · tensor", "B · A − B = "] {
@@ -146,7 +146,7 @@ fn it_opens_at_the_cell_of_largest_error_with_both_values_and_their_difference()
         }
         pair.keys("d").stage.shows(": A − B (B)");
         pair.keys("d");
-        // Where B is shown, A stands beside it.
+        // While B is shown, A is next to it.
         pair.keys("/r1:\r");
         pair.stage.shows("B · tensor");
         pair.stage.shows("A · B − A = ");
@@ -163,10 +163,10 @@ fn a_key_goes_through_every_difference_and_round() {
         assert_eq!(pair.address(), difference.address);
         assert!(pair.stage.message().contains(&difference.address), "{}", pair.stage.message());
     }
-    // Where nothing was judged, and where nothing differs, it says so.
+    // A message says that no run was judged, or that no stage differs.
     let mut alone = Stage::at("xq");
     alone.keys("D");
-    assert!(alone.message().starts_with("nothing is judged here"), "{}", alone.message());
+    assert!(alone.message().starts_with("no runs are compared here"), "{}", alone.message());
     let pair = Pair::new((80, 24), Depth::True, &Report::default());
     assert!(pair.stage.message().starts_with("The same"), "{}", pair.stage.message());
 }
@@ -174,7 +174,7 @@ fn a_key_goes_through_every_difference_and_round() {
 #[test]
 fn the_notes_have_the_verdict_and_the_growth_of_the_error_by_layer() {
     let report = report();
-    // Where there is room they stand below the two, else where the notes do.
+    // If there is room, the lines are below the two panels, else in the place of the notes.
     let mut tall = Pair::new((200, 60), Depth::True, &report);
     tall.keys("h").stage.shows("worst stage");
     let mut pair = Pair::new((120, 40), Depth::True, &report);
@@ -214,9 +214,9 @@ fn a_number_is_taken_apart_in_both() {
     for size in SIZES {
         let mut pair = Pair::new(size, Depth::True, &report);
         pair.keys("\r");
-        // The synthetic runs have no weights: each says so in its own panel.
+        // The synthetic runs have no weights, and each panel shows this message.
         let screen = pair.stage.screen();
-        assert_eq!(screen.matches("This number cannot be taken apart").count(), 2, "{size:?}\n{screen}");
+        assert_eq!(screen.matches("This number cannot be explained").count(), 2, "{size:?}\n{screen}");
         pair.keys("\u{1b}");
         assert!(!pair.stage.screen().contains("cannot be taken apart"), "{size:?}\n{}", pair.stage.screen());
     }

@@ -1,4 +1,4 @@
-//! What each layer would answer, and what each head added to the answer: as views of a real model.
+//! The model's answer after each layer, and each head's contribution to the answer, as views of a real model.
 
 use llama_trace::tui::user_event::KeyCode;
 
@@ -23,7 +23,7 @@ fn the_lens_shows_layer_by_layer_what_would_be_answered_and_from_which_on_the_an
     assert_eq!(desk.app.place().layer, Some(3), "from layer to layer");
     desk.shows("the last layer answers \",\": number 1 here, 0.9999");
     desk.key(KeyCode::Left).shows("after layer 3, token 3 ␣a");
-    // On a low screen the cells are there all the same.
+    // On a low screen the cells are still there.
     let mut low = Desk::at("p0/L2/ffn_residual[t=4,d=0]", (60, 16));
     low.keys("vv").shows("layer 2");
 }
@@ -42,7 +42,7 @@ fn an_answer_is_split_into_heads_and_networks_and_enter_goes_to_the_one_under_th
     desk.key(KeyCode::Down).key(KeyCode::Down).key(KeyCode::Right).shows("L1/h1 added -0.1171");
     desk.key(KeyCode::Enter);
     assert!(desk.address().starts_with("p0/L1/attn_heads[t=4,h=1,"), "{}", desk.address());
-    // From the list of the largest another rival is chosen.
+    // In the view `largest`, the user chooses another rival token.
     desk.go("p0/logits[t=4,v=11]");
     while desk.app.view().name() != "largest" {
         desk.keys("v");
@@ -67,12 +67,13 @@ fn the_strongest_units_come_first_with_the_tokens_that_they_raise_and_lower() {
     desk.shows("-1.1315 ␣ne");
     assert_eq!(desk.address(), "p0/L1/ffn_hidden[t=4,f=319]");
     desk.key(KeyCode::Down).shows("unit 332, number 2 of 384 by |hidden|");
-    // The next stage shows the same unit, and Enter takes its number apart.
+    // The next stage shows the same unit, and Enter explains its number.
     desk.keys("ppp").key(KeyCode::Enter).shows("p0/L1/ffn_gate[t=4,f=332]");
     desk.shows("ffn_gate[t, f] = Σ_d ffn_norm[t, d] · w1[f, d]");
 }
 
-/// A source without weights, as a trace without its model: the views that need them say so, in words and whole.
+/// A source without weights, for example a trace without its model. The views that need weights show a complete
+/// message.
 #[test]
 fn views_that_need_the_weights_say_so_where_there_are_none() {
     for (size, step, view) in [
@@ -97,7 +98,7 @@ fn views_that_need_the_weights_say_so_where_there_are_none() {
     }
 }
 
-/// The pass predicts what comes after its last token: another step's token is not taken for it.
+/// The pass predicts the token after its last token, so these views do not open on the token of another step.
 #[test]
 fn logits_attribution_and_units_open_on_the_last_token_whichever_another_step_showed() {
     let last = |desk: &Desk, step: &str| {
@@ -117,13 +118,13 @@ fn logits_attribution_and_units_open_on_the_last_token_whichever_another_step_sh
     assert!(first.contains(','), "what comes first is what the strip calls next: {first}");
     view(&mut desk, "attribution");
     desk.shows("logit of , −");
-    // However one gets there, and as often as one does.
+    // The same for every way to get there, and each time.
     for keys in ["/logits", ":p0/logits"] {
         desk.go("p0/L2/attn_residual[t=2,d=3]");
         desk.keys(keys).key(KeyCode::Enter);
         last(&desk, "logits");
     }
-    // A token that was chosen there stays, whatever view shows it.
+    // A token that the user chose there stays chosen in every view.
     desk.go("p0/logits[t=2]");
     assert!(desk.address().starts_with("p0/logits[t=2,"), "{}", desk.address());
     view(&mut desk, "attribution");

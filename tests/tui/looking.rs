@@ -1,4 +1,4 @@
-//! Cells like one, panels that fold, a walk that goes on by itself, dragging, and the list of chapters.
+//! Cells with an equal value, panels that fold, automatic play, dragging, and the list of chapters.
 
 use llama_trace::chapters::CHAPTERS;
 use llama_trace::trace::frame::Number;
@@ -23,7 +23,7 @@ fn value(stage: &Stage) -> f32 {
     }
 }
 
-/// All values of the stage in its own order, whatever the view.
+/// All values of the stage in its own order, in every view.
 fn all(stage: &Stage) -> Vec<f32> {
     let tensor = stage.app.tensor().unwrap();
     let frame = tensor.frame();
@@ -74,7 +74,7 @@ fn cells_like_one_are_counted_and_walked_through_in_both_directions() {
     stage.keys("+").shows("= looks for cells like the one under the cursor");
 }
 
-/// In blocks too, and with values that come late.
+/// The same in blocks, and with values that arrive late.
 #[test]
 fn cells_like_one_are_found_in_blocks() {
     let mut source = Synthetic::new();
@@ -99,7 +99,7 @@ fn what_a_filter_leaves_out_is_dimmed_and_the_rule_says_what_it_takes() {
         let filtered = stage.screen();
         assert_ne!(before, filtered);
         stage.shows(" or more ");
-        // Another step has no such cells, and coming back has.
+        // Another step does not mark these cells. Back at the first step, they are marked again.
         stage.keys("n");
         assert!(!stage.screen().contains(" or more "));
         stage.keys("p").shows(" or more ");
@@ -121,7 +121,7 @@ fn the_outline_and_the_notes_fold_and_their_room_is_the_tensors() {
         let panels = Panels::new(&stage.app);
         assert!(panels.notes.is_none() && panels.middle.unwrap().width == size.0, "{size:?}");
         if size.0 == 80 {
-            // There they have no room anyway, and it is said how to see them.
+            // In this window the notes are hidden anyway, and a message says how to show them.
             assert!(stage.message().contains("i shows them"), "{}", stage.message());
         }
         // Moving to a folded panel unfolds it.
@@ -143,13 +143,13 @@ fn a_walk_goes_on_by_itself_until_its_end_or_any_other_key() {
     update(&mut stage.app, Action::PlayOn);
     stage.sync();
     assert_eq!((stage.app.place().layer, stage.message()), (Some(0), ""));
-    // Layer 0 is the last of this walk.
+    // Layer 0 is the last one in this direction.
     update(&mut stage.app, Action::PlayOn);
     assert_eq!(stage.app.place().layer, Some(0));
     stage.shows("there is no layer beyond");
     update(&mut stage.app, Action::PlayOn);
     assert_eq!(stage.app.place().layer, Some(0));
-    // Any other key ends it, and does nothing else: not even one that would go on or leave.
+    // Any other key stops the play and does nothing else, even a key that would go on or quit.
     for key in ["n", " ", "x", "/", "q", "j"] {
         let (place, at) = (stage.keys("nA").app.place(), stage.app.index());
         stage.keys(key).shows("stopped");
@@ -175,7 +175,7 @@ fn what_is_dragged_goes_with_the_pointer() {
     assert_eq!(stage.app.index()[1], before[1] + 2, "up by two lines shows two more below");
     stage.event(mouse(MouseEventKind::Drag(MouseButton::Left), x, y));
     assert_eq!(stage.app.index(), before);
-    // Cells are some columns wide; what is left of a column counts with the next.
+    // A cell has several columns. Columns that are less than a cell are added to the next drag.
     let cell = stage.app.layout().unwrap().cell;
     for column in 1..=2 * cell {
         stage.event(mouse(MouseEventKind::Drag(MouseButton::Left), x - column, y));
@@ -206,7 +206,7 @@ fn a_chapter_is_chosen_from_a_list_and_opens_at_its_stage() {
     stage.key(KeyCode::Enter);
     assert_eq!((stage.name(), stage.app.focus()), ("embedding", Focus::Notes));
     stage.shows(&CHAPTERS[1].title()[..20]);
-    // Each leads to a stage of its own, or says why not.
+    // Each chapter leads to one of its stages, or a message says why not.
     for chapter in CHAPTERS.iter() {
         stage.key(KeyCode::Esc);
         stage.keys("g").keys("C").key(KeyCode::Home);
@@ -224,7 +224,7 @@ fn a_chapter_is_chosen_from_a_list_and_opens_at_its_stage() {
     }
     stage.keys("C").key(KeyCode::Esc);
     assert_eq!(stage.app.mode(), &Mode::Walk);
-    // What a decode pass has not is where the message says.
+    // For a stage that a decode pass lacks, the message says where it is.
     let decode = |stage: &mut Stage| {
         stage.keys("/p1/L0/softmax").key(KeyCode::Enter);
         assert_eq!(stage.app.place().pass, 1);
@@ -284,7 +284,7 @@ fn the_answer_that_is_asked_for_is_on_the_screen() {
     }
 }
 
-/// The chapters tell the root mean square of the last token's row: it stands below the row.
+/// The chapters mention the root mean square of the last token's row. It is shown below the row.
 #[test]
 fn the_root_mean_square_of_the_row_stands_below_it() {
     for (address, root) in [
@@ -302,7 +302,7 @@ fn the_root_mean_square_of_the_row_stands_below_it() {
         assert_eq!(told(desk.keys("a"), "column"), root);
         assert_ne!(told(desk.keys("a").key(KeyCode::Up), "row"), root);
     }
-    // A row of weights that sum to 1 is no vector, and what is one head's is not the token's whole row.
+    // A row of weights that sum to 1 is not a vector, and the part of one head is not the token's whole row.
     for address in ["L0/softmax[h=1,t=4]", "L0/xq[t=4,h=1]"] {
         Desk::at(address, (120, 40)).hides("RMS of");
     }

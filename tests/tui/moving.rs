@@ -1,4 +1,4 @@
-//! To the largest, back and forth, to marks; a panel made large; what the help finds.
+//! Going to the largest value, back and forward, and to marks; enlarged panels; and the search in the help.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ use llama_trace::tui::view::views::fitting;
 use crate::stage::Stage;
 use crate::synthetic::Synthetic;
 
-/// All values of the current stage with their index in it, whatever the screen shows.
+/// All values of the current stage with their indices, whatever the screen shows.
 fn values(stage: &mut Stage) -> Vec<(Vec<usize>, f64)> {
     let place = stage.app.place();
     let whole = stage.app.outline().card.sizes().shape(place.step.stage().axes(), stage.app.dims());
@@ -73,13 +73,13 @@ fn star_goes_to_the_largest_of_the_row_and_hash_to_that_of_the_tensor() {
         let most = all.iter().map(|(_, value)| *value).fold(f64::NEG_INFINITY, f64::max);
         assert_eq!(value(&at(&stage, &stage.app.index())), most, "{step}");
     }
-    // What is not a number is not the largest.
+    // NaN is not the largest value.
     let mut stage = Stage::at("ffn_up");
     stage.keys("kkkkkkkkkkkkkkk*");
     assert!(stage.app.index() != [0, 3], "{:?}", stage.app.index());
 }
 
-/// In a tensor that comes in blocks all of it is looked at, and what comes late is waited for.
+/// If a tensor arrives in blocks, all of it is searched, and late blocks are waited for.
 #[test]
 fn the_largest_is_found_in_blocks_and_when_it_comes() {
     let mut source = Synthetic::new();
@@ -148,7 +148,7 @@ fn what_is_said_of_a_mark_stays_with_its_place() {
     save_marks(&mut stage.app);
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
     stage.keys("'a").shows("who looks back?");
-    // Of another cell it does not speak, and it is said where it went.
+    // The note is not about another cell. A message says where the note went.
     let other = stage.keys("l").app.place().address(&stage.app.index());
     stage.keys("ma");
     save_marks(&mut stage.app);
@@ -200,7 +200,7 @@ fn the_help_screen_finds_what_is_typed() {
     stage.shows("Esc ? close");
     stage.key(KeyCode::Esc);
     assert_eq!(stage.app.mode(), &Mode::Walk);
-    // Every letter is one to find: none of them is a command here.
+    // Every letter is text for the search, and not a command.
     for word in ["query", "quit", "qk", "next"] {
         let before = stage.app.place();
         stage.keys("?");
@@ -231,7 +231,7 @@ fn digits_choose_the_views_in_their_order() {
     stage.keys("9").shows("the views of tokens: 1 list, 2 ");
 }
 
-/// A stage of 300 tokens and 512 keys: more than there is room for at any size.
+/// A stage of 300 tokens and 512 keys, which does not fit on a screen of any size.
 fn large() -> Synthetic {
     let mut source = Synthetic::new();
     let token = source.outline().passes[0].tokens[1].clone();
@@ -241,7 +241,7 @@ fn large() -> Synthetic {
     source
 }
 
-/// The heading of a grid of heads says how many values each mark stands for, and leaves no field empty.
+/// The heading of a grid of heads says how many values each mark stands for, and has no empty field.
 #[test]
 fn heads_in_little_room_say_what_a_mark_stands_for() {
     for (depth, each) in [(Depth::None, " each"), (Depth::True, " each half")] {
@@ -254,7 +254,7 @@ fn heads_in_little_room_say_what_a_mark_stands_for() {
     }
 }
 
-/// Every place of an overview has the value furthest from 0 of those that it stands for, and arrows land on it.
+/// Every place of an overview has the value furthest from 0 among its values, and arrows move the cursor to that value.
 #[test]
 fn an_overview_loses_no_extreme() {
     let mut source = large();
@@ -264,7 +264,7 @@ fn an_overview_loses_no_extreme() {
         stage.keys("/L1/ffn_hidden[t=9,f=0]").key(KeyCode::Enter);
         stage.keys("3");
         assert_eq!(stage.app.view().name(), "overview");
-        // The place of the outlier at [0, 5] is drawn as the largest below 0.
+        // The place of the outlier at [0, 5] is drawn as the largest value below 0.
         assert!(stage.screen().contains('≣'), "{}", stage.screen());
         let layout = stage.app.layout().unwrap();
         assert!(layout.rows < 300);
@@ -309,7 +309,7 @@ fn a_histogram_counts_every_finite_value_once() {
     let finite = all.iter().filter(|(index, value)| index[0] == head && value.is_finite()).count();
     assert_eq!(counted, finite, "{screen}");
     stage.shows("not finite: in none");
-    // Every bin that is not empty can be gone to.
+    // The cursor can reach every bin that is not empty.
     let rows = stage.app.layout().unwrap().rows;
     let mut bins = std::collections::BTreeSet::new();
     for _ in 0..rows {
@@ -347,7 +347,7 @@ fn every_head_has_a_panel_and_arrows_choose_one() {
             stage.key(KeyCode::Down);
         }
         assert_eq!(seen.len(), heads, "{layout:?}");
-        // A click chooses one too.
+        // A click chooses a bin too.
         let area = layout.area;
         stage.click(area.x + layout.cell + 1, area.y + 1);
         assert_eq!(stage.app.index()[0], 1.min(layout.columns - 1));

@@ -1,5 +1,5 @@
-//! A reader who believes every number on the screen: each is looked up in the trace. The screens are those of
-//! every view at every width from 60 to 200, on values and sizes that need room.
+//! Looks up every number on the screen in the trace. The screens are those of every view at every width from 60 to 200,
+//! with values and sizes that need much room.
 
 use llama_trace::trace::{Axis, Stats, Step};
 use llama_trace::tui::app::App;
@@ -16,7 +16,7 @@ use crate::shown::{Read, is, read, read_text, real};
 use crate::stage::Stage;
 use crate::synthetic::{Synthetic, wide};
 
-/// What is true of a step on every screen.
+/// Numbers of a step that may be on every screen.
 struct Known {
     stats: Stats,
     notes: Vec<String>,
@@ -50,7 +50,7 @@ impl Reader<'_> {
         assert!(condition, "{what}, in {} of\n{}", self.app.place().path(), self.screen);
     }
 
-    /// The numbers are some of those expected, in their order; the first `needed` are all there.
+    /// Checks that the numbers are some of the expected ones, in their order. The first `needed` must all be present.
     #[track_caller]
     fn some_of(&self, found: &[String], expected: &[String], needed: usize, what: &str) {
         let mut rest = expected.iter();
@@ -59,7 +59,7 @@ impl Reader<'_> {
         self.holds(in_order && enough, &format!("{what}: {found:?} of {expected:?}"));
     }
 
-    /// Whether `text` is that of a token of the prompt.
+    /// Returns whether `text` is the text of a token of the prompt.
     fn is_token(&self, text: &str) -> bool {
         let mut tokens = self.app.outline().passes.iter().flat_map(|pass| &pass.tokens);
         tokens.any(|token| read_text(&token.text).iter().any(|number| number == text))
@@ -76,7 +76,7 @@ impl Reader<'_> {
         }
         expected.extend([walk.number(app.place()) + 1, walk.len()]);
         let expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
-        // A range's second number follows its minus.
+        // The second number of a range follows its minus sign.
         self.some_of(&read_text(&here.replace("0-", "0 ")), &expected, 1, "title");
         let name = read_text(&app.outline().card.name);
         self.holds(read_text(model).iter().all(|number| name.contains(number)), "model's name");
@@ -119,7 +119,7 @@ impl Reader<'_> {
             let sizes = &app.outline().card.sizes();
             let (length, group) = (app.shape()[held], sizes.heads / sizes.kv_heads);
             let at = app.index()[held];
-            // "head 2 of 0-3"; the only one stands alone.
+            // "head 2 of 0-3". A single head has no range.
             expected.push(at);
             if length > 1 {
                 expected.extend([0, length - 1]);
@@ -142,7 +142,7 @@ impl Reader<'_> {
         if app.view().name() == "largest" {
             expected.extend([seen.start + 1, seen.end, layout.rows]);
         } else if app.view().name() == "overview" {
-            // How many are in a place follows from how many places there are, or nearly.
+            // The number of values per place follows, at least nearly, from the number of places.
             let bands = layout.rows.checked_div(layout.band).unwrap_or(1);
             let sides =
                 [(length(Some(app.cut().rows)), layout.rows / bands), (length(app.cut().columns), bands)];
@@ -155,7 +155,7 @@ impl Reader<'_> {
                 // A character has two halves.
                 let told = if line[at..].starts_with(" each half") { 2 * told } else { told };
                 let [(rows, lines), (columns, bands)] = sides;
-                // In bands the last of them may have fewer.
+                // With bands, the last places may have fewer values.
                 let across = columns.div_ceil(told);
                 let right = rows.div_ceil(told) == lines || across.div_ceil(layout.columns) == bands;
                 self.holds(right, &format!("{told} each"));
@@ -166,7 +166,7 @@ impl Reader<'_> {
                 expected.extend(range(&counted));
             }
         } else if app.view().name() == "heads" {
-            // How many values a mark stands for.
+            // The number of values that a mark stands for.
             let line = self.line(area, area.y + 1).concat();
             for told in line.match_indices(" each").filter_map(|(at, _)| line[..at].rsplit(' ').next()) {
                 expected.push(told.parse().unwrap());
@@ -181,7 +181,7 @@ impl Reader<'_> {
         let mut expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
         let line = self.line(area, area.y + 1).concat();
         let mut numbers = read_text(&line);
-        // The text of the token that is held stands beside its index.
+        // The text of the chosen token is next to its index.
         let text = app.cut().held.map(|held| app.place().step.axes()[held]);
         let text = text.filter(|axis| matches!(axis, Axis::Token | Axis::Key));
         let beside =
@@ -194,13 +194,13 @@ impl Reader<'_> {
             numbers.pop();
         }
         self.some_of(&numbers, &expected, needed, "second heading");
-        // What is seen of the rows and columns is told to the end.
+        // The range of visible rows and columns is complete.
         expected.drain(..needed);
         let told = expected.iter().skip_while(|number| !numbers[needed..].contains(number)).count();
         self.holds(numbers.len() >= needed + told.saturating_sub(1), "ranges");
     }
 
-    /// The rows of numbers or colours, with the labels around them; the line below them.
+    /// Checks the rows of numbers or colours, with the labels around them. Returns the line below them.
     fn grid(&self, area: Rect, grid: &Layout) -> u16 {
         let (app, inner) = (self.app, grid.area);
         let cut = app.cut();
@@ -250,12 +250,12 @@ impl Reader<'_> {
         end
     }
 
-    /// Below the last line of a view.
+    /// The line below the last line of a view.
     fn end(layout: &Layout, app: &App) -> u16 {
         layout.area.y + u16::try_from(layout.lines(app)).unwrap()
     }
 
-    /// Each panel has its head's number, and that of the kv head it reads.
+    /// Each panel has the number of its head, and of the kv head that this head reads.
     fn heads(&self, layout: &Layout) -> u16 {
         let (app, area) = (self.app, layout.area);
         let sizes = app.outline().card.sizes();
@@ -279,7 +279,7 @@ impl Reader<'_> {
         Self::end(layout, app)
     }
 
-    /// Some lines have the number of their first row, and the cursor's has its own.
+    /// Some lines have the number of their first row. The cursor's line has its own number.
     fn overview(&self, layout: &Layout) -> u16 {
         let (app, area) = (self.app, layout.area);
         let (down, across) = (app.cut().rows, app.cut().columns.unwrap());
@@ -308,7 +308,7 @@ impl Reader<'_> {
         Self::end(layout, app) + 1
     }
 
-    /// The rows that a histogram counts: those around the cursor where all are too many.
+    /// The rows that a histogram counts. If there are too many rows, only the rows around the cursor count.
     fn counted(&self, panel: Rect) -> std::ops::Range<usize> {
         let (app, cut) = (self.app, self.app.cut());
         let (all, columns) = (app.shape()[cut.rows], app.shape()[cut.columns.unwrap()]);
@@ -367,7 +367,7 @@ impl Reader<'_> {
             let ranked = app.view().name() == "largest";
             let labels: Vec<String> =
                 if ranked { vec![row + 1, id] } else { vec![id] }.iter().map(ToString::to_string).collect();
-            // Some tokens are numbers; the value stands after their text.
+            // Some tokens are numbers. The value is after their text.
             if let Some(token) = app.token(id).filter(|_| numbers.len() == labels.len() + 2) {
                 let text = numbers.remove(labels.len());
                 self.holds(read_text(&token.text) == [text], "a token's text");
@@ -392,7 +392,7 @@ impl Reader<'_> {
         y
     }
 
-    /// Whether a line ends with the root mean square of the token's row.
+    /// Returns whether a line ends with the root mean square of the token's row.
     fn is_root(&self, told: &str) -> bool {
         let values: Vec<f64> = self.app.tensor().unwrap().frame().values().numbers().collect();
         let row = values.chunks(values.len() / self.app.dims().tokens).nth(self.app.index()[0]).unwrap();
@@ -465,7 +465,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Texts whose lines are broken: each number is one of the text on a line without an end.
+    /// Texts with wrapped lines. Each number must also be in the text without line breaks.
     fn notes(&self, area: Rect) {
         for y in area.y..area.bottom() {
             for number in read_text(&self.line(area, y).concat()) {
@@ -480,7 +480,7 @@ impl Reader<'_> {
         if let Some(area) = panels.outline {
             self.outline(area);
         }
-        // What these show is no tensor alone: they are read by tests of their own.
+        // These views show more than one tensor. Other tests check them.
         let other = ["lens", "attribution", "sampler", "flow", "pass", "residual", "neurons", "tokens"]
             .contains(&self.app.view().name());
         if let Some(area) = panels.middle.filter(|_| !other) {
@@ -514,7 +514,7 @@ fn check(stage: &Stage, known: &Known) {
     reader(stage, known).all();
 }
 
-/// Reads every number on the screen of `stage`.
+/// Checks every number on the screen of `stage`.
 #[track_caller]
 pub(crate) fn read_all(stage: &Stage) {
     check(stage, &Known::of(&stage.app));
@@ -542,8 +542,8 @@ fn every_view(source: impl Fn() -> Synthetic, depth: Depth) {
         for (turn, keys) in ["", "v", "$", "a]", "v"].into_iter().enumerate() {
             stage.keys(keys);
             let known = Known::of(&stage.app);
-            // Over all stages and views every width comes up a dozen times, at heights that differ; those
-            // that people have come up in each.
+            // Over all stages and views, each width occurs a dozen times with various heights. The usual widths occur
+            // for every stage.
             for width in 60..=200_u16 {
                 let turn = (number * 3 + turn) as u16;
                 if (width + turn).is_multiple_of(5) || width.is_multiple_of(20) {

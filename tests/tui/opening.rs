@@ -1,4 +1,4 @@
-//! The screen before the first pass is done, work that is stopped, and stages that come in blocks.
+//! The screen before the end of the first pass, stopped work, and stages that arrive in blocks.
 
 use llama_trace::trace::{Address, Source, Stats};
 use llama_trace::tui::OpenAt;
@@ -67,7 +67,7 @@ fn a_pass_that_is_asked_for_opens_when_it_comes_unless_the_user_went_elsewhere()
         stage.sync();
         assert_eq!(stage.app.place().path(), "p0/tokens");
         stage.wait();
-        // Looking about here is no going elsewhere.
+        // Opening help or changing panels and views does not count as going elsewhere.
         stage.keys("??").keys("iivv");
         stage.key(KeyCode::Tab);
         stage.key(KeyCode::BackTab);
@@ -122,7 +122,7 @@ fn an_address_opens_at_its_number_and_what_is_left_out_is_the_first() {
     }
 }
 
-/// The same place on a source that gives whole stages and on one that gives blocks of 40 values.
+/// The same place on a source of whole stages, and on a source of blocks of 40 values.
 fn in_blocks(step: &str) -> (Stage, Stage) {
     let mut source = Synthetic::new();
     source.largest = 40;

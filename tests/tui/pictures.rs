@@ -1,6 +1,6 @@
-//! The screens as pictures: text, and in a few of them the colours as letters. They are compared whole, up to
-//! the notes, whose text has tests of its own. A changed picture fails; `INSTA_UPDATE=always cargo test --test
-//! tui` draws them anew.
+//! The screens as pictures: text, and for some screens the colours as letters. The whole screens are compared, except
+//! for the notes, whose text has other tests. A changed picture fails. `INSTA_UPDATE=always cargo test --test tui`
+//! draws them again.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::stage::{Stage, text_of};
 use crate::synthetic::Synthetic;
 
 pub(crate) const SIZES: [(u16, u16); 4] = [(80, 24), LIGHT, (120, 40), (200, 60)];
-/// The one that has a light ground.
+/// The size with a light background.
 const LIGHT: (u16, u16) = (100, 30);
 
 #[track_caller]
@@ -27,7 +27,7 @@ pub(crate) fn compare(name: &str, picture: &str) {
     settings.bind(|| insta::assert_snapshot!(name, picture));
 }
 
-/// The screen as far as the notes beside it, without empty lines at the end.
+/// The screen up to the notes, without empty lines at the end.
 fn text(stage: &Stage) -> String {
     let mut buffer = stage.buffer();
     let area = buffer.area;
@@ -41,7 +41,7 @@ fn text(stage: &Stage) -> String {
     text_of(&buffer).trim_end().to_owned()
 }
 
-/// A letter for each look on the screen, and what the letters stand for; a dot where there is none.
+/// A letter for each combination of colours and style on the screen, with a legend. A dot for the default style.
 pub(crate) fn colours(stage: &Stage) -> String {
     let buffer = stage.buffer();
     let mut looks: BTreeMap<String, char> = BTreeMap::new();
@@ -67,7 +67,7 @@ pub(crate) fn colours(stage: &Stage) -> String {
     picture
 }
 
-/// The views, each with the step that it is looked at on and the keys that lead to it.
+/// The views, each with a step that it shows and the keys that open it.
 const VIEWS: [(&str, &str, &str); 31] = [
     ("list", "tokens", ""),
     ("ranked", "logits", ""),
@@ -102,7 +102,7 @@ const VIEWS: [(&str, &str, &str); 31] = [
     ("go-to", "softmax", "/so"),
 ];
 
-/// Types `keys`; `@` and a name go on to that view.
+/// Types `keys`. `@` and a name switch to that view.
 fn typed<'a>(stage: &'a mut Stage, keys: &str) -> &'a mut Stage {
     let Some(keys) = keys.strip_prefix('@') else { return stage.keys(keys) };
     let (view, keys) = keys.split_at(keys.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(keys.len()));
@@ -112,7 +112,7 @@ fn typed<'a>(stage: &'a mut Stage, keys: &str) -> &'a mut Stage {
     stage.keys(keys)
 }
 
-/// A view as a picture at this size, with so many colours; at 100x30 on a light ground.
+/// A view as a picture at this size and number of colours. At 100x30 the background is light.
 fn picture(step: &str, keys: &str, size: (u16, u16), depth: Depth) -> Stage {
     let paper = if size == LIGHT { Paper::Light } else { Paper::Dark };
     let mut stage = Stage::on(step, size, Theme::new(depth).with(Palette::default(), paper));
@@ -132,7 +132,7 @@ fn every_view_at_every_size() {
     compare("sampled-80x24", &text(&Stage::at("sampled")));
 }
 
-/// At the two smaller sizes with the colours as letters, on a dark ground and on a light one.
+/// At the two smaller sizes the colours are shown as letters, on a dark and on a light background.
 #[test]
 fn every_view_with_sixteen_colours_at_every_size() {
     for size in SIZES {
@@ -156,7 +156,7 @@ fn every_view_without_colour_at_every_size() {
     }
 }
 
-/// On a light ground no text has a colour that cannot be read there.
+/// On a light background, no text has a colour that is unreadable there.
 #[test]
 fn on_a_light_ground_no_text_is_bright() {
     for (view, step, keys) in VIEWS {
@@ -180,8 +180,8 @@ fn on_a_light_ground_no_text_is_bright() {
     }
 }
 
-/// With any number of colours the cursor is no cell that a value could have: brackets tell it, or where a
-/// coloured cell has its number written in it, that number reversed.
+/// With any number of colours, the cursor differs from every possible value. It has brackets, or, in a coloured cell
+/// with a number, the number is reversed.
 #[test]
 fn the_cursor_is_no_block_of_a_colour_or_a_shade() {
     for depth in [Depth::None, Depth::Ansi, Depth::Indexed, Depth::True] {
@@ -215,7 +215,7 @@ fn the_cursor_is_no_block_of_a_colour_or_a_shade() {
     }
 }
 
-/// One value of a thousand times the others' size leaves the others their colours; it is counted and marked.
+/// One value that is a thousand times as large as the others does not change their colours. It is counted and marked.
 #[test]
 fn an_outlier_leaves_the_others_their_colours_and_is_counted() {
     for depth in [Depth::None, Depth::True] {
@@ -238,7 +238,7 @@ fn an_outlier_leaves_the_others_their_colours_and_is_counted() {
     }
 }
 
-/// Where no value is further than three deviations the legend says so, and nowhere else.
+/// If no value is further than three deviations, the legend says so. Otherwise it does not.
 #[test]
 fn what_is_beyond_three_deviations_is_not_said_to_be_within() {
     let mut source = Synthetic::new();
@@ -259,7 +259,7 @@ fn a_mark_leaves_the_bars_and_the_values_alone() {
             let row = screen.lines().find(|line| line.contains(rank)).unwrap();
             row.chars().filter(|c| "█▉▊▋▌▍▎▏".contains(*c)).count()
         };
-        // The token that was drawn stands third, and has a bar between the second's and the fourth's.
+        // The sampled token is third, and its bar is between those of the second and the fourth.
         assert!(screen.contains("20 ␣w") && screen.contains('←'), "{screen}");
         assert!((bar("   4   27")..=bar("   2   13")).contains(&bar("   3   20")), "{width}\n{screen}");
         assert!(screen.contains("2.9179"), "{width}\n{screen}");
@@ -276,13 +276,13 @@ fn a_nucleus_says_how_many_stay_and_folds_the_zeros() {
     stage.shows("sum 1.0000");
     stage.keys("$");
     assert_eq!(stage.app.index(), [stage.app.ranked(stay.positive - 1).unwrap() as usize]);
-    // By id every one of them is there, the zeros too.
+    // Sorted by id, all tokens are listed, including those with probability 0.
     stage.keys("1").shows("vocab 64");
     stage.keys("$");
     stage.shows("p0/nucleus[v=63] = 0");
 }
 
-/// The notes stand beside the tensor only where that keeps 55 columns; elsewhere `i` exchanges the two.
+/// The notes are next to the tensor only if the tensor keeps 55 columns. Otherwise `i` switches between the two.
 #[test]
 fn the_notes_leave_the_tensor_its_columns() {
     for width in 60..=200 {
@@ -302,7 +302,7 @@ fn the_notes_leave_the_tensor_its_columns() {
     }
 }
 
-/// Each stage that a run has not has its own reason.
+/// Each absent stage has its own reason.
 #[test]
 fn what_is_absent_has_its_own_reason() {
     let mut stage = Stage::at("softmax");

@@ -1,4 +1,4 @@
-//! Whatever is typed, clicked, pasted or resized, nothing panics and the state stays possible.
+//! Whatever the user types, clicks, pastes or resizes, nothing panics and the state stays valid.
 
 use llama_trace::tui::place::Walk;
 use llama_trace::tui::theme::Depth;
@@ -93,7 +93,7 @@ proptest! {
         let mut stage = Stage::new(source, (80, 24), depth);
         for (number, event) in events.into_iter().enumerate() {
             if let Event::Paste(text) = &event {
-                // A paste is heard by the go-to line only: open it, and go.
+                // Only the go-to line accepts a paste. So the test opens the line, and goes to the place.
                 stage.keys(text.get(..1).filter(|first| *first == "/").unwrap_or(""));
                 stage.event(Event::Paste(text.trim_start_matches('/').into()));
                 stage.key(KeyCode::Enter);

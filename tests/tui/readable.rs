@@ -1,4 +1,4 @@
-//! What a screen says has one reading: which index of how many, which position it is, and what a mark stands for.
+//! Checks that a screen is not ambiguous: an index and its range, a position in the text, and the meaning of a mark.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::desk::Desk;
 use crate::stage::Stage;
 use crate::synthetic::Synthetic;
 
-/// Goes on to the view of this name.
+/// Switches to the view of this name.
 fn view(desk: &mut Desk, name: &str) {
     for _ in 0..VIEWS.len() {
         if desk.app.view().name() == name {
@@ -23,7 +23,7 @@ fn view(desk: &mut Desk, name: &str) {
     panic!("there is no view {name}:\n{}", desk.screen());
 }
 
-/// A run of so many tokens without texts.
+/// A run of this many tokens, without texts.
 fn long(tokens: u32, address: &str, size: (u16, u16)) -> Desk {
     let model = Model::load(&llama_trace::builtin::open().unwrap(), Cpu::default()).unwrap();
     Desk::on(model, (1..=tokens).collect(), None, address, size)
@@ -34,14 +34,15 @@ fn caption(stage: &Stage) -> String {
     stage.screen().lines().nth(4).unwrap().to_owned()
 }
 
-/// An index counted from 0 never stands before "of" and a count: that reads as if the last were one short of it.
+/// An index counted from 0 is never followed by "of" and a count. The last index would then look as if one were
+/// missing.
 #[test]
 fn an_index_is_told_among_the_first_and_the_last() {
     let mut seen = BTreeSet::new();
     let names = ["head", "token", "query", "key", "layer", "sequence", "pass", "dim", "pair"];
     for size in [(80, 24), (200, 60)] {
         let mut stage = Stage::new(Synthetic::with_switches(), size, Depth::None);
-        // The notes have numbers of their own.
+        // The notes contain other numbers.
         stage.keys("F");
         for number in 0..stage.app.walk().len() {
             let place = stage.app.walk().at(number);
@@ -66,7 +67,7 @@ fn an_index_is_told_among_the_first_and_the_last() {
     assert!(all.iter().all(|name| seen.contains(name)), "{seen:?}");
 }
 
-/// A row of a decode pass is row 0 of its pass, and has a position among all tokens: where one is told, so is the other.
+/// A row of a decode pass is row 0 of its pass, and has a position among all tokens. The screen shows both or neither.
 #[test]
 fn a_row_of_a_decode_pass_has_its_index_and_its_position() {
     let mut desk = Desk::at("p1/L1/softmax[h=0,t=0,k=2]", (120, 40));
@@ -104,12 +105,12 @@ fn a_row_of_a_decode_pass_has_its_index_and_its_position() {
     view(&mut desk, "heatmap");
     desk.keys("aa").shows("token 0 (position 5)");
     desk.key(KeyCode::Enter).shows("token 0 (position 5) ");
-    // In the first pass both are one.
+    // In the first pass the two are equal.
     desk.go("p0/L1/softmax[h=0,t=3,k=2]");
     desk.hides("position");
 }
 
-/// Where a mark stands for several values the caption says for how many.
+/// If a mark stands for several values, the caption says for how many.
 #[test]
 fn a_small_map_says_how_many_values_a_mark_stands_for() {
     let mut stage = Stage::sized("softmax", (80, 24), Depth::None);
@@ -141,7 +142,7 @@ fn a_diagram_says_of_which_tokens_and_which_head_its_boxes_are() {
             stage.keys("v");
         }
         assert!(caption(&stage).contains("all tokens, head 2 "), "{}", caption(&stage));
-        // A head that is held stands there already.
+        // The chosen head is already shown there.
         let mut stage = Stage::sized("xq", size, Depth::None);
         while stage.app.view().name() != "flow" {
             stage.keys("v");
@@ -149,13 +150,14 @@ fn a_diagram_says_of_which_tokens_and_which_head_its_boxes_are() {
         assert!(caption(&stage).contains("head 2 of 0-3"), "{}", caption(&stage));
         assert!(caption(&stage).contains("all tokens"), "{}", caption(&stage));
     }
-    // Of many values some rows are looked at.
+    // If there are many values, only some rows are computed.
     let mut desk = long(18, "p0/logits[t=17,v=3]", (120, 40));
     view(&mut desk, "pass");
     desk.shows("this box: token 16-17");
 }
 
-/// The overview has the rows' tokens where the values leave room, and as many values either way.
+/// The overview shows the tokens of the rows if the values leave room. The number of values is the same with and
+/// without them.
 #[test]
 fn the_overview_has_its_tokens_where_there_is_room() {
     let mut desk = Desk::at("p0/L1/softmax[h=0,t=4,k=4]", (120, 40));
@@ -170,7 +172,7 @@ fn the_overview_has_its_tokens_where_there_is_room() {
     assert!(!body.contains("2 ␣upon"), "{body}");
 }
 
-/// The legend of a heatmap with numbers says what `…` is, where there is one and nowhere else.
+/// The legend of a heatmap with numbers explains `…` if there is one, and only then.
 #[test]
 fn a_number_without_room_is_told_in_the_legend() {
     let mut seen = BTreeSet::new();
@@ -194,7 +196,7 @@ fn a_number_without_room_is_told_in_the_legend() {
     assert_eq!(seen.len(), 2, "both were seen");
 }
 
-/// Of which query the strip carries the attention; nothing is said of one where there is none.
+/// The strip names the query whose attention it shows. If it shows none, it names none.
 #[test]
 fn the_strip_says_whose_attention_it_carries() {
     let strip = |stage: &Stage| stage.screen().lines().nth(1).unwrap().to_owned();
@@ -218,7 +220,7 @@ fn the_strip_says_whose_attention_it_carries() {
     assert!(stage.message().contains("the mark behind a token is its own"), "{}", stage.message());
 }
 
-/// Another token's units are looked at from the same line on.
+/// For another token, the list of units starts at the same line.
 #[test]
 fn units_of_another_token_are_seen_from_the_same_line_on() {
     let mut desk = Desk::at("p0/L1/ffn_hidden[t=4,f=0]", (120, 40));
@@ -231,7 +233,7 @@ fn units_of_another_token_are_seen_from_the_same_line_on() {
         let unit = desk.app.index()[1];
         desk.shows(&format!("unit {unit}, number {} of 384 by |hidden|", rank + 1));
     }
-    // A unit that is named is kept, whatever its rank.
+    // A named unit stays chosen, whatever its rank is.
     desk.go("p0/L1/ffn_hidden[t=2,f=5]");
     assert_eq!(desk.app.index(), [2, 5]);
 }

@@ -1,4 +1,4 @@
-//! What is seen of RoPE: a pair before and after it is turned, and its angle.
+//! The view of RoPE: a pair before and after its rotation, and its angle.
 
 use llama_trace::trace::{Axis, Step};
 use llama_trace::tui::app::App;
@@ -20,7 +20,7 @@ fn rope_turns_a_pair_by_its_position_times_theta() {
     desk.keys("6");
     assert_eq!(desk.app.view().name(), "rope");
     let shown = desk.screen();
-    // The pairing is the model's own: the two components of the pair are those that the rule turns together.
+    // The pairing is the model's own: the two components of the pair are the ones that the rule rotates together.
     let line = shown.lines().find(|line| line.contains(" at position 4: ")).unwrap();
     let (pair, of) = line.split_once("pair ").unwrap().1.split_once(" at position 4: ").unwrap();
     let angle: f64 = read_text(of)[0].parse().unwrap();
@@ -38,7 +38,7 @@ fn rope_turns_a_pair_by_its_position_times_theta() {
     let numbers = read_text(line.split_once("θ_i = ").unwrap().1);
     assert!(is(&numbers[0], theta, false), "{line}");
     assert!(numbers.iter().any(|number| is(number, 4.0 * theta, false)), "{line}");
-    // The fastest pair is past half a turn there: what is left of it is the angle above.
+    // There, the fastest pair is beyond half a turn. The rest is the angle above.
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut desk = Desk::at("L1/xq_rope[t=4,h=1,c=0]", size);
         desk.keys("6");
@@ -48,7 +48,7 @@ fn rope_turns_a_pair_by_its_position_times_theta() {
     }
 }
 
-/// Before and after are the trace's own, component by component, with either pairing.
+/// The values before and after are the trace's own, component by component, with both pairings.
 #[test]
 fn rope_shows_the_pair_before_and_after_as_they_stand_in_the_trace() {
     let mut stage = Stage::sized("xq_rope", (200, 60), Depth::None);
@@ -77,7 +77,7 @@ fn rope_shows_the_pair_before_and_after_as_they_stand_in_the_trace() {
     assert!(stage.app.place().step.axes().contains(&Axis::HeadDim));
 }
 
-/// The curves say what goes up, what goes to the right, and what their marks are; each angle stands at its height.
+/// The curves have a label for each axis, and a legend for their marks. Each angle is at its height.
 #[test]
 fn the_curves_have_named_axes_and_marks() {
     for (size, positions, marks) in [
@@ -107,7 +107,7 @@ fn the_curves_have_named_axes_and_marks() {
         };
         let (high, zero, low) = (at("180°"), at("0°"), at("-180°"));
         assert!(high < zero && zero < low && zero - high == low - zero, "{screen}");
-        // The fastest pair turns by a radian a token: at position 4 by 229°, which is −131°.
+        // The fastest pair rotates by one radian per token: at position 4 by 229°, which is −131°.
         let column = |word: &str| {
             let line: String = lines[heading].iter().collect();
             line[..line.find(word).unwrap()].chars().count()

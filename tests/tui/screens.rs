@@ -1,4 +1,4 @@
-//! What is on the screen, at several sizes, with colours and without.
+//! The content of the screen, at several sizes, with and without colours.
 
 use llama_trace::trace::stage::Section;
 use llama_trace::trace::{Axis, Step};
@@ -66,7 +66,7 @@ fn resizing_keeps_the_cursor_in_sight() {
     stage.shows("p0/L1/ffn_up[t=11,f=47] = ");
 }
 
-/// Whole numbers, what they are steps of, and what g is.
+/// The notes say that the values are whole numbers, what one step is, and what g is.
 #[test]
 fn int8_values_and_scales_say_what_they_are() {
     let mut stage = Stage::new(Synthetic::with_switches(), (160, 60), Depth::True);
@@ -77,7 +77,7 @@ fn int8_values_and_scales_say_what_they_are() {
     ] {
         open(&mut stage.app, &OpenAt { stage: Some(name.into()), ..OpenAt::default() }).unwrap();
         stage.sync();
-        // The notes as they are on a screen so wide that no line is broken.
+        // The notes on a screen so wide that no line is wrapped.
         let notes =
             notes::lines(&stage.app, 400).iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
         let shown = stage.screen() + &notes;
@@ -97,7 +97,7 @@ fn every_step_is_drawn_in_every_way() {
                     .unwrap();
                 stage.sync();
                 for _ in 0..3 {
-                    // The address under the cursor is there whatever the picture.
+                    // The address under the cursor is shown in every view.
                     stage.shows(&stage.app.place().address(&stage.app.index()));
                     stage.keys("v").screen();
                     stage.keys("as").screen();
@@ -135,7 +135,7 @@ fn what_is_masked_and_what_is_broken_are_told_apart() {
     stage.shows("-∞ -inf");
     stage.shows("p0/L1/masked_scores[h=2,t=0,k=11] = -inf");
     stage.shows("query <s> → key ␣Lily");
-    stage.shows("-inf×26"); // 4 of those would be one head's; the statistics are of the whole tensor
+    stage.shows("-inf×26"); // one head has 4 of them, but the statistics are of the whole tensor
     let stage = Stage::at("ffn_up");
     stage.shows("?? NaN");
     stage.shows("NaN×1");
@@ -143,7 +143,7 @@ fn what_is_masked_and_what_is_broken_are_told_apart() {
 
 #[test]
 fn colours_diverge_around_zero_and_probabilities_are_viridis() {
-    // The cell at the screen's first row and column of a matrix: below the header, after the labels.
+    // The cell at the first visible row and column of a matrix, below the header and after the labels.
     let color = |stage: &Stage, letter: &str| {
         let screen = stage.screen();
         let row = screen.lines().position(|line| line.contains(letter)).unwrap() as u16;
@@ -180,7 +180,7 @@ fn colours_span_a_head_or_the_tensor_or_three_deviations() {
     stage.keys("s").shows("all values");
     stage.keys("s").shows("all (within 3 std)");
     assert_eq!(stage.app.view().name(), "heatmap");
-    // Where nothing is held, the first press shows something else too.
+    // If no axis is fixed, the first press changes the scale too.
     let mut stage = Stage::at("ffn_up");
     stage.keys("s").shows("3 std");
 }
@@ -204,7 +204,7 @@ fn the_footer_says_what_the_brackets_choose() {
     }
 }
 
-/// Where there are no colours a value in one character has marks of its own.
+/// Without colours, a value in one character has special marks.
 #[test]
 fn without_colours_small_pictures_say_what_their_characters_mean() {
     for depth in [Depth::None, Depth::Ansi] {

@@ -1,4 +1,4 @@
-//! Several prompts: from sequence to sequence by keys and by addresses.
+//! Several prompts: keys and addresses that lead from sequence to sequence.
 
 use llama_trace::config::Precision;
 use llama_trace::error::Error;
@@ -13,7 +13,7 @@ use llama_trace::tui::user_event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use crate::stage::Stage;
 use crate::synthetic::{self, Synthetic};
 
-/// A sequence of four, each with a token less than the one before; the last cannot be begun.
+/// One of four sequences. Each has one token less than the one before, and the last cannot be opened.
 fn sequence(number: usize) -> Synthetic {
     let mut source = Synthetic::new();
     let pass = &mut source.outline.passes[0];
@@ -25,7 +25,7 @@ fn sequence(number: usize) -> Synthetic {
     source
 }
 
-/// A viewer of them, and the sources that it goes to.
+/// A viewer of the sequences, and its sources.
 struct Program {
     stage: Stage,
     runs: Runs,
@@ -51,7 +51,7 @@ impl Program {
         Self { stage: Stage::new(Synthetic::new(), size, Depth::None), runs }
     }
 
-    /// One turn of the event loop for each of the keys.
+    /// Runs the event loop once for each of the keys.
     fn keys(&mut self, keys: &str) -> &mut Self {
         for key in keys.chars() {
             let code = match key {
@@ -119,7 +119,7 @@ fn an_address_leads_to_a_sequence_and_what_is_wrong_says_which_there_are() {
     let mut program = Program::new();
     program.keys("/s2/p0/L2/xq[t=4,h=1,c=3]\r");
     assert_eq!(program.here(), "s2/p0/L2/xq[t=4,h=1,c=3]");
-    // What is left out is as it is here.
+    // Omitted parts of an address are those of the current place.
     program.keys("/[h=0]\r");
     assert_eq!(program.here(), "s2/p0/L2/xq[t=4,h=0,c=3]");
     program.keys("/s1\r");
@@ -134,7 +134,7 @@ fn an_address_leads_to_a_sequence_and_what_is_wrong_says_which_there_are() {
         program.stage.key(KeyCode::Esc);
         program.keys("/s1/p0/L2/xq\r");
     }
-    // A run beside it has sequences of its own.
+    // Another run has its own sequences.
     let mut other = sequence(0);
     (other.outline.run, other.outline.sequences) = (Run(1), 1);
     program.runs.add(Box::new(other));
@@ -163,7 +163,7 @@ fn two_sequences_stand_side_by_side_at_one_cell_with_their_difference() {
             let factor = 1.0 + sequence as f32;
             let shown = program.stage.app.tensor().unwrap().get(&program.stage.app.index()).unwrap();
             let llama_trace::trace::frame::Number::F32(shown) = shown else { panic!("{shown:?}") };
-            // The sequences' values are those of one wave, each times a factor of its own.
+            // The values of all sequences are the same wave, each times another factor.
             shown / (1.0 + program.stage.app.outline().sequence as f32) * factor
         };
         let shows_both = |program: &Program, here: usize, there: usize| {
@@ -186,7 +186,7 @@ fn two_sequences_stand_side_by_side_at_one_cell_with_their_difference() {
         shows_both(&program, 1, 0);
         program.keys(")");
         shows_both(&program, 2, 1);
-        // Of two ragged sequences the one may lack the token of the other.
+        // Two sequences may have different lengths, so one may lack a token of the other.
         program.keys("(/t\u{1b}");
         program.keys("/L1/xq[t=10,h=2,c=3]\r");
         program.stage.shows("s2 · it has no such value");
@@ -195,7 +195,8 @@ fn two_sequences_stand_side_by_side_at_one_cell_with_their_difference() {
     }
 }
 
-/// Of two ragged sequences both panes begin with one row, and where one has no such row nothing of it has the cursor.
+/// If two sequences have different lengths, both panes begin with the same row. If a pane does not have the cursor's
+/// row, it shows no cursor.
 #[test]
 fn two_sequences_of_different_lengths_show_the_same_rows() {
     for size in [(80, 24), (100, 30), (120, 40), (200, 60)] {
@@ -223,7 +224,7 @@ fn two_sequences_of_different_lengths_show_the_same_rows() {
         program.stage.shows("s2 · it has no such value");
         program.stage.shows("s2/p0/L1/xq has no such value");
         let both = firsts(&program);
-        // Of a sequence that has none of these rows nothing is shown.
+        // If a sequence has none of these rows, its pane is empty.
         assert!(both[1].is_empty() || both[0] == both[1], "{}", program.stage.screen());
     }
 }
@@ -264,18 +265,18 @@ fn a_token_that_is_picked_begins_a_branch_that_is_listed_and_stands_beside_the_r
         assert_eq!(program.stage.app.place().path(), "r1:p2/probs", "the same step of that pass");
         program.stage.shows("r1 · ");
         program.stage.shows("║");
-        // Where they part the token was not drawn.
+        // The token at the fork was not sampled.
         program.keys("/p1/probs\r");
         program.stage.shows("← picked");
-        assert!(!program.stage.screen().contains("← drawn"));
+        assert!(!program.stage.screen().contains("← sampled"));
         program.keys("/p2/probs\r");
-        program.stage.shows("← drawn");
-        // Further in the branch.
+        program.stage.shows("← sampled");
+        // A later token of the branch.
         program.keys("t");
         assert_eq!(program.stage.app.outline().passes.len(), 4);
-        // Both, where they part.
+        // Both lines, at the fork.
         program.keys("B");
-        program.stage.shows("parts from r0 after p1");
+        program.stage.shows("forks from r0 after p1");
         program.stage.shows("the run itself");
         program.stage.shows("║ is where they part");
         crate::pictures::compare(&format!("branches-{}x{}", size.0, size.1), &program.stage.screen());
@@ -296,7 +297,7 @@ fn a_token_that_is_picked_begins_a_branch_that_is_listed_and_stands_beside_the_r
     }
 }
 
-/// A token that was picked though the nucleus leaves it out has a row there.
+/// A picked token that the nucleus leaves out has a row in the list.
 #[test]
 fn what_was_picked_though_it_was_cut_has_a_row_in_the_nucleus() {
     for size in [(80, 24), (120, 40), (200, 60)] {
@@ -314,14 +315,14 @@ fn what_was_picked_though_it_was_cut_has_a_row_in_the_nucleus() {
         assert!(row.contains(&format!(" {token} ")) && row.contains('←'), "{screen}");
         program.stage.shows(&format!("{kept} of 64 stay; the other {} are 0", 64 - kept));
         program.stage.shows(&format!("r1:p0/nucleus[v={token}] = 0"));
-        // One that stays has the mark in its own row.
+        // A picked token inside the nucleus has the mark in its own row.
         program.keys("/r0:p0/probs\rb/p0/nucleus\r");
         let screen = program.stage.screen();
         assert!(cut(&screen).is_none() && screen.contains('←'), "{screen}");
     }
 }
 
-/// Where two stand one under the other in little room each still shows what it is about.
+/// If the two panels are one above the other in a small window, each still shows its cells.
 #[test]
 fn both_of_two_have_their_cells_in_little_room() {
     let mut stage = Stage::at("softmax");
@@ -370,7 +371,7 @@ fn the_sampler_says_of_what_top_p_is_a_share_and_what_its_bars_are() {
         let screen = program.keys("]]→").stage.screen();
         let legend =
             screen.lines().find(|line| line.contains("T tried")).unwrap_or_else(|| panic!("{screen}"));
-        assert!(legend.contains("█ may be drawn") || legend.contains("█ stays"), "{legend}");
+        assert!(legend.contains("█ may be sampled") || legend.contains("█ stays"), "{legend}");
     }
 }
 
@@ -382,7 +383,7 @@ fn in_little_room_the_sampler_still_says_what_is_set_and_every_cut() {
         while program.stage.app.view().name() != "sampler" {
             program.keys("v");
         }
-        // The likeliest tokens that have so much together, and of few.
+        // The likeliest tokens with this total probability, among few tokens.
         program.keys("→→]←←←←]←←");
         let setting = program.stage.app.sampler_trial().setting().unwrap();
         let (k, p) = (setting.top_k, setting.top_p);
@@ -408,7 +409,7 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
     while program.stage.app.view().name() != "sampler" {
         program.keys("v");
     }
-    // Another seed, as many as it takes to draw another token.
+    // Changes the seed until another token is sampled.
     program.keys("]]]");
     let run = program.stage.app.outline().passes[0].sampled.clone().unwrap();
     let drawn = |program: &Program| {
@@ -428,7 +429,7 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
     let fork = program.stage.app.outline().fork.unwrap();
     assert_eq!((fork.of, fork.pass, fork.token, fork.setting), (Run(0), 0, tried, setting));
     assert_eq!(program.stage.app.sampler_trial().setting(), None, "it is the branch's own now");
-    // The title has how this one is drawn.
+    // The title has the sampling settings of this run.
     let own = setting.unwrap();
     let title = program.stage.screen().lines().next().unwrap().to_owned();
     assert!(
@@ -442,7 +443,7 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
     assert_eq!((program.stage.app.outline().run, fork.setting), (Run(2), None));
     assert!(!program.stage.screen().lines().next().unwrap().contains("seed"), "the run's own");
     assert_eq!(fork.token as usize, program.stage.app.outline().passes[1].tokens[0].id as usize);
-    // Where the token was picked the view says so, and nothing is drawn there.
+    // If the token was picked, the view says so, and nothing is sampled there.
     program.keys("/r2:p0/probs\r");
     assert_eq!(program.stage.app.view().name(), "sampler");
     let screen = program.stage.screen();
@@ -455,7 +456,7 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
     let marked = lines.iter().find(|line| line.contains(" ←") && line.contains("0.0")).unwrap();
     assert!(marked.contains(&text), "{screen}");
     program.stage.shows("→ picked");
-    // One that goes on as the run did is no other text, and the list says so.
+    // A branch with the run's own token is not another text, and the list says so.
     program.keys("/r0:p0/probs\rb");
     assert!(
         program.stage.message().contains("goes on from r0 after pass 0, with the same token"),
@@ -465,10 +466,10 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
     program.keys("B");
     program.stage.shows("as r0 after p0");
     program.keys("B");
-    // Elsewhere there is no token to go on with.
+    // At other stages there is no token for a branch.
     program.keys("/r0:p0/L1/xq\rb");
     assert!(
-        program.stage.message().starts_with("b goes on with another token"),
+        program.stage.message().starts_with("b continues with another token"),
         "{}",
         program.stage.message()
     );
@@ -480,7 +481,7 @@ fn the_sampler_view_goes_on_with_what_it_would_draw_and_enter_with_the_token_und
     );
 }
 
-/// No token goes on in a trace, wherever the cursor is.
+/// In a trace no branch can be computed, wherever the cursor is.
 #[test]
 fn a_branch_of_what_was_recorded_is_refused_at_once() {
     let mut source = Synthetic::new();
@@ -540,9 +541,13 @@ fn the_go_to_line_runs_another_prompt_and_the_run_before_stays() {
     program.stage.shows("→ is where a prompt ends");
     program.keys("\u{1b}/r0:\r");
     assert_eq!(program.stage.app.place().path(), "p0/L1/xq");
-    // The same prompt with a part of the model switched off.
+    // The same prompt, with a part of the model switched off.
     program.keys("/without\r");
-    assert!(program.stage.message().starts_with("name what is switched off"), "{}", program.stage.message());
+    assert!(
+        program.stage.message().starts_with("name the part to switch off"),
+        "{}",
+        program.stage.message()
+    );
     program.keys("\u{1b}/without L9/h9\r");
     assert_eq!(program.stage.message(), "the model has no L9/h9");
     assert_eq!(program.stage.app.place().path(), "p0/L1/xq");

@@ -1,16 +1,16 @@
-//! Numbers as they stand on the screen: what they are, and whether they stand for a value.
+//! Numbers as the screen shows them, and whether they stand for a given value.
 
 use llama_trace::trace::frame::Number;
 
-/// A number as it stands on the screen: where it begins, counted in columns, and its text.
+/// A number as the screen shows it: its first column, and its text.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Read {
     pub(crate) x: usize,
     pub(crate) text: String,
 }
 
-/// The numbers of a line. Digits within a word (`word20`, `f32`) belong to the word; a minus between two
-/// numbers is that of a range.
+/// Returns the numbers of a line. Digits within a word (`word20`, `f32`) belong to the word. A minus sign between two
+/// numbers belongs to a range.
 pub(crate) fn read(line: &[String]) -> Vec<Read> {
     let at = |i: usize| line.get(i).and_then(|cell| cell.chars().next()).unwrap_or(' ');
     let digit = |i: usize| at(i).is_ascii_digit();
@@ -43,7 +43,7 @@ pub(crate) fn read(line: &[String]) -> Vec<Read> {
                 i += 1;
             }
         }
-        // 3x4, 2i, 20%: a word that begins with digits.
+        // 3x4, 2i, 20%: words that begin with digits.
         if !word(at(i)) || at(i) == '·' {
             found.push(Read { x: start, text: line[start..i].concat() });
         }
@@ -56,7 +56,7 @@ pub(crate) fn read_text(text: &str) -> Vec<String> {
     read(&cells).into_iter().map(|read| read.text).collect()
 }
 
-/// Whether `shown` is `value` with fewer digits. Where `rounded`, it may have none left that are not 0.
+/// Returns whether `shown` is `value` with fewer digits. If `rounded`, it may have no digits other than 0.
 pub(crate) fn is(shown: &str, value: f64, rounded: bool) -> bool {
     let number: f64 = shown.parse().unwrap();
     let (mantissa, power) = shown.split_once('e').unwrap_or((shown, "0"));

@@ -1,4 +1,4 @@
-//! A viewer on its synthetic source, driven by keys as a user would.
+//! A viewer on its synthetic source, driven by keys as by a user.
 
 use std::path::Path;
 
@@ -84,7 +84,7 @@ impl Stage {
         self.app.sync_compared(beside);
     }
 
-    /// One turn of the event loop for one event.
+    /// Runs the event loop once for one event.
     pub(crate) fn event(&mut self, event: Event) -> Effect {
         if let Event::Resize(columns, rows) = event {
             self.size = (columns, rows);
@@ -125,7 +125,7 @@ impl Stage {
         self
     }
 
-    /// The source works for a moment.
+    /// Lets the source work for a moment.
     pub(crate) fn wait(&mut self) -> &mut Self {
         self.source.poll().unwrap();
         self.sync();

@@ -1,4 +1,4 @@
-//! A source without a model: values by formula, with everything that a viewer must survive.
+//! A source without a model. It computes values by a formula, and has everything that a viewer must handle.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use llama_trace::trace::{
 use llama_trace::trace::{ModelCard, PassDims};
 use ndarray::{ArrayD, Dimension, IxDyn};
 
-/// A model small enough to know every value.
+/// A model so small that every value is known.
 pub(crate) fn config() -> ModelConfig {
     ModelConfig {
         layers: 3,
@@ -32,7 +32,7 @@ pub(crate) fn config() -> ModelConfig {
     }
 }
 
-/// How the tokens are drawn.
+/// The sampling settings.
 pub(crate) const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.9, seed: 7 };
 
 const TEXTS: [&str; 12] =
@@ -55,32 +55,32 @@ fn text(id: u32) -> String {
     }
 }
 
-/// The source.
+/// The synthetic source.
 #[derive(Clone)]
 pub(crate) struct Synthetic {
     pub(crate) outline: Outline,
-    /// Sites that stay on their way until the next poll.
+    /// Sites whose values arrive at the next poll.
     pub(crate) pending: HashSet<Site>,
     /// Sites that fail.
     pub(crate) failing: HashSet<Site>,
-    /// Passes after which there are no more.
+    /// Maximum number of passes.
     pub(crate) most_passes: usize,
-    /// Whether the next pass gets lost on its way.
+    /// Whether the next pass never arrives.
     pub(crate) loses_passes: bool,
     due: bool,
-    /// Values that a frame has at most; larger stages come in blocks.
+    /// Maximum number of values in a frame. Larger stages arrive in blocks.
     pub(crate) largest: usize,
-    /// Whether it computes and nothing comes of it until it is stopped.
+    /// Whether it computes without a result until it is stopped.
     pub(crate) working: bool,
-    /// Whether what is asked for is stopped at once.
+    /// Whether each request is stopped at once.
     pub(crate) interrupts: bool,
-    /// Whether it was asked to stop.
+    /// Whether a stop was requested.
     pub(crate) stopped: bool,
-    /// What every value that is no share of 1 is multiplied by.
+    /// Factor of every value, except of values that sum to 1.
     pub(crate) factor: f32,
     /// One value of `ffn_hidden` that is far from all others.
     pub(crate) outlier: Option<f32>,
-    /// How often a frame was asked for.
+    /// Number of requests for a frame.
     pub(crate) asked: usize,
 }
 
@@ -89,15 +89,14 @@ impl Synthetic {
         Self::with(config(), Precision::F32, prompt())
     }
 
-    /// Of a model of whose configuration this field was ignored.
+    /// A source of a model that ignores this field of its configuration.
     pub(crate) fn ignoring(field: &str) -> Self {
         let mut source = Self::new();
         source.outline.card.ignored = vec![field.to_owned()];
         source
     }
 
-    /// A model with a window, with norms on queries and keys, and in int8, so that every step of the table is
-    /// there.
+    /// A model with a window, with norms on queries and keys, and in int8, so that every step of the table exists.
     pub(crate) fn with_switches() -> Self {
         let config = ModelConfig { qk_norm: true, window: Some(5), ..config() };
         Self::with(config, Precision::Q8 { group: 5 }, prompt())
@@ -136,7 +135,7 @@ impl Synthetic {
         }
     }
 
-    /// One whose first pass is done at the next poll.
+    /// A source whose first pass is complete at the next poll.
     pub(crate) fn opening() -> Self {
         let mut source = Self::new();
         source.outline.passes[0].sampled = None;
@@ -203,14 +202,15 @@ impl Synthetic {
             _ => FrameData::F32(ArrayD::from_shape_fn(index, |at| {
                 let flat = at.slice();
                 let last = flat.len() - 1;
-                // The stage's place in the table, those that only some models have left out where this has not.
+                // The stage's place in the table. Stages that only some models have are left out if this model does not
+                // have them.
                 let has = |stage: &&Stage| {
                     let switch = matches!(stage, Stage::XqNorm | Stage::XkNorm);
                     stage.present(&sizes, dims) || !(switch || stage.is_int8() || stage.is_scale())
                 };
                 let number = Stage::ALL.iter().filter(has).position(|stage| *stage == site.stage).unwrap();
                 let row = flat[..last].iter().fold(number, |row, i| row * 5 + i);
-                // One value that is no number, where a user may look for it.
+                // One NaN, at a place where a user may look at it.
                 if site.stage == Stage::FfnUp && flat == [0, 3] {
                     f32::NAN
                 } else if let (Stage::FfnHidden, [0, 5], Some(outlier)) = (site.stage, flat, self.outlier) {
@@ -225,7 +225,7 @@ impl Synthetic {
 }
 
 impl Synthetic {
-    /// The rules of the run, as far as they take no weights.
+    /// The rules of the run that need no weights.
     fn rules(&self) -> Rules {
         let mut rules = Rules::new(self.outline.card.clone(), CacheDtype::F32, Sampling::default());
         self.outline.passes.iter().for_each(|pass| rules.push(pass.dims, None));
@@ -247,7 +247,7 @@ impl Operands for Synthetic {
     }
 }
 
-/// The part of `frame` that is in `region`.
+/// The part of `frame` inside `region`.
 fn cut(frame: &Frame, region: Region) -> Block {
     let FrameData::F32(whole) = &frame.data else { panic!("only float32 stages are that large") };
     let part = whole.slice_each_axis(|axis| region.0[axis.axis.index()].clone().into()).to_owned();
@@ -420,12 +420,12 @@ impl Source for Synthetic {
     }
 }
 
-/// A prompt of numbers, which are cut least of all.
+/// A prompt of numbers, which must never be truncated.
 fn years(count: usize) -> Vec<TokenLabel> {
     (0..count).map(|i| TokenLabel { id: i as u32 + 30, text: format!(" {}", 19_000 + 37 * i) }).collect()
 }
 
-/// Long axes, tiny and huge values, numbers for tokens.
+/// Long axes, tiny and huge values, and tokens that are numbers.
 pub(crate) fn wide(tokens: usize, vocab: usize, factor: f32) -> Synthetic {
     let config =
         ModelConfig { layers: 16, dim: 300, heads: 12, kv_heads: 4, ffn_dim: 1408, vocab, ..config() };

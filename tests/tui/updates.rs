@@ -1,4 +1,4 @@
-//! What each action changes.
+//! The changes that each action makes.
 
 use llama_trace::trace::{End, Site, Stage as Name, Step};
 use llama_trace::tui::app::Shown;
@@ -115,7 +115,7 @@ fn a_pass_that_does_not_come_is_told() {
     let mut stage = Stage::at("softmax");
     stage.source.loses_passes = true;
     stage.keys("t");
-    assert_eq!(stage.message(), "the next token did not come; t asks again, and is told why");
+    assert_eq!(stage.message(), "the next token did not arrive; t tries again, and shows the reason");
     stage.source.loses_passes = false;
     assert_eq!(stage.keys("t").wait().app.place().path(), "p1/L1/softmax");
     assert_eq!(stage.message(), "");
@@ -258,7 +258,7 @@ fn a_pasted_prompt_is_taken_as_it_is_or_not_at_all() {
         let Mode::Goto(line) = stage.app.mode() else { panic!("the line is open") };
         (line.text.clone(), stage.app.message().map(|message| message.text.clone()))
     };
-    // Terminals end the lines of what is pasted as the Enter key does.
+    // In a paste, terminals end lines with the character of the Enter key.
     stage.keys("/prompt ");
     let long: String = (0..100).map(|i| format!("w{i}\tx\ny ")).collect();
     let (text, message) = pasted(&mut stage, &format!("{}\r", long.replace('\n', "\r")));
@@ -271,12 +271,12 @@ fn a_pasted_prompt_is_taken_as_it_is_or_not_at_all() {
     assert!(message.contains("of at most 65536") && message.contains("--prompt-file"), "{message}");
     assert_eq!(stage.key(KeyCode::Enter), Effect::Begin(NewRun::Prompt(long)));
 
-    // An address has one line.
+    // An address has only one line.
     stage.keys("/");
     assert_eq!(pasted(&mut stage, "p0/L1\r\n").0, "p0/L1");
     assert!(pasted(&mut stage, &"x".repeat(300)).1.unwrap().contains("at most 200"));
     stage.key(KeyCode::Esc);
-    // In the help it is looked for.
+    // In the help, a paste is a text to search.
     stage.keys("?");
     stage.event(Event::Paste("softmax\r".into()));
     assert!(matches!(stage.app.mode(), Mode::Help(_, wanted) if wanted == "softmax"));
@@ -292,7 +292,7 @@ fn enter_on_an_empty_line_leaves_everything_as_it_is() {
         assert_eq!((stage.app.mode(), stage.name()), (&Mode::Walk, "attn_norm"), "{typed:?}");
         assert_eq!(stage.app.place().layer, Some(1), "{typed:?}");
     }
-    // A line that was chosen from the list is gone to.
+    // Enter on a line that was chosen from the list goes to its place.
     stage.keys("/");
     stage.key(KeyCode::Down);
     stage.key(KeyCode::Enter);
@@ -321,7 +321,7 @@ fn the_mouse_selects_what_it_hits() {
     let click = MouseEventKind::Down(MouseButton::Left);
     let screen = stage.screen();
     let row = screen.lines().position(|line| line.contains(" 3 ␣a")).unwrap() as u16;
-    // Cells begin after the labels: column 26 is the panel's first, 13 are labels, 3 are a cell.
+    // The cells begin after the labels: the panel begins at column 26, labels have 13 columns, a cell has 3.
     stage.event(mouse(click, 26 + 13 + 3 * 2, row));
     assert_eq!(stage.app.index(), [2, 3, 2], "{screen}");
     let row = screen.lines().position(|line| line.contains("ffn_norm")).unwrap() as u16;
@@ -397,7 +397,7 @@ fn axes_are_exchanged_and_held_in_turn() {
     assert_eq!(stage.step(), Step::Stage(Name::FfnUp));
 }
 
-/// `S` draws what the screen shows into a new file, and never over another one.
+/// `S` draws the screen into a new file, and never replaces a file.
 #[test]
 fn the_screen_is_drawn_into_a_file_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
@@ -414,7 +414,7 @@ fn the_screen_is_drawn_into_a_file_of_its_own() {
     stage.shows("cannot be exported");
 }
 
-/// No key is pressed without a word: what it cannot do takes the place of an older message.
+/// Every key has a message if it cannot do anything. The message replaces an older one.
 #[test]
 fn a_key_that_does_nothing_says_so() {
     let mut stage = begin();
@@ -422,12 +422,12 @@ fn a_key_that_does_nothing_says_so() {
         (KeyCode::Char('p'), "this is the first step"),
         (KeyCode::Char('u'), "u does nothing here; ? lists the keys"),
         (KeyCode::F(5), "F5 does nothing here; ? lists the keys"),
-        (KeyCode::Char('r'), "nothing was stopped: r computes again what was"),
+        (KeyCode::Char('r'), "nothing was stopped: r computes again after a stop"),
     ] {
         stage.key(code);
         assert_eq!(stage.message(), said);
     }
-    // Where a list or the help is open they change nothing.
+    // While a list or the help is open, these keys change nothing.
     for opens in ["?", "C"] {
         stage.keys(opens).key(KeyCode::F(5));
         assert_ne!(stage.app.mode(), &Mode::Walk, "{opens}");
@@ -458,7 +458,7 @@ fn a_view_that_is_covered_does_not_change_unseen() {
         assert_ne!(stage.app.view().name(), view);
         stage.keys("1");
     }
-    // Nor does the footer offer the keys of a view that is covered.
+    // The footer does not offer the keys of a hidden view either.
     stage.choose("layers");
     stage.shows("Enter show the head");
     stage.keys("i");
@@ -468,6 +468,6 @@ fn a_view_that_is_covered_does_not_change_unseen() {
 #[test]
 fn the_go_to_box_says_what_enter_does_with_a_prompt() {
     let mut stage = begin();
-    stage.keys("/prompt A fox").shows("Enter runs this text in a run of its own");
+    stage.keys("/prompt A fox").shows("Enter runs this text as a new run");
     stage.shows("another prompt");
 }

@@ -1,4 +1,4 @@
-//! What is true of every view: where its cells are, how one moves in them, what it asks for.
+//! Rules for every view: the places of its cells, the movements of the cursor, and the values that it requests.
 
 use llama_trace::backend::cpu::Cpu;
 use llama_trace::model::Model;
@@ -28,7 +28,7 @@ fn everywhere(check: impl Fn(&mut Stage, &str)) {
                 let at = OpenAt { at: Some(Address::parse(&place.path()).unwrap()), ..OpenAt::default() };
                 open(&mut stage.app, &at).unwrap();
                 stage.sync();
-                // `v` goes round those that fit.
+                // `v` switches to the next view that fits.
                 for _ in 0..VIEWS.len() {
                     if stage.app.view().name() != view.name() {
                         stage.keys("v");
@@ -65,7 +65,7 @@ fn every_step_has_a_view_and_every_view_a_step_a_name_of_its_own_and_three_lines
     }
 }
 
-/// Where a view leaves room its hint stands below it, whole, and nowhere else.
+/// If a view leaves room, its complete hint is below it, and nowhere else.
 #[test]
 fn the_hint_stands_below_the_values_where_there_is_room() {
     let mut shown = 0;
@@ -86,7 +86,7 @@ fn the_hint_stands_below_the_values_where_there_is_room() {
     assert!(shown > 6, "{shown}");
 }
 
-/// Whether a view is a diagram, whose cells are boxes or nothing; it has tests of its own.
+/// Returns whether a view is a diagram, whose cells are boxes or empty. Diagrams have separate tests.
 fn is_diagram(stage: &Stage) -> bool {
     ["flow", "pass"].contains(&stage.app.view().name())
 }
@@ -123,12 +123,12 @@ fn moving_goes_to_the_next_cell_and_stops_at_the_last() {
         for (key, down, right) in
             [('j', 1_isize, 0_isize), ('k', -1, 0), ('l', 0, 1), ('h', 0, -1), ('$', 0, 999), ('0', 0, -999)]
         {
-            // Units of another token are in another order.
+            // The units of another token are in another order.
             if is_diagram(stage) || stage.app.view().name() == "neurons" && right != 0 {
                 continue;
             }
             let layout = stage.app.layout().unwrap();
-            // In a list these two go to its ends.
+            // In a list, these two movements go to its ends.
             let (down, right) =
                 if layout.columns == 1 && right.abs() > 1 { (right, 0) } else { (down, right) };
             let expected = layout.moved(down, right);
@@ -151,7 +151,7 @@ fn a_view_asks_for_the_values_of_all_its_cells() {
         assert_eq!(blocks.count(), 1, "{what}");
         let tensor = app.tensor().unwrap();
         layout.each_cell(app, |row, column, _, _| {
-            // The cells of some views are no values of the step.
+            // The cells of some views are not values of the step.
             let index = app.view().index(app, (row, column));
             let known = index.as_ref().is_none_or(|index| tensor.get(index).is_some());
             assert!(known || ["lens", "layers"].contains(&app.view().name()), "{what}: {index:?}");
@@ -171,7 +171,7 @@ fn of_one_token_that_is_left_the_cache_speaks_as_of_one() {
     desk.shows(": 1 token, ");
 }
 
-/// Where there is room, the last line says which view comes next.
+/// If there is room, the last line names the next view.
 #[test]
 fn the_last_line_names_the_next_view() {
     everywhere(|stage, told| {

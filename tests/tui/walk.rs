@@ -1,7 +1,8 @@
-//! A long walk at random: any key, click, wheel, line and size after any other. Nothing panics, the place exists, and
-//! each number on the screen is one of the trace.
+//! A long random walk: keys, clicks, wheel, lines and sizes in any order. Nothing panics, the place exists, and each
+//! number on the screen is in the trace.
 //!
-//! `LLAMA_TRACE_WALK=100000 cargo test --test tui walk -- --nocapture` walks further, and `LLAMA_TRACE_SEED` elsewhere.
+//! `LLAMA_TRACE_WALK=100000 cargo test --test tui walk -- --nocapture` takes more steps, and `LLAMA_TRACE_SEED` chooses
+//! another walk.
 
 use llama_trace::trace::{Source, Status};
 use llama_trace::tui::input::Mode;
@@ -21,7 +22,7 @@ use crate::synthetic::{Synthetic, wide};
 /// Default number of steps of a walk.
 const STEPS: usize = 5000;
 
-/// Steps on one model, before the next one.
+/// Number of steps on one model.
 const LEG: usize = 250;
 
 const KEYS: &str = "nnpNP[]tgG.,()hjklHL0$vvvvasci?rybBfA=+-D/:*#zm'123456789";
@@ -62,7 +63,7 @@ fn number(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
 }
 
-/// Some source: with every step, with long axes, with blocks and gaps.
+/// A random source: with every step, with long axes, or with blocks and missing values.
 fn source(rng: &mut impl Rng) -> Synthetic {
     match rng.random_range(0..4) {
         0 => Synthetic::with_switches(),
@@ -84,12 +85,12 @@ fn event(rng: &mut impl Rng) -> Event {
     let key = |code, modifiers| Event::Key(KeyEvent::new(code, modifiers));
     match rng.random_range(0..20) {
         0 => Event::Resize(rng.random_range(0..=300), rng.random_range(0..=100)),
-        // The sizes that people have come up more often than a few cells.
+        // Usual sizes are more frequent than tiny ones.
         1 => Event::Resize(rng.random_range(60..=220), rng.random_range(16..=70)),
         2 => mouse(MouseEventKind::Down(MouseButton::Left)),
         3 => mouse(MouseEventKind::Drag(MouseButton::Left)),
         4 => mouse([MouseEventKind::ScrollDown, MouseEventKind::ScrollLeft][rng.random_range(0..2)]),
-        // What is open is closed now and then: most of the walk is beside it.
+        // Esc closes lists and panels now and then, so most of the walk is outside them.
         5..8 => key(KeyCode::Esc, KeyModifiers::NONE),
         8..11 => key(CODES[rng.random_range(0..CODES.len())], KeyModifiers::NONE),
         11 => key(CODES[rng.random_range(0..4)], KeyModifiers::ALT),
@@ -100,8 +101,8 @@ fn event(rng: &mut impl Rng) -> Event {
     }
 }
 
-/// Whether the reader of numbers knows all that is on the screen: those of messages, of a derivation, of what is
-/// compared and of a block are looked at where these are.
+/// Returns whether the number checker knows all numbers on the screen. The numbers of messages, derivations,
+/// comparisons and blocks are checked in other tests.
 fn is_plain(stage: &Stage) -> bool {
     let app = &stage.app;
     *app.mode() == Mode::Walk

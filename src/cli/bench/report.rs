@@ -169,7 +169,7 @@ impl Report {
         if let Some(time) = self.tokenizer {
             writeln!(
                 out,
-                "tokenizer    {:8.3} s, at the same time, on a thread of its own",
+                "tokenizer    {:8.3} s, at the same time, on a separate thread",
                 time.as_secs_f64()
             )?;
         }

@@ -133,7 +133,7 @@ impl Apart {
     }
 }
 
-/// Whether this process may use less memory than a template's process.
+/// Returns whether this process may use less memory than a template's process.
 fn little_memory() -> bool {
     #[cfg(unix)]
     {
@@ -144,7 +144,7 @@ fn little_memory() -> bool {
     false
 }
 
-/// Allocates so many bytes. If there is no memory for them, the program ends as after any other failed allocation.
+/// Allocates this many bytes. If there is no memory for them, the program ends as after any other failed allocation.
 fn missing(bytes: usize) {
     naming("the process of the chat template", || drop(black_box(Vec::<u8>::with_capacity(bytes))));
 }

@@ -279,7 +279,7 @@ fn write(text: &str) -> io::Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }
 
-/// Whether a key comes within `wait`.
+/// Returns whether a key comes within `wait`.
 fn comes(wait: Duration) -> io::Result<bool> {
     let wait = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
     match poll(&mut [PollFd::new(&stdin(), PollFlags::IN)], Some(&wait)) {

@@ -50,7 +50,8 @@ pub(super) fn find(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> Result
     Ok(Format { template: Arc::new(template), ends })
 }
 
-/// Whether this is a Llama 2 chat model. Base and chat models of Llama 2 have the same vocabulary, so the name decides.
+/// Returns whether this is a Llama 2 chat model. Base and chat models of Llama 2 have the same vocabulary, so the name
+/// decides.
 fn is_llama2_chat(checkpoint: &Checkpoint, tokenizer: &dyn Tokenizer) -> bool {
     let name = checkpoint.name.to_lowercase();
     let vocabulary =

@@ -21,8 +21,8 @@ pub(in crate::cli) fn built() -> Result<()> {
     Ok(())
 }
 
-/// Whether there is a GPU on which the model of `open` fits with a context of `context` tokens. Another model takes
-/// `beside` bytes of the GPU's memory. Reports the choice of the device, if there was one.
+/// Returns whether there is a GPU on which the model of `open` fits with a context of `context` tokens. Another model
+/// takes `beside` bytes of the GPU's memory. Reports the choice of the device, if there was one.
 ///
 /// # Errors
 /// The errors of `open`.
@@ -47,7 +47,7 @@ pub(in crate::cli) fn suits(
     let name = cuda.device_name();
     match (takes, fits) {
         (true, _) => {
-            tell(format_args!("Computing on {name} (--device cuda); --device cpu takes the processor."));
+            tell(format_args!("Computing on {name} (--device cuda); --device cpu uses the processor."));
         }
         (false, true) => tell(format_args!(
             "Computing on the processor: the kernels cannot be prepared on {name} (--device cuda says why)."

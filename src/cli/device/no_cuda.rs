@@ -17,7 +17,7 @@ pub(in crate::cli) fn built() -> Result<()> {
     Err(Error::not_built("CUDA", "cuda"))
 }
 
-/// Whether a GPU suits the run: always false.
+/// Returns whether a GPU suits the run: always false.
 ///
 /// # Errors
 /// None.

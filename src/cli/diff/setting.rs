@@ -70,7 +70,7 @@ impl Setting {
                     let expected = || format!("a number from 1 to {THREADS}");
                     threads =
                         Some(count.ok_or_else(|| {
-                            wrong(format!("`{value}` is no number of threads"), expected())
+                            wrong(format!("`{value}` is not a number of threads"), expected())
                         })?);
                 }
                 _ => return Err(wrong(format!("there is no key `{key}`"), names)),

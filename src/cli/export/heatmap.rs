@@ -69,7 +69,7 @@ pub(super) struct Heatmap {
     seen: usize,
 }
 
-/// Whether a cell shows `new` rather than `old`. Both values belong to this cell.
+/// Returns whether a cell shows `new` rather than `old`. Both values belong to this cell.
 fn rather(new: f64, old: f64) -> bool {
     let rank = |value: f64| match value {
         value if value.is_nan() => f64::INFINITY,

@@ -59,7 +59,7 @@ impl<'a> Held<'a> {
     /// The numbers of `place`, and the index of the first number.
     fn of(&self, place: Place) -> (usize, Numbers<'a>) {
         let found = self.0.iter().find(|(held, ..)| *held == place);
-        let Some((_, first, numbers)) = found else { unreachable!("{place} is not at hand") };
+        let Some((_, first, numbers)) = found else { unreachable!("{place} is not available") };
         (*first, *numbers)
     }
 

@@ -29,7 +29,7 @@ pub trait Operands {
     /// An error if it cannot be read.
     fn whole(&mut self, row: Line, x: &[i8], scales: &[f32], group: usize) -> Result<(Vec<f32>, f32)>;
 
-    /// Whether missing values are available nowhere else. An explanation then omits the parts that need them.
+    /// Returns whether missing values are available nowhere else. An explanation then omits the parts that need them.
     fn is_all(&self) -> bool {
         false
     }
@@ -296,10 +296,7 @@ impl<O: Operands> Explainer<'_, O> {
                 self.applied(operand, gate);
                 self.folded.figure = Some(Figure::Silu { x: f64::from(gate), y: f64::from(result) });
                 let sigmoid = 1.0 / (1.0 + (-f64::from(gate)).exp());
-                self.applied(
-                    constant("the part of the gate that is open, 1 / (1 + e^−gate)", sigmoid),
-                    result,
-                );
+                self.applied(constant("the sigmoid of the gate, 1 / (1 + e^−gate)", sigmoid), result);
                 self.result(result);
             }
             Fold::Steps { x, scale } => {
@@ -320,9 +317,9 @@ impl<O: Operands> Explainer<'_, O> {
                     let operand = self.operand(x.cell(i), value);
                     self.applied(operand, value.abs() / 127.0);
                 }
-                self.folded.own = Some((1, "the others of the group: none has a larger size"));
+                self.folded.own = Some((1, "the other values of the group: none is further from 0"));
                 self.folded.is_largest = true;
-                self.note("The largest size of the group is 127 steps.");
+                self.note("The value of the group that is furthest from 0 is 127 steps.");
                 self.folded.result = Some(scale[0]);
             }
             Fold::Nucleus { probs, at, top_k, top_p } => self.nucleus(probs, at, top_k, top_p)?,

@@ -86,12 +86,12 @@ impl Bytes {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether both are the same range of the same owner, not only equal bytes.
+    /// Returns whether both are the same range of the same owner, not only equal bytes.
     pub fn same_place(&self, other: &Self) -> bool {
         self.place() == other.place()
     }
@@ -132,7 +132,8 @@ impl Bytes {
         })
     }
 
-    /// Whether both have the same bytes. They may be gigabytes, so the memory of each compared chunk is released.
+    /// Returns whether both have the same bytes. They may be gigabytes, so the memory of each compared chunk is
+    /// released.
     pub fn equal(&self, other: &Self) -> bool {
         const CHUNK: usize = 16 << 20;
         self.len() == other.len()

@@ -187,7 +187,7 @@ fn no_number(part: &str) -> Option<String> {
         'l' => ("layer", 'L'),
         _ => return None,
     };
-    Some(format!("`{part}` is no {what}: these have whole numbers from 0, as in {shown}0"))
+    Some(format!("`{part}` is not a {what}: write a whole number from 0 on, as in {shown}0"))
 }
 
 /// A message for an unknown name, with similar names.
@@ -205,7 +205,7 @@ fn no_stage(name: &str) -> String {
 fn run_name(name: &str) -> Result<String, String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if name.is_empty() || !name.chars().all(fits) {
-        return Err(format!("`{name}:` is no name of a run: use letters, digits, `-` and `_`, as in r0:"));
+        return Err(format!("`{name}:` is not a name of a run: use letters, digits, `-` and `_`, as in r0:"));
     }
     Ok(name.to_owned())
 }
@@ -214,13 +214,13 @@ fn run_name(name: &str) -> Result<String, String> {
 fn indexed(part: &str) -> Result<(char, usize), String> {
     let (name, number) = part
         .split_once('=')
-        .ok_or_else(|| format!("`{part}` is no index: write a letter, `=` and a number, as in t=5"))?;
+        .ok_or_else(|| format!("`{part}` is not an index: write a letter, `=` and a number, as in t=5"))?;
     let (name, number) = (name.trim(), number.trim());
     let mut letters = name.chars();
     match (letters.next(), letters.next()) {
         (Some(letter), None) => match number.parse() {
             Ok(number) => Ok((letter, number)),
-            Err(_) => Err(format!("`{part}`: `{number}` is no number from 0 on")),
+            Err(_) => Err(format!("`{part}`: `{number}` is not a number from 0 on")),
         },
         _ => Err(format!("`{part}`: an axis is named by one letter, as in t=5")),
     }
@@ -307,8 +307,8 @@ mod tests {
         let wrong = |text: &str| Address::parse(text).unwrap_err();
         assert_eq!(wrong("p0/L0/nothing[t=0]"), "there is no stage `nothing`");
         assert_eq!(wrong("softmax[h=2"), "`[h=2` has no `]` at its end");
-        assert_eq!(wrong("softmax[h2]"), "`h2` is no index: write a letter, `=` and a number, as in t=5");
-        assert_eq!(wrong("softmax[h=-1]"), "`h=-1`: `-1` is no number from 0 on");
+        assert_eq!(wrong("softmax[h2]"), "`h2` is not an index: write a letter, `=` and a number, as in t=5");
+        assert_eq!(wrong("softmax[h=-1]"), "`h=-1`: `-1` is not a number from 0 on");
         assert_eq!(wrong("softmax[head=1]"), "`head=1`: an axis is named by one letter, as in t=5");
         assert_eq!(wrong("L0/p1/xq"), "`p1` must come first, and only once, as in p0/L1/softmax");
         assert_eq!(
@@ -318,12 +318,12 @@ mod tests {
         assert_eq!(wrong("p0/s1/xq"), "`s1` must come first, and only once, as in s0/p0/L1/softmax");
         assert_eq!(
             wrong("a b:xq"),
-            "`a b:` is no name of a run: use letters, digits, `-` and `_`, as in r0:"
+            "`a b:` is not a name of a run: use letters, digits, `-` and `_`, as in r0:"
         );
         assert_eq!(wrong("L0/x/xq"), "there is no stage `x`");
-        assert_eq!(wrong("L-1/xq"), "`L-1` is no layer: these have whole numbers from 0, as in L0");
-        assert_eq!(wrong("p1.5/xq"), "`p1.5` is no pass: these have whole numbers from 0, as in p0");
-        assert_eq!(wrong("s-0/xq"), "`s-0` is no sequence: these have whole numbers from 0, as in s0");
+        assert_eq!(wrong("L-1/xq"), "`L-1` is not a layer: write a whole number from 0 on, as in L0");
+        assert_eq!(wrong("p1.5/xq"), "`p1.5` is not a pass: write a whole number from 0 on, as in p0");
+        assert_eq!(wrong("s-0/xq"), "`s-0` is not a sequence: write a whole number from 0 on, as in s0");
         assert_eq!(wrong("xq/L0"), "only an index in brackets can follow xq, not `L0`");
         let axes = |text: &str| Address::parse(text).unwrap().axes(XQ_ROPE).unwrap_err();
         assert_eq!(

@@ -41,7 +41,7 @@ impl Region {
         self.0.iter().map(ExactSizeIterator::len).product()
     }
 
-    /// Whether it contains every index of `other`.
+    /// Returns whether it contains every index of `other`.
     pub fn covers(&self, other: &Self) -> bool {
         self.0.len() == other.0.len()
             && self.0.iter().zip(&other.0).all(|(a, b)| a.start <= b.start && b.end <= a.end)
@@ -95,7 +95,7 @@ impl Block {
         Self { frame, region: Region::whole(&shape), shape }
     }
 
-    /// Whether it has every value of the stage.
+    /// Returns whether it has every value of the stage.
     pub fn is_whole(&self) -> bool {
         self.region.count() == self.shape.iter().product::<usize>()
     }

@@ -18,8 +18,8 @@ pub struct Fork {
 }
 
 impl Fork {
-    /// Whether the branch shares the value of `site` with its run. The draw after the last shared pass is the branch's
-    /// own.
+    /// Returns whether the branch shares the value of `site` with its run. The draw after the last shared pass is the
+    /// branch's own.
     pub fn shares(&self, site: Site) -> bool {
         site.pass < self.pass || site.pass == self.pass && site.stage.info().section != Section::Sampler
     }

@@ -34,7 +34,7 @@ pub enum Took {
     Recorded,
     /// It shares its source's values.
     View,
-    /// It has no operation of its own: it is computed on demand, or together with a later stage.
+    /// It has no separate operation: it is computed on demand, or together with a later stage.
     Derived,
 }
 

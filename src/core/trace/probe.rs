@@ -28,7 +28,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Whether it is empty.
+    /// Returns whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -58,8 +58,8 @@ pub trait Probe {
     /// False for an observer that wants nothing. It is then asked only once per position in the pass.
     fn enabled(&self) -> bool;
 
-    /// Whether to record the values of `site`. For a stage with its own operation, the call comes right after the
-    /// operation, before its values are copied.
+    /// Returns whether to record the values of `site`. For a stage with its own operation, the call comes right after
+    /// the operation, before its values are copied.
     fn wants(&self, site: Site) -> bool;
 
     /// Receives some rows of `site`, after [`Probe::wants`] returned true. A row is everything along the last axis;

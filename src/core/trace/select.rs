@@ -69,12 +69,12 @@ impl Select {
         })
     }
 
-    /// Whether `site` is selected. A selection of layers keeps the stages outside the layers.
+    /// Returns whether `site` is selected. A selection of layers keeps the stages outside the layers.
     pub fn contains(&self, site: Site) -> bool {
         self.has_step(site.pass, site.layer, Step::Stage(site.stage))
     }
 
-    /// Whether this step is selected.
+    /// Returns whether this step is selected.
     pub fn has_step(&self, pass: usize, layer: Option<usize>, step: Step) -> bool {
         self.has_pass(pass)
             && layer.is_none_or(|layer| self.layers.as_ref().is_none_or(|layers| layers.contains(&layer)))
@@ -101,7 +101,7 @@ impl Select {
         self.steps.as_deref()
     }
 
-    /// Whether anything of this pass is selected.
+    /// Returns whether anything of this pass is selected.
     pub fn has_pass(&self, pass: usize) -> bool {
         self.passes.as_ref().is_none_or(|passes| passes.contains(&pass))
     }
@@ -169,7 +169,7 @@ pub fn numbers(
         let (Some(from), Some(to)) = (number(from), number(to)) else {
             let next =
                 format!("give numbers or ranges with commas between them, or leave --{what} out for all");
-            return wrong(format!("this is no list of {what} numbers"), part, next);
+            return wrong(format!("this is not a list of {what} numbers"), part, next);
         };
         if from > to {
             let next = format!("write the smaller number first: {to}-{from}");
@@ -255,7 +255,7 @@ mod tests {
     fn each_wrong_number_is_answered_by_what_is_wrong_with_it() {
         let no_list = wrong(None, Some("x"));
         assert!(
-            no_list.contains("no list of layer numbers") && no_list.contains("leave --layer out"),
+            no_list.contains("not a list of layer numbers") && no_list.contains("leave --layer out"),
             "{no_list}"
         );
         let backwards = wrong(None, Some("0,3-1"));

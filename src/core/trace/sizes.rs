@@ -76,7 +76,7 @@ impl Sizes {
         self.window.filter(|_| layer >= self.window_from)
     }
 
-    /// Whether pass `dims` hides a key from a token in some layer: a later key, or one outside the window.
+    /// Returns whether pass `dims` hides a key from a token in some layer: a later key, or one outside the window.
     pub fn hides(&self, dims: PassDims) -> bool {
         dims.tokens > 1 || self.window.is_some_and(|window| dims.keys() > window)
     }

@@ -92,7 +92,7 @@ pub enum Status {
     Working(String),
 }
 
-/// A run that answers queries. Calls return at once, except [`Source::wait`].
+/// A run that answers queries. Calls return immediately, except [`Source::wait`].
 pub trait Source {
     /// The passes so far and the model they come from.
     fn outline(&self) -> &Outline;
@@ -163,7 +163,7 @@ pub fn all_recorded() -> Error {
 }
 
 impl Outline {
-    /// Whether the first pass is still running.
+    /// Returns whether the first pass is still running.
     pub fn is_opening(&self) -> bool {
         !self.recorded && self.passes.iter().all(|pass| pass.sampled.is_none())
     }

@@ -45,9 +45,9 @@ pub enum Input {
 pub enum Runs {
     /// It is an input, not computed.
     Given,
-    /// It is an operation of its own.
+    /// It is a separate operation.
     Alone,
-    /// It has no operation of its own: it is computed on demand, or together with a later stage, whose time includes
+    /// It has no separate operation: it is computed on demand, or together with a later stage, whose time includes
     /// both.
     Derived,
 }
@@ -108,12 +108,12 @@ impl Unit {
         }
     }
 
-    /// Whether the values are fractions of 1.
+    /// Returns whether the values are fractions of 1.
     pub fn is_share(self) -> bool {
         matches!(self, Self::Share | Self::Probability)
     }
 
-    /// Whether no value is below 0.
+    /// Returns whether no value is below 0.
     pub fn is_positive(self) -> bool {
         self.is_share() || self == Self::Step
     }
@@ -247,22 +247,22 @@ impl Stage {
         self.info().axes
     }
 
-    /// Whether every layer has one.
+    /// Returns whether every layer has one.
     pub fn in_layer(self) -> bool {
         self.info().section == Section::Layer
     }
 
-    /// Whether its values are ids (int64) rather than numbers (float32).
+    /// Returns whether its values are ids (int64) rather than numbers (float32).
     pub fn is_ids(self) -> bool {
         self.info().unit == Unit::Id
     }
 
-    /// Whether its values are int8: quantised activations.
+    /// Returns whether its values are int8: quantised activations.
     pub fn is_int8(self) -> bool {
         self.info().unit == Unit::Steps
     }
 
-    /// Whether its values are the scales of int8 values.
+    /// Returns whether its values are the scales of int8 values.
     pub fn is_scale(self) -> bool {
         self.info().unit == Unit::Step
     }
@@ -276,7 +276,7 @@ impl Stage {
         }
     }
 
-    /// Whether it exists in pass `dims` of a model with `sizes`.
+    /// Returns whether it exists in pass `dims` of a model with `sizes`.
     ///
     /// The `mask` of a pass is that of the layers with a window, if there are any. If only some layers have one (Qwen's
     /// `max_window_layers`), the others hide fewer keys; their `masked_scores` show it.

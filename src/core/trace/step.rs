@@ -278,7 +278,7 @@ impl Step {
         }
     }
 
-    /// Whether its last axis is the vocabulary.
+    /// Returns whether its last axis is the vocabulary.
     pub fn over_vocabulary(self) -> bool {
         self.axes().last() == Some(&A::Vocab)
     }

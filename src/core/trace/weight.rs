@@ -50,12 +50,12 @@ impl Weight {
         self.used.name
     }
 
-    /// Whether each layer has its own weight of this name.
+    /// Returns whether each layer has its own weight of this name.
     pub fn in_layer(self) -> bool {
         self.by.in_layer()
     }
 
-    /// Whether the model `card` has it. A tied head is the embedding table and has its name.
+    /// Returns whether the model `card` has it. A tied head is the embedding table and has its name.
     pub fn present(self, card: &ModelCard) -> bool {
         let tied = card.config.tied && self.by == Stage::Logits;
         let there = self.by.info().exists != Exists::QkNorm || card.sizes().qk_norm;
@@ -78,7 +78,7 @@ impl Weight {
         }
     }
 
-    /// Whether it is a bias: the second weight of its stage.
+    /// Returns whether it is a bias: the second weight of its stage.
     fn is_bias(self) -> bool {
         self.by.info().weights.first().is_some_and(|first| first.name != self.used.name)
     }

@@ -1,24 +1,25 @@
-// Attention of many tokens in bfloat16, by tensor cores: PRECISION and CACHE are both BF16 here.
+// Attention of many tokens in bfloat16, on tensor cores. PRECISION and CACHE are both BF16 here.
 //
-// As attention_prefill.cu, with other tiles (FlashAttention-2, Dao, 2023): a block has 64 rows, which are the query heads of one
-// kv head, token by token; each of its four warps has 16 of them and all keys, which pass by in tiles of 64.
-// So a row's scores, its softmax and its output never leave the warp's registers. Qk and scores are rounded as ops rounds
-// them: to multiply by 1 / √C, rounded, and to round is to divide by √C and to round, for all bfloat16 values and every C that
-// there is (attention.rs tests so). The weights are rounded before they are divided by their sum, where ops rounds them after;
-// tensor cores sum them. A key that a row does not see has the weight 0 there: where its value is infinite or NaN, so is the
-// row, in a block that has such a key for another.
+// Like attention_prefill.cu, with other tiles (FlashAttention-2, Dao, 2023). A block has 64 rows, which are the query
+// heads of one kv head, token by token. Each of its four warps has 16 of these rows, and loops over all keys in tiles
+// of 64. So a row's scores, its softmax and its output never leave the warp's registers. Qk and scores are rounded as
+// ops rounds them: multiplying by the rounded 1 / √C and rounding gives the same as dividing by √C and rounding, for
+// all bfloat16 values and every C that occurs (a test in attention.rs checks this). The weights are rounded before they
+// are divided by their sum; ops rounds them after the division. Tensor cores sum the weights. A key that a row does not
+// see has the weight 0. If such a key's value is infinite or NaN, the row becomes NaN, whenever another row of the
+// block sees this key.
 #include "attention_sizes.cuh"
 #include "tensor.cuh"
 
 constexpr int THREADS = 128;
-constexpr int ROWS = 64;  // a block's
-constexpr int KEYS = 64;  // a tile's
+constexpr int ROWS = 64;  // of a block
+constexpr int KEYS = 64;  // of a tile
 
-// N: channels that there is room for, 64, 128 or 256.
+// N: maximum number of channels, 64, 128 or 256.
 template <int N>
 __device__ inline void prefill(const Attention& shape, const float* q, const Span* span_at, const uint16_t* keys,
                                const uint16_t* values, float* out, uint16_t* narrow) {
-    // Rows lie 8 values apart in banks, so that eight rows at one place lie in all of them.
+    // Consecutive rows are shifted by 8 values in the banks, so that eight rows at the same channel use all banks.
     constexpr int STRIDE = N + 8, STEPS = N / 16;
     DYNAMIC_SHARED(uint16_t, queries);              // (ROWS, STRIDE)
     uint16_t* key_tile = queries + ROWS * STRIDE;   // (KEYS, STRIDE)
@@ -26,17 +27,17 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
 
     const Span span = *span_at;
     const int head_dim = shape.head_dim, group = shape.heads / shape.kv_heads, kv_head = blockIdx.x;
-    // The blocks with the most keys go first, of all kv heads.
+    // The blocks with the most keys start first, for all kv heads.
     const int first_row = (gridDim.y - 1 - blockIdx.y) * ROWS, end_row = min(first_row + ROWS, span.tokens * group);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, steps = ceil_div(head_dim, 16);
-    // Where a row's query lies, and its output. Rows that are not there are the last one again.
+    // Offset of a row's query and of its output. Rows beyond the last one repeat the last one.
     auto place = [&](int row) {
         int there = min(first_row + row, end_row - 1), head = kv_head * group + there % group;
         return ((static_cast<long long>(span.first) + there / group) * shape.heads + head) * head_dim;
     };
     auto position = [&](int row) { return span.start + min(first_row + row, end_row - 1) / group; };
 
-    // Channels are multiplied sixteen at a time: those that are not there are zeros, in the queries and in the keys.
+    // Channels are multiplied sixteen at a time. Missing channels are zeros, in the queries and in the keys.
     constexpr int EIGHTS = N / 8;
     for (int i = threadIdx.x; i < ROWS * EIGHTS; i += THREADS) {
         int row = i / EIGHTS, c = i % EIGHTS * 8;
@@ -58,8 +59,8 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
     };
 
     const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(static_cast<float>(head_dim)));
-    // This lane's rows are lane / 4 and eight further on, and of eight columns the two from 2 · (lane mod 4) on. Its sums are the
-    // same in every column.
+    // This lane has the rows lane / 4 and lane / 4 + 8, and of every eight columns the two from 2 · (lane mod 4) on.
+    // Its sums are the same in every column.
     float maxima[2], sums[4] = {}, mixed[2 * STEPS][4] = {};
     maxima[0] = maxima[1] = minus_infinity();
 
@@ -84,14 +85,14 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
                 multiply_tiles(scores[j], a, b), multiply_tiles(scores[j + 1], a, c);
             }
         }
-        // Everybody has read the keys; the next ones may come while the values are mixed.
+        // All threads have read the keys. The next keys may be copied while the values are mixed.
         __syncthreads();
         const bool more = first + KEYS < to;
         if (more) load_tile(keys, first + KEYS, key_tile);
 
-        // Whether there is a key that some row of the warp does not see.
+        // Whether some row of the warp does not see some key of the tile.
         const bool hides = first + KEYS - 1 > position(16 * warp) || shape.window > 0;
-        uint32_t weights[KEYS / 8][2];  // of each row the lane's two, in bfloat16
+        uint32_t weights[KEYS / 8][2];  // two of each row for this lane, in bfloat16
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float max = maxima[r];
@@ -114,10 +115,10 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
             }
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) max = fmaxf(fmaxf(max, scores[j][2 * r]), scores[j][2 * r + 1]);
-            // The four lanes of a row.
+            // The four lanes that share a row.
             max = fmaxf(max, __shfl_xor_sync(FULL, max, 1));
             max = fmaxf(max, __shfl_xor_sync(FULL, max, 2));
-            // A row that has seen no key yet has nothing to subtract.
+            // A row that has seen no key yet has no maximum to subtract.
             const float subtracted = max == minus_infinity() ? 0.0f : max;
             const float factor = exp_to_round(maxima[r] - subtracted);
 #pragma unroll
@@ -151,7 +152,7 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
                 multiply_tiles(mixed[2 * step], a, b), multiply_tiles(mixed[2 * step + 1], a, c);
             }
         }
-        // Everybody has read the values.
+        // All threads have read the values.
         __syncthreads();
     }
 #pragma unroll
@@ -171,10 +172,10 @@ __device__ inline void prefill(const Attention& shape, const float* q, const Spa
     }
 }
 
-// Attention of a span of any number of tokens; C is a multiple of 8, up to the number in the name, N. q and out are a
-// pass's buffers (rows, H, C), keys and values the cache (K, G, C) in bfloat16. out is written in bfloat16 to `narrow` too,
-// where that is not null, and may be null itself.
-// Grid (G, ceil(T · H/G / 64)), block 128, dynamic shared memory 2 · (64 + 128) · (N + 8) bytes.
+// Attention of a span of any number of tokens. C is a multiple of 8 and at most N, the number in the name. q and out
+// are a pass's buffers (rows, H, C), keys and values the cache (K, G, C) in bfloat16. If `narrow` is not null, out is
+// also written there in bfloat16; then out may be null. Grid (G, ceil(T · H/G / 64)), block 128, dynamic shared memory
+// 2 · (64 + 128) · (N + 8) bytes.
 KERNEL_WITH(128, 4) attention_prefill_bf16_64(Attention shape, const float* q, const Span* span, const uint16_t* keys,
                                               const uint16_t* values, float* out, uint16_t* narrow) {
     LET_NEXT_START();

@@ -3,7 +3,7 @@
 
 constexpr int THREADS = 128;
 
-// Keys that the decode kernels take at once, and the most splits that the keys of a token are in.
+// Number of keys that the decode kernels load together, and maximum number of splits of a token's keys.
 constexpr int TILE = 64, MOST_SPLITS = 64;
 
 // A span of one token with its keys and values.
@@ -17,18 +17,19 @@ struct Tokens {
     Token of[MOST_TOGETHER];
 };
 
-// Attention of one token for HEADS query heads of one kv head, over one part of its keys; C is at most N. Fixed by the number
-// of keys and of splits: which keys a split has, in tiles of 64, and so the order of all sums. The block of a head that is
-// done last joins the parts, from the first split to the last. Where it is `early`, what passes before this one made is
-// there when it begins, and so is the span (embedding.cu, rope_table of rope.cu); it waits for the rest.
+// Attention of one token for HEADS query heads of one kv head, over one part of its keys. C is at most N. The number of
+// keys and the number of splits determine which keys a split has, in tiles of 64, and so the order of all sums. For
+// each head, the block that finishes last joins the parts, from the first split to the last. If `early`, the results of
+// earlier passes are complete when the kernel begins, and so is the span (embedding.cu, rope_table of rope.cu). The
+// kernel waits for everything else.
 template <int HEADS, int N>
 __device__ inline void decode(const Tokens& tokens, const Attention& shape, int splits, int early, const float* q,
                               float* partial, unsigned* counters, float* out, uint16_t* narrow) {
-    // Lanes side by side take a key or a value, eight channels each; so a block takes AT_ONCE of a tile, and a thread EACH.
-    // For so many of these KEPT has room that are under way.
+    // Each of several neighbouring lanes takes eight channels of a key or a value. So a block takes AT_ONCE keys of a
+    // tile, and a thread takes EACH. A thread has registers for KEPT outstanding loads.
     constexpr int WARPS = THREADS / 32, ACROSS = N / 8, AT_ONCE = THREADS / ACROSS, EACH = TILE / AT_ONCE;
     constexpr int MOST_KEPT = sizeof(Cached) == 2 ? 8 : 4, KEPT = EACH < MOST_KEPT ? EACH : MOST_KEPT, TOGETHER = 4;
-    SHARED(float, scores, HEADS * TILE);  // and then the weights
+    SHARED(float, scores, HEADS * TILE);  // and later the weights
     SHARED(float, maxima, HEADS);
     SHARED(float, sums, HEADS);
     SHARED(float, factors, HEADS * MOST_SPLITS);
@@ -52,7 +53,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
 
     const int own = threadIdx.x / ACROSS, channel = threadIdx.x % ACROSS * 8;
     const bool has_channels = channel < head_dim;
-    // Where there are fewer keys than splits have room for, the last ones have nothing to do.
+    // If there are too few keys for all splits, the last splits have no work.
     if (split >= splits_used) {
         WAIT_FOR_INPUT();
         return;
@@ -63,7 +64,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
     const Cached* key_at = static_cast<const Cached*>(keys) + offset;
     const Cached* value_at = static_cast<const Cached*>(values) + offset;
     const float root = root_of(shape);
-    // Asks for a thread's keys or values of a tile from number `first` of them on, as many as KEPT; for those before `end`.
+    // Loads a thread's keys or values of a tile from number `first` on, KEPT of them; only those before `end`.
     auto ask = [&](const Cached* at, int tile, int first, int end, Eight(&eights)[KEPT]) {
 #pragma unroll
         for (int k = 0; k < KEPT; k++) {
@@ -72,7 +73,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
             if (key < end && has_channels) eights[k] = ask_cached8(at + key * stride);
         }
     };
-    // The newest, which is of this pass, where it is one of those.
+    // The newest key, which belongs to this pass, if it is among these.
     auto ask_newest = [&](const Cached* at, Eight(&eights)[KEPT]) {
 #pragma unroll
         for (int k = 0; k < KEPT; k++) {
@@ -80,7 +81,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
         }
     };
 
-    // All others are of earlier passes, and on their way before the input is there.
+    // All other keys belong to earlier passes. Their loads start before the input is complete.
     Eight some_keys[KEPT], some_values[KEPT];
     ask(key_at, from, 0, min(to, newest), some_keys);
     ask(value_at, from, 0, min(to, newest), some_values);
@@ -97,7 +98,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
     }
     if (threadIdx.x < HEADS) maxima[threadIdx.x] = minus_infinity(), sums[threadIdx.x] = 0.0f;
 
-    // The products of keys from number `first` of the thread's on with all queries.
+    // The products of the thread's keys from number `first` on with all queries.
     auto multiply = [&](int tile, int first, const Eight(&eights)[KEPT]) {
 #pragma unroll
         for (int some = 0; some < KEPT; some += TOGETHER) {
@@ -132,7 +133,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
             }
         }
     };
-    // The values from number `first` of the thread's on, by their weights.
+    // Adds the thread's values from number `first` on, times their weights.
     auto mix = [&](int tile, int first, const Eight(&eights)[KEPT]) {
 #pragma unroll
         for (int k = 0; k < KEPT; k++) {
@@ -156,10 +157,10 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
             ask(key_at, tile, first, to, some_keys);
             multiply(tile, first, some_keys);
         }
-        // The next tile's keys come while this one's values are mixed.
+        // The next tile's keys are loaded while this tile's values are mixed.
         ask(key_at, tile + TILE, 0, to, some_keys);
         __syncthreads();
-        // Weights: a warp takes a head, a lane two keys.
+        // Weights: each warp computes a head, each lane two keys.
         for (int h = warp; h < HEADS; h += WARPS) {
             float first = score_of(scores[h * TILE + lane], root), second = score_of(scores[h * TILE + 32 + lane], root);
             float before = maxima[h], max = larger(before, max_of_warp(larger(first, second)));
@@ -183,7 +184,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
         __syncthreads();
     }
 
-    // The sums of all groups of lanes: first those of a warp, then the warps in their order.
+    // Sums of all groups of lanes: first within a warp, then over the warps in their order.
     float* part = partial + (static_cast<long long>(split) * shape.heads + first_head) * (head_dim + 2);
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
@@ -215,13 +216,14 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
     __syncthreads();
     if (!last[0]) return;
     __threadfence();
-    // Two values that other blocks wrote: not by way of a cache that may have older ones.
+    // Two values that other blocks wrote. Bypasses a cache that may have older values.
     auto written = [&](int split, int h, int i) {
         long long at = (static_cast<long long>(split) * shape.heads + first_head + h) * (head_dim + 2) + i;
         uint64_t both = *reinterpret_cast<volatile const uint64_t*>(partial + at);
         return float2{__uint_as_float(static_cast<uint32_t>(both)), __uint_as_float(static_cast<uint32_t>(both >> 32))};
     };
-    // What each split's sums are multiplied by, and its part of what all are divided by: a warp takes a head, a lane two splits.
+    // The factor of each split's sums, and its part of the common divisor. Each warp computes a head, each lane two
+    // splits.
     for (int h = warp; h < count; h += WARPS) {
         float2 largest_and_sum[MOST_SPLITS / 32];
         float max = minus_infinity();
@@ -240,7 +242,7 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
         }
     }
     __syncthreads();
-    // Two channels of a head at a time, and so many splits.
+    // Two channels of a head and this many splits at a time.
     constexpr int SPLITS = 16;
     for (int pair = threadIdx.x; pair < count * head_dim / 2; pair += THREADS) {
         const int h = pair / (head_dim / 2), c = pair % (head_dim / 2) * 2;
@@ -270,12 +272,12 @@ __device__ inline void decode(const Tokens& tokens, const Attention& shape, int 
     }
 }
 
-// Attention of spans of one token each; C is a multiple of 8. The numbers in the name are how many query heads a block takes,
-// M, and the largest C, N; a kv head's keys come from memory once for those. partial: (spans, splits, H, C + 2) values;
-// counters: one for each of grid.x and grid.z, 0 before and after. The number of splits, at most 64, goes by the device, not
-// by the batch: so a span has the same bits in any. In bfloat16 precision, where `narrow` is not null, out is written there
-// instead, in bfloat16.
-// Grid (G · ceil(H / G / M), as many splits as have keys or more, spans), block 128.
+// Attention of spans of one token each. C is a multiple of 8. The numbers in the name are M, the number of query heads
+// per block, and N, the maximum C. A kv head's keys are read from memory once for these M heads. partial: (spans,
+// splits, H, C + 2) values; counters: one for each of grid.x and grid.z, 0 before and after. The number of splits, at
+// most 64, depends on the device and not on the batch, so a span has the same bits in every batch. In bfloat16
+// precision, if `narrow` is not null, out is written only there, in bfloat16. Grid (G · ceil(H / G / M), at least the
+// number of splits with keys, spans), block 128.
 #define DECODE(heads, channels)                                                                                     \
     KERNEL_WITH(128, heads <= 4 ? 3 : 2)                                                                            \
     attention_decode_##heads##_##channels(Tokens tokens, Attention shape, int splits, int early, const float* q,    \

@@ -1,13 +1,13 @@
-// Attention of any sizes, and its parts, with the bits of ops/attention.rs. -DCACHE, -DPRECISION.
+// Attention of any sizes, and its stages, with the bits of ops/attention.rs. -DCACHE, -DPRECISION.
 #include "attention.cuh"
 
 constexpr int THREADS = 128;
 
-// One (token, head) of the plain kernels: what its block of 128 threads computes with.
+// One (token, head) of the plain kernels: the inputs of its block of 128 threads.
 struct Query {
     const float* query;  // (C), in shared memory
     const Cached* keys;  // the first key of its kv head
-    long long stride;    // from one key to the next
+    long long stride;    // distance between keys
     int head_dim;
     float root;
 
@@ -39,7 +39,7 @@ struct Query {
     __device__ inline float score(int key) const { return score_of(qk(key), root); }
 };
 
-// The query of this block's token and head; `room` has C values.
+// Loads the query of this block's token and head. `room` has C values.
 __device__ inline Query query_of(const Attention& shape, const float* q, const Span& span, int token, int head,
                                  const void* keys, float* room) {
     int head_dim = shape.head_dim, kv_head = head / (shape.heads / shape.kv_heads);
@@ -50,13 +50,13 @@ __device__ inline Query query_of(const Attention& shape, const float* q, const S
     return {room, first, static_cast<long long>(shape.kv_heads) * head_dim, head_dim, root_of(shape)};
 }
 
-// What softmax subtracts and what it divides by, over the keys from `start` up to `end`.
+// The maximum that softmax subtracts and the sum that it divides by, over the keys from `start` up to `end`.
 struct Shares {
     float max, sum;
 };
 
-// In every thread of the block. The exponentials are added in the order of ops/softmax.rs: number i, counted from
-// `start`, to partial sum i mod 16.
+// The result is in every thread of the block. The exponentials are added in the order of ops/softmax.rs: number i,
+// counted from `start`, goes to partial sum i mod 16.
 __device__ inline Shares shares_of(const Query& query, int start, int end) {
     SHARED(float, maxima, THREADS / 32);
     SHARED(float, terms, THREADS);
@@ -90,8 +90,8 @@ __device__ inline float weight_of(const Query& query, const Shares& shares, int 
     return rounded<PRECISION>(__fdiv_rn(exp_of_ops(__fsub_rn(query.score(key), shares.max)), shares.sum));
 }
 
-// Attention of any sizes, with the bits of ops. Scores are computed three times over rather than kept.
-// Grid (T, H), block 128, dynamic shared memory 8 · C bytes: the query and the output.
+// Attention of any sizes, with the bits of ops. Scores are computed three times instead of being stored. Grid (T, H),
+// block 128, dynamic shared memory 8 · C bytes: the query and the output.
 KERNEL(128) attention_plain(Attention shape, const float* q, const Span* span_at, const void* keys, const void* values,
                             float* out) {
     LET_NEXT_START();
@@ -123,10 +123,9 @@ KERNEL(128) attention_plain(Attention shape, const float* q, const Span* span_at
     for (int c = threadIdx.x; c < head_dim; c += THREADS) out[c] = rounded<PRECISION>(mixed[c]);
 }
 
-// The parts of attention of the tokens first and following of the span, as somebody wants to see them: qk, scores,
-// masked_scores and softmax, (H, rows, K) each, or null. With the bits of ops. Where neither qk nor scores is wanted, only
-// visible keys are computed.
-// Grid (rows, H), block 128, dynamic shared memory 4 · C bytes: the query.
+// The stages of attention for the tokens of the span from `first` on, to be recorded: qk, scores, masked_scores and
+// softmax, (H, rows, K) each, or null. With the bits of ops. If neither qk nor scores is requested, only visible keys
+// are computed. Grid (rows, H), block 128, dynamic shared memory 4 · C bytes: the query.
 KERNEL(128) attention_parts(Attention shape, const float* q, const Span* span_at, const void* keys, int first, int rows,
                             float* qk, float* scores, float* masked_scores, float* softmax) {
     LET_NEXT_START();

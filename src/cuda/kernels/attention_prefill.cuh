@@ -1,28 +1,28 @@
-// Attention of several tokens in float32 multiplications, in tiles: of attention_prefill.cu, and of attention_split.cu for
-// values that are not finite. -DCACHE, -DPRECISION.
+// Attention of several tokens with float32 multiplications, in tiles. For attention_prefill.cu, and for
+// attention_split.cu if values are not finite. -DCACHE, -DPRECISION.
 #pragma once
 #include "attention.cuh"
 
-// Attention of many tokens in float32: a block has M rows, which are the query heads of one kv head, token by token, so
-// that a key is read once for all of them. The keys pass by in tiles of 32, of which every thread has M/16 rows × 2
-// scores, and M/16 rows × N/16 channels of the output.
+// Attention of many tokens in float32. A block has M rows, which are the query heads of one kv head, token by token, so
+// a key is read once for all of them. The block loops over the keys in tiles of 32. Every thread has M/16 rows × 2
+// scores of a tile, and M/16 rows × N/16 channels of the output.
 template <int N, int M>
 __device__ inline void prefill(const Attention& shape, int kv_head, int first_row, const float* q, const Span* span_at,
                                const void* keys, const void* values, float* out) {
     constexpr int KEYS = 32, ROWS = M / 16, CHANNELS = N / 16;
-    constexpr int STRIDE = N + 4, STRIDE_OF_WEIGHTS = KEYS + 4;  // so that neighbouring rows lie in other banks
-    // In a weight's place where the row does not see the key: 0 times a value that is infinite would be NaN.
+    constexpr int STRIDE = N + 4, STRIDE_OF_WEIGHTS = KEYS + 4;  // so that neighbouring rows use different banks
+    // Marks the weight of a key that the row does not see, because 0 times an infinite value would be NaN.
     constexpr float HIDDEN = -1.0f;
     DYNAMIC_SHARED(float, room);
     float* queries = room;               // (M, STRIDE)
-    float* tile = queries + M * STRIDE;  // (KEYS, STRIDE): keys, and then values
+    float* tile = queries + M * STRIDE;  // (KEYS, STRIDE): first keys, then values
     float* weights = tile + KEYS * STRIDE;  // (M, STRIDE_OF_WEIGHTS)
 
     Span span = *span_at;
     const int head_dim = shape.head_dim, group = shape.heads / shape.kv_heads;
     const int all_rows = span.tokens * group, end_row = min(first_row + M, all_rows);
     const int across = threadIdx.x % 16, down = threadIdx.x / 16 * ROWS, eights = head_dim / 8;
-    // Where a row's query lies, and its output. Rows that are not there are the last one again.
+    // Offset of a row's query and of its output. Rows beyond the last one repeat the last one.
     auto place = [&](int row) {
         int there = min(first_row + row, end_row - 1), head = kv_head * group + there % group;
         return ((static_cast<long long>(span.first) + there / group) * shape.heads + head) * head_dim;
@@ -38,7 +38,7 @@ __device__ inline void prefill(const Attention& shape, int kv_head, int first_ro
     }
     const long long stride = static_cast<long long>(shape.kv_heads) * head_dim;
     const int from = first_visible(shape, position(0)), to = position(M - 1) + 1;
-    // A tile of keys or values, zeros where there are none.
+    // Loads a tile of keys or values. Missing rows are zeros.
     auto load_tile = [&](const void* cache, int first) {
         const Cached* at = static_cast<const Cached*>(cache) + static_cast<long long>(kv_head) * head_dim;
         for (int i = threadIdx.x; i < KEYS * eights; i += blockDim.x) {
@@ -90,7 +90,7 @@ __device__ inline void prefill(const Attention& shape, int kv_head, int first_ro
             }
             for (int apart = 8; apart > 0; apart /= 2) max = larger(max, __shfl_xor_sync(FULL, max, apart));
             max = larger(maxima[r], max);
-            // A row that has seen no key yet has nothing to subtract.
+            // A row that has seen no key yet has no maximum to subtract.
             float subtracted = max == minus_infinity() ? 0.0f : max, sum = 0.0f;
             float factor = exp_of_ops(maxima[r] - subtracted);
 #pragma unroll

@@ -1,14 +1,14 @@
-// What all kernels of attention share: its sizes, and which keys a token sees.
+// Shared code of all attention kernels: sizes, and the visible keys of a token.
 #pragma once
 #include "common.cuh"
 
-// Sizes that are the same in every pass. The query heads of a kv head, its group, follow one another.
+// Sizes that are the same in every pass. The query heads of a kv head, its group, are consecutive.
 struct Attention {
     int heads, kv_heads, head_dim;
-    int window;  // keys that each token sees, its own the last of them; 0: all up to its own
+    int window;  // keys that each token sees, including its own as the last; 0: all up to its own
 };
 
-// The first key that the token at `position` sees; the last is its own (ops/attention.rs, visible).
+// The first key that the token at `position` sees. The last one is its own (ops/attention.rs, visible).
 __device__ inline int first_visible(const Attention& shape, int position) {
     return shape.window > 0 ? max(position + 1 - shape.window, 0) : 0;
 }

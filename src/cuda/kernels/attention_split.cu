@@ -1,22 +1,23 @@
-// Attention of spans of many tokens with the accuracy of float32, by tensor cores. -DCACHE.
+// Attention of spans of many tokens with the accuracy of float32, on tensor cores. -DCACHE.
 //
-// Each float32 operand is split into two float16 values (Markidis et al., 2018): the nearest one, and the nearest one to the
-// rest. Together they have 22 bits or more. A product is three: near · near, near · rest, and rest · near; the fourth is below
-// float32's last bit. Sums are float32. Tensor cores truncate their sums, so the small products have sums of their own, and a
-// tile's sum is added to the output by an FMA.
+// Each float32 operand is split into two float16 values (Markidis et al., 2018): the nearest one, and the nearest one
+// to the remainder. Together they have 22 bits or more. A product becomes three products: near · near, near ·
+// remainder, and remainder · near. The fourth is below float32's last bit. Sums are float32. Tensor cores truncate
+// their sums, so the small products have separate sums, and a tile's sum is added to the output by an FMA.
 //
-// Before the split operands are multiplied by a power of two: one for each row of q, one for each tile of keys, and one for
-// each tile of values. It brings the largest value to 2^14 up to 2^15, so that what float16 has no bits for is below 2^-38 of
-// the largest. Weights of the softmax are at most 1 and are multiplied by 2^14. All these factors are divided out exactly. A
-// cache of 16-bit values has no rests: a scaled value is a float16 value, or its rest is too small for one.
+// Before the split, operands are multiplied by a power of two: one for each row of q, one for each tile of keys, and
+// one for each tile of values. It brings the largest value into the range 2^14 to 2^15, so that the bits that float16
+// loses are below 2^-38 of the largest value. Softmax weights are at most 1 and are multiplied by 2^14. All these
+// factors are divided out exactly. A cache of 16-bit values needs no remainders: a scaled value is a float16 value, or
+// its remainder is too small for one.
 //
-// The relative L2 distance from float64 is that of attention_prefill.cu: in the emulation, on normal values and up to 370
-// keys, 1e-7 to 9e-7, where that has 1e-7 to 1.6e-6.
+// The relative L2 distance from float64 is that of attention_prefill.cu. In the emulation, on normal values and up to
+// 370 keys, it is 1e-7 to 9e-7, against 1e-7 to 1.6e-6 there.
 //
-// A block that meets a value of 2^60 or more, infinity or NaN computes all its rows by attention_prefill.cuh.
+// If a block meets a value of 2^60 or more, infinity or NaN, it computes all its rows with attention_prefill.cuh.
 //
-// The tiles are those of FlashAttention-2 (Dao, 2023): a block has 128 rows, which are the query heads of one kv head, token by
-// token. Each of its eight warps has 16 of them, in registers, and passes over all keys in tiles of 32.
+// The tiles are those of FlashAttention-2 (Dao, 2023). A block has 128 rows, which are the query heads of one kv head,
+// token by token. Each of its eight warps has 16 of them in registers, and loops over all keys in tiles of 32.
 #define PRECISION F32
 #include "attention_prefill.cuh"
 #include "tensor.cuh"
@@ -26,24 +27,25 @@ constexpr int ROWS = 128;  // of a block
 constexpr int KEYS = 32;   // of a tile
 constexpr uint32_t TOO_LARGE = 0x5d800000;  // 2^60
 
-// The bits of the larger magnitude.
+// The bits of the larger absolute value.
 __device__ inline uint32_t larger_size(uint32_t largest, float x) { return max(largest, __float_as_uint(x) & 0x7fffffff); }
 
-// The power of two that brings magnitudes up to `largest`, which is less than TOO_LARGE, to below 2^15; at most 2^100.
+// The power of two, at most 2^100, that brings absolute values up to `largest` below 2^15. `largest` is less than
+// TOO_LARGE.
 __device__ inline float scale_of(uint32_t largest) {
     return __uint_as_float(min(268u - (largest >> 23), 227u) << 23);
 }
-// 1 / scale, of such a power of two.
+// 1 / scale for such a power of two.
 __device__ inline float inverse_of(float scale) { return __uint_as_float(0x7f000000 - __float_as_uint(scale)); }
 
-// Two values in float16, the first in the lower half, and what they are less than those.
+// Two values in float16, the first in the lower half, and their remainders.
 __device__ inline void split(float low, float high, uint32_t& near, uint32_t& rest) {
     near = pair_half(low, high);
     rest = pair_half(__fsub_rn(low, half_to_float(static_cast<uint16_t>(near))),
                      __fsub_rn(high, half_to_float(static_cast<uint16_t>(near >> 16))));
 }
 
-// 2^BY · e^x for x ≤ 0, with the bits of exp_of_ops; below e^-80 as for -80.
+// 2^BY · e^x for x ≤ 0, with the bits of exp_of_ops. Below e^-80 the result is that of -80.
 template <int BY>
 __device__ inline float exp_scaled(float x) {
     const float ROUND = 12582912.0f;
@@ -60,15 +62,15 @@ __device__ inline float exp_scaled(float x) {
     return __uint_as_float(__float_as_uint(series) + ((__float_as_uint(shifted) - __float_as_uint(ROUND) + BY) << 23));
 }
 
-// N: channels that there is room for, 64 or 128.
+// N: maximum number of channels, 64 or 128.
 template <int N>
 __device__ inline void attend(const Attention& shape, const float* q, const Span* span_at, const Cached* keys,
                               const Cached* values, float* out) {
-    // Rows lie 8 values apart in banks, so that eight rows at one place lie in all of them.
+    // Consecutive rows are shifted by 8 values in the banks, so that eight rows at the same channel use all banks.
     constexpr int STRIDE = N + 8, STEPS = N / 16, EIGHTS = N / 8, EACH = KEYS * EIGHTS / THREADS;
     constexpr bool RESTS = Same<CACHE, F32>::value;
-    constexpr int PARTS = RESTS ? 2 : 1;  // 16 bytes each of eight values
-    // Of keys and of values: the tile that comes next, as it is cached, which each thread copies for itself.
+    constexpr int PARTS = RESTS ? 2 : 1;  // 16 bytes for each eight values
+    // The next tile of keys and of values, in the cache's number type. Each thread copies its own part.
     DYNAMIC_SHARED(uint4, coming);  // (2, EACH, PARTS, THREADS)
     uint16_t* const tiles = reinterpret_cast<uint16_t*>(coming + 2 * EACH * PARTS * THREADS);
     uint16_t *const key_near = tiles, *const value_near = tiles + KEYS * STRIDE;  // (KEYS, STRIDE)
@@ -77,10 +79,10 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
 
     const Span span = *span_at;
     const int head_dim = shape.head_dim, group = shape.heads / shape.kv_heads, kv_head = blockIdx.x;
-    // The blocks with the most keys go first, of all kv heads.
+    // The blocks with the most keys start first, for all kv heads.
     const int first_row = (gridDim.y - 1 - blockIdx.y) * ROWS, end_row = min(first_row + ROWS, span.tokens * group);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, steps = ceil_div(head_dim, 16);
-    // Where a row's query lies, and its output. Rows that are not there are the last one again.
+    // Offset of a row's query and of its output. Rows beyond the last one repeat the last one.
     auto place = [&](int row) {
         int there = min(first_row + row, end_row - 1), head = kv_head * group + there % group;
         return ((static_cast<long long>(span.first) + there / group) * shape.heads + head) * head_dim;
@@ -109,8 +111,8 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
     };
     ask(from);
 
-    // This lane's rows are lane / 4 and eight further on, and of eight columns the two from 2 · (lane mod 4) on. Its queries
-    // are as multiply_tiles wants them.
+    // This lane has the rows lane / 4 and lane / 4 + 8, and of every eight columns the two from 2 · (lane mod 4) on.
+    // Its queries are in the layout of multiply_tiles.
     uint32_t q_near[STEPS][4], q_rest[STEPS][4], largest_query = 0;
     float q_inverse[2];
 #pragma unroll
@@ -124,7 +126,7 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
             if (8 * i < head_dim) two[i] = *reinterpret_cast<const float2*>(at + 8 * i);
             most = larger_size(larger_size(most, two[i].x), two[i].y);
         }
-        // The four lanes of a row.
+        // The four lanes that share a row.
         most = max(most, __shfl_xor_sync(FULL, most, 1));
         most = max(most, __shfl_xor_sync(FULL, most, 2));
         largest_query = max(largest_query, most);
@@ -163,7 +165,7 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
             }
             if (lane == 0) largest[which * WARPS + warp] = most[which];
         }
-        // Everybody has multiplied the tiles before these.
+        // All threads have multiplied the previous tiles.
         __syncthreads();
         float scales[2];
 #pragma unroll
@@ -221,10 +223,10 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
             }
         }
 
-        // Whether there is a key that some row of the warp does not see.
+        // Whether some row of the warp does not see some key of the tile.
         const bool hides = first + KEYS - 1 > first_of_warp || shape.window > 0;
         float factors[2];
-        uint32_t weights[KEYS / 8][2], weight_rests[KEYS / 8][2];  // of each row the lane's two
+        uint32_t weights[KEYS / 8][2], weight_rests[KEYS / 8][2];  // two of each row for this lane
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const float undo = __fmul_rn(__fmul_rn(q_inverse[r], inverse_of(scales[0])), inverse_root);
@@ -247,10 +249,10 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
             float max = maxima[r];
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) max = fmaxf(fmaxf(max, scores[j][2 * r]), scores[j][2 * r + 1]);
-            // The four lanes of a row.
+            // The four lanes that share a row.
             max = fmaxf(max, __shfl_xor_sync(FULL, max, 1));
             max = fmaxf(max, __shfl_xor_sync(FULL, max, 2));
-            // A row that has seen no key yet has nothing to subtract.
+            // A row that has seen no key yet has no maximum to subtract.
             const float subtracted = max == minus_infinity() ? 0.0f : max;
             factors[r] = exp_scaled<0>(maxima[r] - subtracted);
             float sum = 0.0f;
@@ -322,9 +324,9 @@ __device__ inline void attend(const Attention& shape, const float* q, const Span
     }
 }
 
-// Attention of a span of any number of tokens; C is a multiple of 8, up to the number in the name, N.
-// Grid (G, ceil(T · H/G / 128)), block 256, dynamic shared memory: what the tiles take, 512 · N + 2048 bytes, or what
-// attention_prefill.cuh does for 64 rows, 4 · (96 · (N + 4) + 64 · 36), whichever is more.
+// Attention of a span of any number of tokens. C is a multiple of 8 and at most N, the number in the name. Grid (G,
+// ceil(T · H/G / 128)), block 256, dynamic shared memory: the larger of the memory for the tiles, 512 · N + 2048 bytes,
+// and the memory of attention_prefill.cuh for 64 rows, 4 · (96 · (N + 4) + 64 · 36).
 KERNEL_WITH(256, 2) attention_split_64(Attention shape, const float* q, const Span* span, const Cached* keys,
                                        const Cached* values, float* out) {
     LET_NEXT_START();

@@ -1,16 +1,16 @@
-// Weights stored in blocks of small whole numbers: ggml's formats, by the rules and in the layouts of ops/blocks.
+// Weights in blocks of small integers: ggml's formats, with the rules and layouts of ops/blocks.
 //
-// A value is scale · (q − offset) + minimum. Here a format hands out 32 neighbouring values of a block at once, a
-// *group*: q as signed bytes (`codes`), four in a word, the first the lowest; and the scale of each run of the group (one
-// of 32 values, or two of 16), with its minimum where the format has them.
+// A value is scale · (q − offset) + minimum. This file reads 32 neighbouring values of a block at a time, a *group*. It
+// returns q as signed bytes (`codes`), four per word, the first in the lowest byte. It also returns the scale of each
+// run of the group (one run of 32 values, or two of 16), and its minimum if the format has minima.
 //
-// Blocks lie as in the file, one behind the other: where in a word one begins depends on its bytes. Halves lie at even
-// addresses in all formats that have them.
+// Blocks are stored as in the file, without gaps. The size of a block determines where in a word the next one begins.
+// In all formats with float16 values, these are at even addresses.
 #pragma once
 #include "common.cuh"
 
-// N words from any address, by loads of whole words: each from the two that it lies in, of which the last is not touched
-// where nothing of it is wanted.
+// Returns N words from any address, by loads of aligned words. Each word is combined from the two that it overlaps. The
+// last aligned word is not read if no byte of it is needed.
 template <int N>
 __device__ inline void words_at(const uint8_t* at, uint32_t (&out)[N]) {
     uint32_t beyond = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at) & 3);
@@ -24,7 +24,7 @@ __device__ inline void words_at(const uint8_t* at, uint32_t (&out)[N]) {
     }
 }
 
-// The same from an address that is divisible by 4.
+// The same from an address that is a multiple of 4.
 template <int N>
 __device__ inline void aligned_words_at(const uint8_t* at, uint32_t (&out)[N]) {
 #pragma unroll
@@ -33,17 +33,17 @@ __device__ inline void aligned_words_at(const uint8_t* at, uint32_t (&out)[N]) {
 
 __device__ inline float half_at(const uint8_t* at) { return half_to_float(*reinterpret_cast<const uint16_t*>(at)); }
 
-constexpr uint32_t EACH = 0x01010101;  // times a byte: that byte four times
+constexpr uint32_t EACH = 0x01010101;  // times a byte: this byte four times
 
-// Each byte of `word`, below 128, less `offset`, as signed bytes.
+// Subtracts `offset` from each byte of `word`, which is below 128. Returns signed bytes.
 __device__ inline uint32_t less(uint32_t word, uint32_t offset) {
     return ((word | 0x80 * EACH) - offset * EACH) ^ 0x80 * EACH;
 }
 
-// Four bits to bit 0 of four bytes, the lowest to the lowest.
+// Moves four bits to bit 0 of four bytes, the lowest bit to the lowest byte.
 __device__ inline uint32_t spread(uint32_t bits) { return (bits & 15) * 0x00204081 & EACH; }
 
-// The byte of `table` that each of four numbers below 16, one in the low half of each byte, stands for.
+// Looks up the byte of `table` for each of four numbers below 16, which are in the low halves of the bytes.
 __device__ inline uint32_t look_up(const uint32_t (&table)[4], uint32_t numbers) {
     uint32_t packed = numbers & 0x0f0f0f0f;
     packed = (packed | packed >> 4) & 0x00ff00ff;
@@ -53,7 +53,7 @@ __device__ inline uint32_t look_up(const uint32_t (&table)[4], uint32_t numbers)
     return __byte_perm(low, high, 0x3210 | (packed & 0x8888) >> 1);
 }
 
-// One word from any address.
+// Returns one word from any address.
 __device__ inline uint32_t word_at(const uint8_t* at) {
     uint32_t word[1];
     words_at(at, word);
@@ -61,8 +61,8 @@ __device__ inline uint32_t word_at(const uint8_t* at) {
 }
 __device__ inline uint32_t aligned_word_at(const uint8_t* at) { return *reinterpret_cast<const uint32_t*>(at); }
 
-// Bytes that begin anywhere, of which words are read whose numbers of bytes from there are divisible by 4: where each lies in
-// two words is found once for all. The word after one is read too.
+// Bytes from any address. Words are read at offsets that are multiples of 4, so the position within an aligned word is
+// computed once. The word after the last one is read too.
 struct Apart {
     const uint8_t* before;
     uint32_t bits;
@@ -76,21 +76,21 @@ struct Apart {
     }
 };
 
-// Words `which` and `which` + 4 of the eight that a group has: what a lane takes to tensor cores.
+// Words `which` and `which` + 4 of the eight words of a group, as a lane needs them for tensor cores.
 struct Pair {
     uint32_t low, high;
 };
 
-// Those of a word of numbers of four bits.
+// The two words from one word of 4-bit numbers.
 __device__ inline Pair pair_of_nibbles(uint32_t word) { return {word & 0x0f0f0f0f, word >> 4 & 0x0f0f0f0f}; }
 
-// 32 numbers of four bits: byte i has number i in its low half and number i + 16 in its high half.
+// 32 numbers of 4 bits: byte i has number i in its low half and number i + 16 in its high half.
 __device__ inline void nibbles(const uint32_t (&words)[4], uint32_t (&q)[8]) {
 #pragma unroll
     for (int i = 0; i < 4; i++) q[i] = words[i] & 0x0f0f0f0f, q[i + 4] = words[i] >> 4 & 0x0f0f0f0f;
 }
 
-// Those of the 16 bytes at any address, and at one that is divisible by 4.
+// The numbers in the 16 bytes at any address, and at an address that is a multiple of 4.
 __device__ inline void nibbles_at(const uint8_t* bytes, uint32_t (&q)[8]) {
     uint32_t words[4];
     words_at(bytes, words);
@@ -184,8 +184,7 @@ struct Q5_1 {
     }
 };
 
-// The numbers that IQ4_NL and IQ4_XS choose from (kvalues_iq4nl): -127 -104 -83 -65, -49 -35 -22 -10, 1 13 25 38,
-// 53 69 89 113.
+// The values of IQ4_NL and IQ4_XS (kvalues_iq4nl): -127 -104 -83 -65, -49 -35 -22 -10, 1 13 25 38, 53 69 89 113.
 __device__ inline uint32_t non_linear(uint32_t numbers) {
     const uint32_t table[4] = {0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535};
     return look_up(table, numbers);
@@ -214,7 +213,7 @@ struct Iq4Nl {
 struct Mxfp4 {
     static constexpr int VALUES = 32, BYTES = 17, RUN = 32, OFFSET = 0;
     static constexpr bool MINIMA = false;
-    // Twice the floats of four bits: 0 1 2 3, 4 6 8 12, and the same below zero.
+    // Twice the values of 4-bit floats: 0 1 2 3, 4 6 8 12, and the same below zero.
     static __device__ inline uint32_t twice(uint32_t numbers) {
         const uint32_t table[4] = {0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc};
         return look_up(table, numbers);
@@ -230,13 +229,14 @@ struct Mxfp4 {
     }
     static __device__ inline void scales(const uint8_t* block, int, float (&scale)[2], float (&)[2]) {
         uint32_t e = block[0];
-        // 2^(e − 128); the first two are below the smallest normal number.
+        // 2^(e − 128). The first two values are below the smallest normal number.
         scale[0] = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
     }
 };
 
-// Scale and minimum of run `run` of Q4_K and Q5_K, out of the first 16 bytes of a block: two halves, and twelve bytes with six
-// bits of each (ops/blocks/large.rs, six_bits). Blocks lie where 16 bytes load at once.
+// Scale and minimum of run `run` of Q4_K and Q5_K, from the first 16 bytes of a block: two float16 values, and twelve
+// bytes with six bits for each (ops/blocks/large.rs, six_bits). Blocks are at addresses where 16 bytes can be loaded
+// together.
 __device__ inline void six_bits(const uint8_t* block, int run, float& scale, float& minimum) {
     const uint4 head = *reinterpret_cast<const uint4*>(block);
     const int by = run % 4 * 8;
@@ -247,7 +247,7 @@ __device__ inline void six_bits(const uint8_t* block, int run, float& scale, flo
     minimum = -__fmul_rn(half_to_float(static_cast<uint16_t>(head.x >> 16)), static_cast<float>(m));
 }
 
-// The same of runs `run` and `run` + 1, of which the first is even.
+// The same for runs `run` and `run` + 1, where `run` is even.
 __device__ inline void six_bits_of_two(const uint8_t* block, int run, float (&scales)[2][2], float (&minima)[2][2]) {
     const uint4 head = *reinterpret_cast<const uint4*>(block);
     const int by = run % 4 * 8;
@@ -423,7 +423,7 @@ struct Iq4Xs {
     }
 };
 
-// A group of 32 values as it is multiplied.
+// A group of 32 values, in the form for multiplication.
 template <class W>
 struct Group {
     uint32_t q[8];
@@ -445,7 +445,7 @@ __device__ inline Group<W> group_of(const uint8_t* row, int group) {
     return out;
 }
 
-// Value i of a group: scale · q, and then the minimum (ops/blocks.rs, dequantize).
+// Value i of a group: scale · q, plus the minimum (ops/blocks.rs, dequantize).
 template <class W>
 __device__ inline float value_of(const Group<W>& group, int i) {
     float q = static_cast<float>(static_cast<int8_t>(group.q[i / 4] >> (i % 4 * 8)));

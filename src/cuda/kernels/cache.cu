@@ -1,9 +1,9 @@
 // The cache of keys or of values of one layer of one sequence, (capacity, G, C). -DCACHE.
 #include "cache.cuh"
 
-constexpr int EACH_BLOCK = 512;  // values, four a thread
+constexpr int EACH_BLOCK = 512;  // values, four per thread
 
-// What is cached of one span.
+// The cached rows of one span.
 struct Rows {
     const float* x;  // rows of the pass (rows, width)
     const Span* span;
@@ -14,9 +14,8 @@ struct AllRows {
     Rows of[MOST_TOGETHER];
 };
 
-// cache[start …] = the rows (T, width) of the span in x (rows of the pass, width), rounded to the nearest; for each of
-// some spans of as many tokens.
-// Grid (T, ceil(width / 512), spans), block 128.
+// cache[start …] = the rows (T, width) of the span in x (rows of the pass, width), rounded to the nearest, for several
+// spans with the same number of tokens. Grid (T, ceil(width / 512), spans), block 128.
 KERNEL(128) cache(AllRows all, int width) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
@@ -27,8 +26,7 @@ KERNEL(128) cache(AllRows all, int width) {
     for (int i = blockIdx.y * EACH_BLOCK + threadIdx.x; i < end; i += blockDim.x) to[i] = narrowed(CACHE{}, from[i]);
 }
 
-// out = `count` values of the cache from value `first` on, as float32.
-// Grid (ceil(count / 512)), block 128.
+// out = `count` values of the cache from value `first` on, as float32. Grid (ceil(count / 512)), block 128.
 KERNEL(128) read_cache(const void* cache, long long first, long long count, float* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
@@ -39,9 +37,8 @@ KERNEL(128) read_cache(const void* cache, long long first, long long count, floa
     }
 }
 
-// out (keys, H, C) = the rows first_key and following of the cache (K, G, C), each head repeated for the query heads
-// that read it (Ainslie et al., 2023).
-// Grid (keys), block 128.
+// out (keys, H, C) = the rows of the cache (K, G, C) from first_key on. Each kv head is repeated for the query heads
+// that read it (Ainslie et al., 2023). Grid (keys), block 128.
 KERNEL(128) repeat_kv(const void* cache, int first_key, int heads, int kv_heads, int head_dim, float* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();

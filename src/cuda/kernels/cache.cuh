@@ -1,4 +1,4 @@
-// Keys and values as they are cached: CACHE is F32, F16 or BF16.
+// Cached keys and values. CACHE is F32, F16 or BF16.
 #pragma once
 #include "common.cuh"
 
@@ -22,20 +22,20 @@ __device__ inline float widen_cached(uint16_t x) {
     return from_bf16(x);
 }
 
-// Eight neighbouring values as they are cached: what was asked for and need not be there yet.
+// Eight neighbouring cached values, whose load may still be in progress.
 struct Eight {
     uint4 low;
-    uint4 high;  // of float32 the last four
+    uint4 high;  // the last four, if float32
 };
 
-// Asks for eight values, from an address where 16 bytes load at once.
+// Starts to load eight values, from an address where 16 bytes can be loaded together.
 __device__ inline Eight ask_cached8(const Cached* from) {
     const uint4* at = reinterpret_cast<const uint4*>(from);
     if constexpr (Same<CACHE, F32>::value) return {at[0], at[1]};
     return {at[0], {}};
 }
 
-// Those as float32; waits for them.
+// Converts them to float32. Waits for the load.
 __device__ inline void widen_cached8(const Eight& eight, float (&out)[8]) {
     if constexpr (Same<CACHE, F32>::value) {
         const uint32_t words[8] = {eight.low.x,  eight.low.y,  eight.low.z,  eight.low.w,

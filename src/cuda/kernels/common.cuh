@@ -1,14 +1,14 @@
-// What all kernels share: number types, rounding, the order of sums, and the words of CUDA that the emulation has its
-// own version of (emulate.hpp).
+// Shared code of all kernels: number types, rounding, the order of sums, and the CUDA functions that the emulation
+// defines in another way (emulate.hpp).
 //
-// Every kernel computes what the operation of the same name in ops/ computes. Where its results have the same bits,
-// its comment says so; it then multiplies and adds by __fmul_rn and __fadd_rn, which no compiler joins.
+// Every kernel computes the operation of the same name in ops/. If its results have the same bits, its comment says so.
+// Such a kernel multiplies and adds with __fmul_rn and __fadd_rn, which the compiler never contracts to an FMA.
 //
-// A kernel begins with LET_NEXT_START and calls WAIT_FOR_INPUT in every thread before it reads what another kernel
-// made, and before it writes anything. Between the two it may read weights. So a kernel that was launched by
-// programmatic dependent launch has its first weights in registers when the one before it ends. The first two kernels of a
-// pass, embedding and rope_table, wait before they let the next start: so all that is older than them, and what embedding
-// makes, may be read as weights are.
+// A kernel begins with LET_NEXT_START. Every thread calls WAIT_FOR_INPUT before it reads another kernel's output, and
+// before it writes anything. Between the two calls it may read weights. So a kernel in a programmatic dependent launch
+// has its first weights in registers when the previous kernel ends. The first two kernels of a pass, embedding and
+// rope_table, wait before they let the next kernel start. So all work before these two, and the output of embedding,
+// may be read like weights.
 #pragma once
 
 #ifndef LLT_EMULATED
@@ -20,22 +20,23 @@ using int64_t = long long;
 using uint64_t = unsigned long long;
 using uintptr_t = unsigned long long;
 
-// Where one kernel of a file is compiled alone (-DALONE), each is a template, of which the compiler makes what is asked for.
+// If a single kernel of a file is compiled (-DALONE), each kernel is a template, and the compiler generates only the
+// requested one.
 #ifdef ALONE
 #define ENTRY template <int = 0> __global__ void
 #else
 #define ENTRY extern "C" __global__ void
 #endif
-// A kernel for blocks of at most `threads`.
+// A kernel for blocks of at most `threads` threads.
 #define KERNEL(threads) ENTRY __launch_bounds__(threads)
-// One that may take so many registers that a multiprocessor has room for no more than `blocks`.
+// A kernel that may use so many registers that a multiprocessor has room for only `blocks` blocks.
 #define KERNEL_WITH(threads, blocks) ENTRY __launch_bounds__(threads, blocks)
-// A function whose callers share one copy of its code.
+// A function that is not inlined, so its callers share one copy of the code.
 #define ONE_COPY __noinline__ __device__
 
-// Shared memory of a block: `count` values of `type`, where 16 bytes load at once.
+// Shared memory of a block: `count` values of `type`, aligned to 16 bytes.
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
-// The shared memory whose size the launch says.
+// Shared memory with the size that the launch gives.
 extern __shared__ __align__(16) unsigned char dynamic_shared[];
 #define DYNAMIC_SHARED(type, name) type* const name = reinterpret_cast<type*>(dynamic_shared)
 
@@ -58,14 +59,14 @@ __device__ inline uint16_t float_to_half(float x) {
     return half;
 }
 
-// sum + Σ a·b over four signed bytes each. (NVRTC 12.0 takes __dp4a for a function of somebody else's.)
+// sum + Σ a·b over four signed bytes each. (NVRTC 12.0 would take __dp4a for a user's function.)
 __device__ inline int dot4(uint32_t a, uint32_t b, int sum) {
     int out;
     asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(sum));
     return out;
 }
 
-// 2^x within 2⁻²² of it, and 1/x within 2⁻²³ (PTX: ex2.approx, rcp.approx); what has no full precision is 0.
+// 2^x within 2⁻²² of it, and 1/x within 2⁻²³ (PTX: ex2.approx, rcp.approx). Subnormal results become 0.
 __device__ inline float near_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -77,16 +78,16 @@ __device__ inline float near_inverse(float x) {
     return y;
 }
 
-// x, which the compiler does not know: it would make it anew wherever it is wanted.
+// Hides the value of x from the compiler, which would otherwise compute it again at each use.
 __device__ inline int known_later(int x) {
     int y;
     asm volatile("mov.b32 %0, %1;" : "=r"(y) : "r"(x));
     return y;
 }
 
-// 16 bytes that a block reads once, as it does most weights: past the first-level cache, where what it reads again stays.
-// They are asked for where this stands: a load that says its bytes never change (.nc) is put off until after WAIT_FOR_INPUT
-// by the compiler.
+// Loads 16 bytes that a block reads once, as for most weights. Bypasses the first-level cache, which is left for data
+// that is read again. The load starts at this place. A load of constant data (.nc) would be moved by the compiler to
+// after WAIT_FOR_INPUT.
 __device__ inline uint4 load_once(const void* from) {
     uint4 words;
     asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -95,8 +96,8 @@ __device__ inline uint4 load_once(const void* from) {
     return words;
 }
 
-// Two neighbouring bfloat16 values, the first the lower half: each the nearest to a float32, ties to even. What is no number
-// becomes one that is none.
+// Two neighbouring bfloat16 values, the first in the lower half. Each is the nearest to a float32, with ties to even.
+// NaN becomes NaN.
 __device__ inline uint32_t pair_bf16(float low, float high) {
     uint32_t pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
@@ -104,7 +105,7 @@ __device__ inline uint32_t pair_bf16(float low, float high) {
 }
 #endif
 
-// Number types by the names of the host: WEIGHT, CACHE and PRECISION are one of these each.
+// Number types with the names of the host code. WEIGHT, CACHE and PRECISION are one of these each.
 struct F32 {};
 struct F16 {};
 struct BF16 {};
@@ -120,32 +121,32 @@ struct Same<A, A> {
     static constexpr bool value = true;
 };
 
-// A number that is known when a function is compiled.
+// A number that is known at compile time.
 template <int N>
 struct Number {
     static constexpr int value = N;
 };
 
-// One span of a pass: `tokens` rows of the pass's buffers from row `first` on, at positions `start` and following;
-// its tokens see `keys` keys, start + tokens.
+// One span of a pass: `tokens` rows of the pass's buffers from row `first` on, at the positions from `start` on. Its
+// tokens see `keys` = start + tokens keys.
 struct Span {
     int first, start, tokens, keys;
 };
 
-// How many spans one launch takes at most, where those of a batch go together: each is one of grid.z.
+// Maximum number of spans in one launch if the spans of a batch share a launch. Each span is one of grid.z.
 constexpr int MOST_TOGETHER = 16;
 
 // A weight matrix (outputs, inputs) in the number type WEIGHT, row by row.
 struct Matrix {
-    const void* values;   // the first byte of row 0
-    const float* scales;  // int8: one for each group of the whole tensor; otherwise null
-    long long first;      // int8: number of the value in the tensor that row 0 begins with; groups run on from row to row
+    const void* values;   // address of row 0
+    const float* scales;  // int8: one for each group of the whole tensor; else null
+    long long first;      // int8: index in the tensor of row 0's first value; groups continue from row to row
     int outputs, inputs;
-    int group;  // int8: values that share a scale; otherwise 0
+    int group;  // int8: number of values that share a scale; else 0
     int unused;
 };
 
-// One of several products of the same input.
+// One of several products with the same input.
 struct Product {
     Matrix matrix;
     const float* bias;  // (O), or null
@@ -160,7 +161,7 @@ struct Products {
     int unused;
 };
 
-// The gated half of a feed-forward network, (rows, F) each.
+// Outputs of the gated half of a feed-forward network, (rows, F) each.
 struct Gated {
     Matrix gate, up;
     const float* gate_bias;
@@ -173,11 +174,11 @@ struct Gated {
 
 constexpr unsigned FULL = 0xffffffff;
 
-// The numbers of rows that there are kernels for where each row has sums of its own in registers.
+// The numbers of rows that have a special kernel, in which each row has its sums in registers.
 #define FOR_FEW_ROWS(X) X(1) X(2) X(4) X(8)
 
-// -DCOMPACT: several rows are multiplied one after the other, by one copy of the code for one, so that the PTX which the
-// program carries is small. The sums are the same.
+// -DCOMPACT: several rows are multiplied one after the other by one copy of the code, so that the embedded PTX is
+// small. The sums are the same.
 #ifdef COMPACT
 constexpr bool ROW_BY_ROW = true;
 #else
@@ -186,8 +187,8 @@ constexpr bool ROW_BY_ROW = false;
 
 __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// Which product of several, and the first of its outputs, the block with this number computes, where `outputs` are a
-// block's.
+// Returns which of several products the block computes, and its first output. `outputs` is the number of outputs per
+// block.
 struct Part {
     int product, first;
 };
@@ -209,23 +210,23 @@ __device__ inline float2 widen_pair(uint32_t pair) {
     return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000)};
 }
 
-// ops/round.rs: x as PRECISION keeps it.
+// ops/round.rs: x rounded to PRECISION.
 template <class P>
 __device__ inline float rounded(float x) {
     if constexpr (Same<P, BF16>::value) return from_bf16(to_bf16(x));
     return x;
 }
 
-// What a product leaves: the sum and, where there is one, the bias.
+// The result of a product: the sum plus the bias, if there is one.
 template <class P>
 __device__ inline float finished(float sum, const float* bias, int output) {
     return rounded<P>(bias ? __fadd_rn(sum, bias[output]) : sum);
 }
 
-// ops/exp.rs: e^x by the same operations, so the same bits.
+// ops/exp.rs: e^x by the same operations, so with the same bits.
 __device__ inline float exp_of_ops(float x) {
     const float ROUND = 12582912.0f;
-    // Written so that what is not a number stays none, as clamp does.
+    // Written in such a way that NaN stays NaN, as in clamp.
     x = x < -104.0f ? -104.0f : x;
     x = x > 89.0f ? 89.0f : x;
     float shifted = __fmaf_rn(x, 1.44269504088896340736f, ROUND);
@@ -247,27 +248,27 @@ __device__ inline float exp_of_ops(float x) {
 // ops/swiglu.rs: x / (1 + e^-x).
 __device__ inline float silu_of_ops(float x) { return __fdiv_rn(x, __fadd_rn(1.0f, exp_of_ops(-x))); }
 
-// e^x within 2⁻¹⁷ of it for what is rounded to bfloat16 next; 0 below 2⁻¹²⁶.
+// e^x within 2⁻¹⁷ of it, for a value that is then rounded to bfloat16. 0 below 2⁻¹²⁶.
 __device__ inline float exp_to_round(float x) { return near_exp2(x * 1.44269504f); }
 
-// silu_of_ops of a bfloat16 value in a few instructions: near it, and whether bfloat16 surely keeps it as it keeps what ops
-// finds. It does not next to the middle of two values that are kept.
+// silu_of_ops of a bfloat16 value in a few instructions. Returns an approximation, and whether it surely rounds to the
+// same bfloat16 as the result of ops. It does not if it is close to the middle of two bfloat16 values.
 struct NearSilu {
     float value;
     bool sure;
 
     __device__ inline NearSilu(float x) {
-        // For such x it is within 40 · 2⁻²⁴ of what ops finds: 24 for the exponent's rounding, the rest for the two
-        // instructions, three roundings, and those of ops. So many units of the last place it may be off.
+        // For such x the error is at most 40 · 2⁻²⁴: 24 for the exponent's rounding, the rest for the two instructions,
+        // three roundings, and the roundings of ops. That is the possible error in units of the last place.
         constexpr float MOST = 16.0f;
         constexpr uint32_t OFF = 64;
         value = __fmul_rn(x, near_inverse(__fadd_rn(1.0f, exp_to_round(-x))));
-        const uint32_t after = (__float_as_uint(value) + 0x8000 + OFF) & 0xffff;  // the first that is next to the middle
+        const uint32_t after = (__float_as_uint(value) + 0x8000 + OFF) & 0xffff;  // the first value close to the middle
         sure = fabsf(x) < MOST && after > 2 * OFF;
     }
 };
 
-// What P keeps as it keeps silu_of_ops(x).
+// silu_of_ops(x) rounded to P.
 template <class P>
 __device__ inline float silu_to_round(float x) {
     if constexpr (Same<P, BF16>::value) {
@@ -277,18 +278,19 @@ __device__ inline float silu_to_round(float x) {
     return silu_of_ops(x);
 }
 
-// ops/matmul.rs: partial sums of a dot product, and the terms that are summed before they are added to those before.
+// ops/matmul.rs: the partial sums of a dot product, and the number of terms that are summed before they are added to
+// the earlier ones.
 constexpr int LANES = 16;
 constexpr int STRETCH = 1024;
 
-// ops/matmul.rs, reduce: the sum of 16 partial sums, one each in the lanes 0 to 15 of a half warp, in its lane 0.
-// All lanes of the warp call it; the other half may hold another sum.
+// ops/matmul.rs, reduce: the sum of 16 partial sums, one in each of the lanes 0 to 15 of a half warp. Lane 0 of the
+// half has the result. All lanes of the warp call it. The other half may have another sum.
 __device__ inline float reduce_lanes(float sum) {
     for (int width = LANES / 2; width > 0; width /= 2) sum = __fadd_rn(sum, __shfl_down_sync(FULL, sum, width, LANES));
     return sum;
 }
 
-// The sum, and the largest, over all lanes of a warp, in every lane.
+// The sum and the maximum over all lanes of a warp, in every lane.
 __device__ inline float sum_of_warp(float x) {
     for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(FULL, x, apart);
     return x;
@@ -303,7 +305,7 @@ __device__ inline float max_of_warp(float x) {
 
 __device__ inline float minus_infinity() { return __uint_as_float(0xff800000); }
 
-// Eight neighbouring values of a buffer or a cache as float32, from an address where 16 bytes load at once.
+// Eight neighbouring values of a buffer or a cache as float32, from an address where 16 bytes can be loaded together.
 __device__ inline void load8(const float* from, float (&out)[8]) {
     const float4* at = reinterpret_cast<const float4*>(from);
     float4 a = at[0], b = at[1];

@@ -1,12 +1,12 @@
-// Operations on one value after the other, with the bits of ops/elementwise.rs and ops/swiglu.rs. -DPRECISION.
+// Elementwise operations, with the bits of ops/elementwise.rs and ops/swiglu.rs. -DPRECISION.
 //
-// All: grid (ceil(count / 512)), block 128. A thread takes four values, each as far from the next as the block is wide,
-// so that neighbouring threads read neighbouring values whatever the address.
+// All kernels: grid (ceil(count / 512)), block 128. A thread takes four values, at a distance of the block's size, so
+// that neighbouring threads read neighbouring values at any address.
 #include "common.cuh"
 
 constexpr int EACH_THREAD = 4;
 
-// Calls `apply` with the number of each value that this thread takes.
+// Calls `apply` with the index of each value of this thread.
 template <class Apply>
 __device__ inline void each(long long count, Apply apply) {
     long long first = static_cast<long long>(blockIdx.x) * EACH_THREAD * blockDim.x + threadIdx.x;
@@ -48,21 +48,21 @@ KERNEL(128) add(const float* a, const float* b, long long count, float* out) {
     each(count, [&](long long i) { out[i] = rounded<PRECISION>(__fadd_rn(a[i], b[i])); });
 }
 
-// out = x: what is recorded, to where the processor sees it.
+// out = x: copies a recorded stage to memory that the host can read.
 KERNEL(128) copy(const float* x, long long count, float* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     each(count, [&](long long i) { out[i] = x[i]; });
 }
 
-// out = x in bfloat16, rounded to the nearest, ties to even: what tensor cores read.
+// out = x in bfloat16, rounded to the nearest, ties to even, as tensor cores read it.
 KERNEL(128) narrow(const float* x, long long count, uint16_t* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
     each(count, [&](long long i) { out[i] = to_bf16(x[i]); });
 }
 
-// What narrow did, back: the same values where they were bfloat16's.
+// The inverse of narrow: gives the same values if they were bfloat16 values.
 KERNEL(128) widen_all(const uint16_t* x, long long count, float* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();

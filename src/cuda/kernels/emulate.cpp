@@ -1,4 +1,4 @@
-// One file of kernels (-DKERNELS='"rms_norm.cu"') as a library that runs them on the CPU: see emulate.hpp.
+// Builds one file of kernels (-DKERNELS='"rms_norm.cu"') as a library that runs them on the CPU: see emulate.hpp.
 //
 //     c++ -std=c++17 -O1 -Wall -Wno-unknown-pragmas -shared -fPIC -ffp-contract=off -DKERNELS='"rms_norm.cu"' \
 //         -DPRECISION=F32 emulate.cpp
@@ -12,7 +12,7 @@
 
 namespace {
 
-// Calls `kernel` with what `args` points to, as cuLaunchKernel does.
+// Calls `kernel` with the arguments that `args` points to, like cuLaunchKernel.
 template <class... Args, size_t... I>
 void call(void (*kernel)(Args...), void** args, std::index_sequence<I...>) {
     kernel(*static_cast<Args*>(args[I])...);
@@ -22,7 +22,7 @@ void call(void (*kernel)(Args...), void** args) {
     call(kernel, args, std::index_sequence_for<Args...>{});
 }
 
-// Bytes of each argument of `kernel`; how many there are.
+// Size of each argument of `kernel` in bytes, and their number.
 template <class... Args>
 unsigned sizes(void (*)(Args...), unsigned* bytes) {
     ((*bytes++ = sizeof(Args)), ...);
@@ -43,8 +43,8 @@ const Kernel KERNELS_HERE[] = {KERNELS_OF_THIS_FILE(ENTRY)};
 std::mutex one_at_a_time;
 const char* running;
 
-// What the processor itself notices: memory beside what was given, and, as the sanitizers that this was compiled with have
-// it, what a GPU takes another way or not at all.
+// Faults that the CPU detects: access outside the given memory, and, with the sanitizers of this build, operations that
+// a GPU does differently or not at all.
 void noticed(int signal) {
     bool memory = signal == SIGSEGV || signal == SIGBUS;
     emulated::fail(memory ? "memory is read or written that was not given"
@@ -52,7 +52,7 @@ void noticed(int signal) {
                    running, 0);
 }
 
-// Has the signals of faults come here as long as it lives.
+// Handles the signals of faults while it exists.
 class Noticing {
     static constexpr int SIGNALS[] = {SIGSEGV, SIGBUS, SIGILL, SIGTRAP};
     struct sigaction before[4];
@@ -70,7 +70,7 @@ public:
 
 }  // namespace
 
-// The number of arguments of kernel `name`, and the bytes of each; -1: there is no such kernel here.
+// The number of arguments of kernel `name`, and the size of each in bytes. -1: there is no such kernel here.
 extern "C" int llt_arguments(const char* name, unsigned* bytes) {
     for (const Kernel& kernel : KERNELS_HERE) {
         if (strcmp(kernel.name, name) == 0) return static_cast<int>(kernel.sizes(bytes));
@@ -78,8 +78,8 @@ extern "C" int llt_arguments(const char* name, unsigned* bytes) {
     return -1;
 }
 
-// Runs kernel `name` over a grid of blocks, and calls `early`, if there is one, with an address in each page that a thread copied
-// from before WAIT_FOR_INPUT. 0: it is done; 1: there is no such kernel here.
+// Runs kernel `name` over a grid of blocks. Calls `early`, if given, with an address in each page from which a thread
+// copied before WAIT_FOR_INPUT. 0: success; 1: there is no such kernel here.
 extern "C" int llt_launch(const char* name, const unsigned grid[3], const unsigned block[3], unsigned shared_bytes,
                           void** args, void (*early)(void* of, uint64_t at), void* of) {
     std::lock_guard<std::mutex> guard(one_at_a_time);

@@ -1,18 +1,18 @@
-// CUDA on the CPU, for tests: just enough of it that the kernels run as C++, one block after the other.
+// CUDA on the CPU, for tests: enough of it to run the kernels as C++, one block after the other.
 //
-// Each thread of a block is a fiber: it runs until it meets a barrier or an operation of its whole warp, and waits there
-// for the others. Warps run one after the other, each as far as it comes without them, and in blocks with odd numbers from the
-// last to the first, so that a missing barrier is noticed in one order or the other. Shared memory is filled with NaN before each block, and what lies behind an array of
-// it is looked at after. A barrier that not all threads of the block meet, or not the same one, ends the process with a
-// message, and so do an operation of a warp or of four that not all of its lanes take part in, a thread that has not waited
-// for its input, memory that was not given, and what the sanitizers notice that this is compiled with (emulate.cpp). Copies
-// that go on by themselves (cp.async) are done only when they are waited for, and so are products (wgmma), of which shared
-// memory must be the same still when they are done, and copies into it be shown to tensor cores before they are begun (plain
-// writes are not looked at).
+// Each thread of a block is a fiber. It runs until it meets a barrier or an operation of its whole warp, and waits
+// there for the others. Warps run one after the other, each as far as it can go alone. In blocks with odd numbers they
+// run in reverse order, so a missing barrier is detected in one of the two orders. Shared memory is filled with NaN
+// before each block, and the memory after each array is checked at the end. The process ends with a message in these
+// cases: not all threads of the block meet a barrier, or they meet different ones; not all lanes take part in an
+// operation of a warp or of four warps; a thread does not wait for its input; a thread uses memory that was not given;
+// or the sanitizers of this build detect a fault (emulate.cpp). Asynchronous copies (cp.async) are done only when they
+// are waited for, and so are asynchronous products (wgmma). Their shared memory must be unchanged when they are done.
+// Copies into it must be made visible to tensor cores before a product starts (plain writes are not checked).
 #pragma once
 #define LLT_EMULATED 1
 
-#ifdef __APPLE__  // shows ucontext only so
+#ifdef __APPLE__  // needed for ucontext
 #define _XOPEN_SOURCE 700
 #define _DARWIN_C_SOURCE
 #endif
@@ -68,30 +68,30 @@ namespace emulated {
 constexpr size_t STACK = 1 << 17;
 constexpr unsigned WARP = 32;
 constexpr unsigned WARPS_4 = 4 * WARP;
-constexpr unsigned char POISON = 0xff;  // floats, halves and bfloat16 of such bytes are no numbers
+constexpr unsigned char POISON = 0xff;  // floats, float16 and bfloat16 values of such bytes are NaN
 constexpr unsigned char GUARD = 0xa5;
 constexpr size_t GUARD_BYTES = 64;
 
 enum class State { Ready, AtBarrier, AtWarp, AtFourWarps, Done };
 enum class Kind { Sync, Shuffle, Ballot, Mma, MmaOfBytes, LoadMatrix, BeginProducts, MultiplyAsync, CloseProducts, WaitForProducts };
 
-// What a lane brings to an operation of its warp, and what it takes away.
+// The inputs and outputs of a lane in an operation of its warp.
 struct Lane {
     Kind kind;
     unsigned mask;
     const char* file;
     int line;
-    int source;           // Shuffle: the lane whose value is wanted
+    int source;           // Shuffle: the lane to read from
     uint64_t value;       // Shuffle, Ballot
     uint64_t result;
-    const uint32_t* a;    // Mma: 4 registers; MmaOfBytes: as many as its `number`; LoadMatrix: the row that this lane names
+    const uint32_t* a;    // Mma: 4 registers; MmaOfBytes: `number` registers; LoadMatrix: the row that this lane gives
     const uint32_t* b;    // Mma: 2
-    bool halves;          // Mma: of float16, not bfloat16
-    int* whole;           // MmaOfBytes: 4, and what is added to them
+    bool halves;          // Mma: float16 instead of bfloat16
+    int* whole;           // MmaOfBytes: 4, and the values added to them
     const int* added;
     float* sums;          // Mma: 4; MultiplyAsync: half as many as columns
     uint64_t operands[2];
-    unsigned number;      // MultiplyAsync: columns; WaitForProducts: how many may be under way
+    unsigned number;      // MultiplyAsync: columns; WaitForProducts: maximum number of unfinished groups
     bool add;
     uint32_t* registers;  // LoadMatrix: 4
     bool transposed;
@@ -100,11 +100,11 @@ struct Lane {
 struct Copy {
     void* to;
     const void* from;
-    size_t bytes;  // of cp.async of 16, whose others become zeros
+    size_t bytes;  // of the 16 bytes of cp.async; the others become zeros
 };
 
-// What a word of arrivals has counted: of how many lanes some are left, and the phases that are done; of the last of these,
-// whether somebody has waited for it. What was copied is there from then on.
+// State of an arrival counter: the number of missing lanes, the number of finished phases, and whether a thread has
+// waited for the last of them. After such a wait, the copied data can be read.
 struct Arrivals {
     int lanes, left, done;
     bool seen;
@@ -117,26 +117,26 @@ struct Fiber {
     std::unique_ptr<char[]> stack;
     State state;
     bool started;
-    bool waited;  // for the kernels before
+    bool waited;  // for the previous kernels
     const char* file;
     int line;
     Lane lane;
-    std::vector<std::vector<Copy>> groups;  // copies under way, the last group not yet closed
-    bool unseen;  // copies were done that tensor cores may not see
+    std::vector<std::vector<Copy>> groups;  // unfinished copies; the last group is not committed yet
+    bool unseen;  // finished copies that tensor cores may not see yet
 };
 
-// A product of four warps that is under way.
+// An unfinished product of four warps.
 struct Product {
     uint64_t operands[2];
     unsigned columns;
     bool add;
     float* sums[WARPS_4];
-    std::vector<uint16_t> a, b;  // what both were when it was begun
+    std::vector<uint16_t> a, b;  // both operands when the product began
 };
 
 struct FourWarps {
-    bool begun = false;                          // the sums are as the program left them
-    std::vector<std::vector<Product>> products;  // under way, the last group not yet closed
+    bool begun = false;                          // the registers of the sums are as the program left them
+    std::vector<std::vector<Product>> products;  // unfinished products; the last group is not committed yet
 };
 
 struct Array {
@@ -156,7 +156,7 @@ static std::vector<std::unique_ptr<unsigned char[]>> memory;
 static unsigned dynamic_bytes;
 static std::vector<FourWarps> fours;
 static std::map<const uint64_t*, Arrivals> arrivals;  // of the block
-// Of each page that a thread copied from before WAIT_FOR_INPUT, one address.
+// One address of each page from which a thread copied before WAIT_FOR_INPUT.
 static std::map<uint64_t, uint64_t> early;
 
 [[noreturn]] inline void fail(const char* why, const char* file, int line) {
@@ -181,20 +181,20 @@ inline Lane& collective(Kind kind, unsigned mask, const char* file, int line) {
     return lane;
 }
 
-// An operation that four warps come to together.
+// An operation in which four warps take part.
 inline Lane& of_four_warps(Kind kind, const char* file) {
     Lane& lane = collective(kind, 0xffffffff, file, 0);
     now->state = State::AtFourWarps;
     return lane;
 }
 
-// Shared memory at this place in the source: the same for every thread of the block.
+// Shared memory at this place in the source, the same for every thread of the block.
 inline void* shared(const char* file, int line, size_t bytes) {
     for (const Array& array : arrays) {
         if (array.line == line && strcmp(array.file, file) == 0) return array.at;
     }
     if (memory.size() <= arrays.size()) memory.emplace_back();
-    // new aligns to 16 bytes.
+    // `new` aligns to 16 bytes.
     std::unique_ptr<unsigned char[]>& at = memory[arrays.size()];
     at.reset(new unsigned char[bytes + GUARD_BYTES]);
     memset(at.get(), POISON, bytes);
@@ -209,9 +209,9 @@ inline float cut_off(double x) {
     return std::fabs(static_cast<double>(near)) > std::fabs(x) ? std::nextafter(near, 0.0f) : near;
 }
 
-// D = A · B + C of bfloat16 or float16 pairs, laid out as PTX has it for mma.m16n8k16. Of the sum of eight products and what was there
-// tensor cores cut off what float32 has no bits for (Fasi, Higham, Mikaitis and Pranesh, 2021): the results are a little
-// nearer to zero, the more the longer a sum is.
+// D = A · B + C of bfloat16 or float16 pairs, in PTX's layout for mma.m16n8k16. From the sum of eight products and the
+// previous value, tensor cores truncate the bits that float32 does not have (Fasi, Higham, Mikaitis and Pranesh, 2021).
+// So results are slightly closer to zero, the more so the longer a sum is.
 inline void multiply(Lane* const (&lanes)[WARP]) {
     const bool halves = lanes[0]->halves;
     auto value = [halves](uint32_t pair, int which) {
@@ -245,7 +245,7 @@ inline void multiply(Lane* const (&lanes)[WARP]) {
     }
 }
 
-// D = A · B + C of signed bytes, laid out as PTX has it for mma.m16n8k32, and for mma.m16n8k16.
+// D = A · B + C of signed bytes, in PTX's layout for mma.m16n8k32, and for mma.m16n8k16.
 inline void multiply_bytes(Lane* const (&lanes)[WARP]) {
     auto value = [](uint32_t four, int which) { return static_cast<int>(static_cast<int8_t>(four >> (8 * which))); };
     const int halves = static_cast<int>(lanes[0]->number) / 2;
@@ -270,7 +270,7 @@ inline void multiply_bytes(Lane* const (&lanes)[WARP]) {
     }
 }
 
-// ldmatrix .x4: lane 8·m + r names row r of matrix m.
+// ldmatrix .x4: lane 8·m + r gives row r of matrix m.
 inline void load_matrices(Lane* const (&lanes)[WARP]) {
     for (int lane = 0; lane < 32; lane++) {
         for (int m = 0; m < 4; m++) {
@@ -285,7 +285,7 @@ inline void load_matrices(Lane* const (&lanes)[WARP]) {
     }
 }
 
-// Where the shared memory of the launch begins for those who name it by a number: on no multiple of 1,024.
+// The numeric address of the launch's shared memory. It is not a multiple of 1,024.
 constexpr uint32_t SHARED_BEGINS = 1040;
 
 inline const Array& dynamic_array(const char* what) {
@@ -295,17 +295,17 @@ inline const Array& dynamic_array(const char* what) {
     fail("shared memory is named that the launch does not have", what, 0);
 }
 
-// Whether 16 bytes at this number are of the rows of an operand.
+// Whether the 16 bytes at this address belong to the rows of an operand.
 inline bool meets(uint64_t operand, unsigned rows, uint32_t at) {
     uint32_t first = (static_cast<uint32_t>(operand & 0x3fff) << 4) & ~127u;
     return at + 16 > first && at < first + rows * 128;
 }
 
-// A matrix (rows, 16) as wgmma reads it (operand in warpgroup.cuh): addresses are computed, and then three of their bits
-// changed by three others.
+// A matrix (rows, 16) as wgmma reads it (operand in warpgroup.cuh): three bits of each computed address are XORed with
+// three other bits.
 inline std::vector<uint16_t> operand_values(uint64_t operand, unsigned rows) {
     if (operand >> 62 != 1) fail("an operand without the swizzle of 128 bytes", "wgmma", 0);
-    // Another eighth row would be said by bits that nobody sets here.
+    // Another stride of eight rows would need bits that are never set here.
     if ((operand >> 49 & 7) != 0 || (operand >> 3 & 7) != 0) fail("an operand that begins at no eighth row", "wgmma", 0);
     const Array& array = dynamic_array("wgmma");
     uint32_t begins = static_cast<uint32_t>(operand & 0x3fff) << 4, apart = static_cast<uint32_t>(operand >> 32 & 0x3fff) << 4;
@@ -334,7 +334,8 @@ inline Product begun(const Fiber& leader, size_t first) {
     return product;
 }
 
-// D = A · Bᵀ, or D += A · Bᵀ, laid out as PTX has it for wgmma.m64nNk16. Sixteen products and what was there are summed, and cut off.
+// D = A · Bᵀ, or D += A · Bᵀ, in PTX's layout for wgmma.m64nNk16. Sixteen products and the previous value are summed
+// and truncated.
 inline void finish(const Product& product) {
     if (product.a != operand_values(product.operands[0], 64) ||
         product.b != operand_values(product.operands[1], product.columns)) {
@@ -359,7 +360,7 @@ inline void finish(const Product& product) {
     }
 }
 
-// Lets four warps go on whose operation all of their lanes have come to. Whether they had.
+// Resumes four warps if all of their lanes have reached the operation. Returns whether they had.
 inline bool resolve_four(size_t first) {
     const Fiber& leader = *fibers[first];
     const Lane& led = leader.lane;
@@ -382,7 +383,7 @@ inline bool resolve_four(size_t first) {
         products.emplace_back();
         four.begun = false;
     } else {
-        // As with copies, the last is not closed.
+        // As with copies, the last group is not committed yet.
         size_t closed = products.empty() ? 0 : products.size() - 1, done = closed > led.number ? closed - led.number : 0;
         for (size_t i = 0; i < done; i++) {
             for (const Product& product : products[i]) finish(product);
@@ -394,7 +395,7 @@ inline bool resolve_four(size_t first) {
     return true;
 }
 
-// Lets the lanes of a warp go on whose operation all of its lanes have come to. Whether there were any.
+// Resumes the lanes of a warp if all of them have reached the operation. Returns whether any lane was resumed.
 inline bool resolve(size_t first) {
     bool any = false;
     for (size_t leader = first; leader < first + WARP; leader++) {
@@ -439,7 +440,7 @@ inline bool resolve(size_t first) {
 
 inline void enter() {
     body(body_of);
-    // The kernel after this one may begin once this one ends, and would not wait for those before.
+    // The next kernel could begin when this one ends, and would not wait for the kernels before it.
     if (!now->waited) fail("a thread ends that has not called WAIT_FOR_INPUT", "WAIT_FOR_INPUT", 0);
     if (!now->groups.empty()) fail("copies are under way at the end of a thread", "cp.async", 0);
     if (threadIdx.x / WARPS_4 < fours.size() && !fours[threadIdx.x / WARPS_4].products.empty()) {
@@ -460,7 +461,7 @@ inline void resume(unsigned thread) {
     _longjmp(now->at, 1);
 }
 
-// Runs four warps, one after the other, as far as they come by themselves.
+// Runs four warps, one after the other, each as far as it can go alone.
 inline void run_four(unsigned first, unsigned end, bool backwards) {
     do {
         for (unsigned i = first; i < end; i += WARP) {
@@ -539,7 +540,7 @@ T shuffle(unsigned mask, T value, int source, const char* file, int line) {
 
 inline int lane_id() { return static_cast<int>(threadIdx.x % WARP); }
 
-// Where a shuffle reads: its own lane, where the source is outside its part of the warp.
+// The lane from which a shuffle reads: its own lane if the source is outside its part of the warp.
 inline int down(int delta, int width) {
     int lane = lane_id();
     return lane % width + delta < width ? lane + delta : lane;
@@ -599,7 +600,7 @@ inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return sqrtf(a); }
 
-// As far off as they may be, to the one side or the other.
+// As inexact as allowed, in one direction or the other.
 inline float near_exp2(float x) {
     const float exact = exp2f(x);
     if (exact < 1.17549435e-38f) return 0.0f;
@@ -610,7 +611,7 @@ inline float near_inverse(float x) {
     return exact * (__float_as_uint(x) % 2 ? 1.0f + 0x1p-23f : 1.0f - 0x1p-23f);
 }
 
-// As crate half has it.
+// As in the crate half.
 inline uint32_t pair_bf16(float low, float high) {
     auto nearest = [](float x) {
         uint32_t bits = __float_as_uint(x);
@@ -660,7 +661,7 @@ inline uint16_t float_to_half(float x) {
     if (size == 0.0f) return static_cast<uint16_t>(sign);
     int exponent;
     frexpf(size, &exponent);  // size = f · 2^exponent with f in [1/2, 1)
-    // In units of the last place of the result; below the normal numbers that is 2^-24.
+    // In units of the last place of the result; for subnormal numbers this is 2^-24.
     int unit = exponent - 11 < -24 ? -24 : exponent - 11;
     uint32_t units = static_cast<uint32_t>(lrintf(ldexpf(size, -unit)));
     return static_cast<uint16_t>(sign | (units + (static_cast<uint32_t>(unit + 24) << 10)));
@@ -692,7 +693,7 @@ inline unsigned atomicMax(unsigned* at, unsigned x) {
     return old;
 }
 
-// warpgroup.cuh's and tensor.cuh's.
+// Functions of warpgroup.cuh and tensor.cuh.
 inline uint32_t shared_address(const void* at) {
     const emulated::Array& array = emulated::dynamic_array("shared_address");
     return static_cast<uint32_t>(static_cast<const unsigned char*>(at) - array.at) + emulated::SHARED_BEGINS;
@@ -728,7 +729,8 @@ inline void close_copies() {
 template <int LEFT>
 inline void wait_for_copies() {
     std::vector<std::vector<emulated::Copy>>& groups = emulated::now->groups;
-    // The last is not closed: with wait_group it stays under way, and nothing is put into it without a close after.
+    // The last group is not committed. With wait_group it stays unfinished, and nothing is added to it without a later
+    // commit.
     size_t closed = groups.empty() ? 0 : groups.size() - 1;
     size_t done = closed > LEFT ? closed - LEFT : 0;
     for (size_t i = 0; i < done; i++) {
@@ -767,7 +769,7 @@ inline void copy_async(uint64_t* at, const AsyncPiece& piece) {
     arrivals.copies.push_back({piece.to, piece.from, static_cast<size_t>(piece.bytes)});
     if (--arrivals.left == 0) arrivals.left = arrivals.lanes, arrivals.done++, arrivals.seen = false;
 }
-// In the emulation those who copy come before those who wait: a barrier lies between.
+// In the emulation, copying threads arrive before waiting threads, because there is a barrier in between.
 inline void wait_for_arrivals(uint64_t* at, int parity) {
     emulated::Arrivals& arrivals = emulated::arrivals[at];
     if (arrivals.done == 0 || (arrivals.done - 1) % 2 != parity) {
@@ -787,7 +789,7 @@ inline void multiply_half_tiles(float (&sums)[4], const uint32_t (&a)[4], const 
     emulated::yield();
 }
 inline void multiply_bytes(int (&out)[4], const uint32_t* a, unsigned of_a, const uint32_t* b, const int (&add)[4]) {
-    // What is added may be where the sums go.
+    // The added values may be in the registers of the result.
     const int added[4] = {add[0], add[1], add[2], add[3]};
     emulated::Lane& lane = emulated::collective(emulated::Kind::MmaOfBytes, 0xffffffff, "mma of bytes", 0);
     lane.a = a, lane.number = of_a, lane.b = b, lane.whole = out, lane.added = added;

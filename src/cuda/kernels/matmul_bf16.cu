@@ -1,25 +1,25 @@
-// Products with many rows of activations in bfloat16, by tensor cores: out[row, o] = Σ_i x[row, i] · w[o, i] (+ b[o]).
+// Products with many rows of activations in bfloat16, on tensor cores: out[row, o] = Σ_i x[row, i] · w[o, i] (+ b[o]).
 #include "tiles.cuh"
 
-// Inputs that a tile has, and tiles that are in shared memory at a time: one is multiplied, the others come by copies that
-// go on by themselves.
+// Number of inputs of a tile, and number of tiles in shared memory: one is multiplied while the others arrive by
+// asynchronous copies.
 constexpr int DEPTH = 32, STAGES = 4;
 
-// A block's sums, of which each of its DOWN · ACROSS warps has a part. Every sum is over the inputs in their order, 16 at a
-// time, whatever the sizes.
+// A block's sums. Each of its DOWN · ACROSS warps has a part. Every sum is over the inputs in their order, 16 at a
+// time, for all sizes.
 template <int ROWS_, int OUTPUTS_, int DOWN, int ACROSS>
 struct Tile {
     static constexpr int ROWS = ROWS_, OUTPUTS = OUTPUTS_, THREADS = 32 * DOWN * ACROSS;
     static constexpr int WARP_ROWS = ROWS / DOWN, WARP_OUTPUTS = OUTPUTS / ACROSS, A = WARP_ROWS / 16, B = WARP_OUTPUTS / 8;
 
-    float sums[A][B][4];  // row tile, output tile, what a lane has of them
+    float sums[A][B][4];  // row tile, output tile, values of a lane
 
     // The first row and the first output of the thread's warp.
     __device__ static int warp_row() { return threadIdx.x / 32 % DOWN * WARP_ROWS; }
     __device__ static int warp_output() { return threadIdx.x / 32 / DOWN * WARP_OUTPUTS; }
 
-    // Multiplies the tile that is this block's, and calls `finish` with its number. x_of and w_of give where a tile's rows of x
-    // and of the weights begin.
+    // Multiplies this block's tile, and calls `finish` with its number. x_of and w_of return the beginnings of a tile's
+    // rows of x and of the weights.
     template <class XOf, class WOf, class Finish>
     __device__ void each_tile(int, XOf x_of, WOf w_of, int inputs, Finish finish) {
         multiply({x_of(blockIdx.x), inputs}, {w_of(blockIdx.x), inputs}, inputs);
@@ -29,11 +29,11 @@ struct Tile {
     // Waits for the input.
     __device__ void multiply(Copier<DEPTH, ROWS, THREADS> x, Copier<DEPTH, OUTPUTS, THREADS> w, int inputs) {
         constexpr int BOTH = (ROWS + OUTPUTS) * DEPTH;
-        DYNAMIC_SHARED(uint16_t, tiles);  // of each stage that of x, and that of w
+        DYNAMIC_SHARED(uint16_t, tiles);  // tile of x, and tile of w, of each stage
         const int steps = ceil_div(inputs, DEPTH), lane = threadIdx.x % 32;
         auto copy_x = [&](int step) { x.copy(tiles + step % STAGES * BOTH, step); };
         auto copy_w = [&](int step) { w.copy(tiles + step % STAGES * BOTH + ROWS * DEPTH, step); };
-        // What the warp multiplies next, and what comes after it.
+        // The operands of the warp's current step, and those of the next.
         uint32_t a[2][A][4], b[2][B][2];
         auto load = [&](int step, int half) {
             const uint16_t* x_tile = tiles + step % STAGES * BOTH + warp_row() * DEPTH;
@@ -56,7 +56,7 @@ struct Tile {
 #pragma unroll
             for (int j = 0; j < B; j++) sums[i][j][0] = sums[i][j][1] = sums[i][j][2] = sums[i][j][3] = 0.0f;
         }
-        // Weights are there before the kernel before this one has ended.
+        // The weights are complete before the previous kernel ends.
         for (int step = 0; step < STAGES - 1 && step < steps; step++) copy_w(step);
         WAIT_FOR_INPUT();
         for (int step = 0; step < STAGES - 1; step++) {
@@ -71,11 +71,11 @@ struct Tile {
             for (int half = 0; half < DEPTH / 16; half++) {
                 if (half == 0) {
                     load(step, 1);
-                    // Everybody has loaded all of the stage before this one.
+                    // All threads have loaded everything from the previous stage.
                     if (step + STAGES - 1 < steps) copy_x(step + STAGES - 1), copy_w(step + STAGES - 1);
                     close_copies();
                 } else {
-                    // Everybody's copies of the next stage are there.
+                    // The copies of all threads for the next stage are complete.
                     wait_for_copies<STAGES - 2>();
                     __syncthreads();
                     if (step + 1 < steps) load(step + 1, 0);
@@ -90,8 +90,8 @@ struct Tile {
         wait_for_copies<0>();
     }
 
-    // Calls `finish` with a row and an output of the tile, and the sums for this output and the one after it: all that the
-    // thread has.
+    // Calls `finish` with a row and an output of the tile, and the sums of this output and the next one, for all sums
+    // of the thread.
     template <class Finish>
     __device__ void each(Finish finish) const {
         each_of<B>([&](int row, int i, int j, int k) {
@@ -99,7 +99,7 @@ struct Tile {
         });
     }
 
-    // The same of two matrices, with an output of theirs and the sums of both.
+    // The same for two matrices, with an output and the sums of both.
     template <class Finish>
     __device__ void each_two(Finish finish) const {
         each_of<B / 2>([&](int row, int i, int j, int k) {
@@ -126,25 +126,24 @@ struct Tile {
 using Large = Tile<128, 256, 2, 4>;
 using Small = Tile<64, 64, 2, 2>;
 
-// Up to three products of x (rows, I) with w (O, I), both in bfloat16, into out (rows, O) each, with sums in float32; I is a
-// multiple of 8.
-// Grid (ceil(rows / 128) · Σ ceil(O / 256)), the products one after the other; block 256; shared memory 98,304 bytes. Blocks
-// side by side read the same weights.
+// Up to three products of x (rows, I) with w (O, I), both in bfloat16, into out (rows, O) each, with sums in float32. I
+// is a multiple of 8. Grid (ceil(rows / 128) · Σ ceil(O / 256)), the products one after the other; block 256; shared
+// memory 98,304 bytes. Neighbouring blocks read the same weights.
 KERNEL_WITH(256, 1) matmul_bf16_256(Products products, const uint16_t* x, int rows) {
     LET_NEXT_START();
     matmul<Large>(products, x, rows);
 }
 
-// The same with the same bits, where so large parts would not be enough for all multiprocessors.
-// Grid (ceil(rows / 64) · Σ ceil(O / 64)), block 128; shared memory 32,768 bytes.
+// The same with the same bits, for sizes with too few large tiles for all multiprocessors. Grid (ceil(rows / 64) · Σ
+// ceil(O / 64)), block 128; shared memory 32,768 bytes.
 KERNEL_WITH(128, 4) matmul_bf16_64(Products products, const uint16_t* x, int rows) {
     LET_NEXT_START();
     matmul<Small>(products, x, rows);
 }
 
-// gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up = hidden, (rows, F) each, with the bits of matmul_bf16, silu and mul;
-// F is even. hidden is written in bfloat16 to `narrow` too where that is not null; the four are all null, or none of them.
-// Grid (ceil(rows / 128) · ceil(F / 128)), block 256, shared memory 98,304 bytes.
+// gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up = hidden, (rows, F) each, with the bits of matmul_bf16, silu
+// and mul. F is even. If `narrow` is not null, hidden is also written there in bfloat16. The four outputs are either
+// all null or all given. Grid (ceil(rows / 128) · ceil(F / 128)), block 256, shared memory 98,304 bytes.
 KERNEL_WITH(256, 1) swiglu_bf16_256(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
     swiglu<Large>(x, rows, gated, narrow);

@@ -1,10 +1,9 @@
-// Products with many rows of activations, of any sizes: out[row, o] = Σ_i x[row, i] · w[o, i] (+ b[o]). -DWEIGHT (F32, F16,
-// BF16), -DPRECISION.
+// Products with many rows of activations, of any sizes: out[row, o] = Σ_i x[row, i] · w[o, i] (+ b[o]). -DWEIGHT (F32,
+// F16, BF16), -DPRECISION.
 #include "weights.cuh"
 
-// For what matmul.cu does not take: a block has 64 rows × 64 outputs, a thread 4 × 4 of them. Sums have
-// the order of matmul.cu.
-// Grid (ceil(O / 64), ceil(rows / 64)), block 256.
+// For sizes that matmul.cu does not support: a block has 64 rows × 64 outputs, a thread 4 × 4 of them. Sums have the
+// order of matmul.cu. Grid (ceil(O / 64), ceil(rows / 64)), block 256.
 KERNEL(256) matmul_plain(Product product, const float* x, int rows) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
@@ -15,7 +14,8 @@ KERNEL(256) matmul_plain(Product product, const float* x, int rows) {
     const int inputs = matrix.inputs, outputs = matrix.outputs;
     const int first_row = blockIdx.y * SIDE, first_output = blockIdx.x * SIDE;
     const int across = threadIdx.x % 16, down = threadIdx.x / 16;
-    // What is multiplied next is asked for before the last is: a thread has input `across` of every sixteenth row.
+    // The next operands are loaded before the current ones are multiplied. A thread loads input `across` of every
+    // sixteenth row.
     float next_x[4], next_w[4];
     auto ask = [&](int first) {
         int input = first + across;

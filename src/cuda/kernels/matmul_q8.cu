@@ -1,12 +1,13 @@
-// Products in whole numbers with many rows, by tensor cores, with the bits of matvec_q8.cu and of ops. -DWEIGHT (I8 or a
+// Integer products with many rows, on tensor cores, with the bits of matvec_q8.cu and of ops. -DWEIGHT (I8 or a
 // format).
 //
-// Weights are first written as tensor cores take them (pack_weights), a part of a matrix at a time that stays in the
-// second-level cache: so the product itself is one for all formats, and unpacks no weight twice.
+// Weights are first rewritten in the layout of tensor cores (pack_weights), for a part of a matrix at a time that stays
+// in the second-level cache. So the product is one kernel for all formats, and unpacks each weight only once.
 //
-// The sixteen partial sums of an output, one for each remainder of a group's number, would take too many registers. So the
-// groups of one remainder are multiplied after the other, and the remainders come in the order in which their sums are
-// joined by halves: 0, 8, 4, 12, 2 … With the sums of four levels kept, each is joined as soon as its partner is there.
+// An output has sixteen partial sums, one for each remainder of a group's number mod 16. They would take too many
+// registers. So the groups of one remainder are multiplied after those of another. The order of the remainders is the
+// order in which their sums are joined pairwise: 0, 8, 4, 12, 2 … Sums of four levels are stored, so each sum is joined
+// as soon as its partner is complete.
 #include "packed.cuh"
 #include "tensor.cuh"
 
@@ -22,17 +23,17 @@ __device__ constexpr bool minima_of() {
 }
 constexpr int RUNS = runs_of<WEIGHT>();
 constexpr bool MINIMA = minima_of<WEIGHT>();
-// Numbers that a row of weights has for a unit: the scale of each run, and then the minima. Those of a row of activations that are
-// wanted here, of the four that packed.cuh has: its scale and, where there are minima, the sum of each run.
+// Numbers of a row of weights per unit: the scale of each run, then the minima. And the numbers of a row of activations
+// that are needed here, of the four in packed.cuh: its scale and, if the format has minima, the sum of each run.
 constexpr int OF_WEIGHTS = RUNS * (MINIMA ? 2 : 1), OF_ROWS = MINIMA ? 1 + RUNS : 1;
 constexpr int FIRST_OF_ROWS = MINIMA && RUNS == 1 ? SUM_AT : SCALE_AT;
-// Where these are among those.
+// The place of these numbers among the four.
 constexpr int OWN_SCALE = SCALE_AT - FIRST_OF_ROWS, OWN_SUMS = (RUNS == 1 ? SUM_AT : HALVES_AT) - FIRST_OF_ROWS;
 
-// Rows `first` and following of w (O, I), `count` of them, to units (packed.cuh), and for 32 rows of a unit its numbers, those
-// of row 16m + 8h + g at 4g + 2m + h. Rows that are not there, up to a multiple of 128, are the last one again. `odd` is set
-// where a scale is not plain. Of int8 a group is a multiple of 32 values, divides I, and begins with each row.
-// Grid (ceil(count / 128) · 8, ceil(I / 512)), block 128.
+// Writes `count` rows of w (O, I) from row `first` on as units (packed.cuh), and for every 32 rows of a unit its
+// numbers; row 16m + 8h + g has them at 4g + 2m + h. Up to a multiple of 128 rows, rows beyond the last one repeat the
+// last one. `odd` is set if a scale is not plain. For int8, the group size is a multiple of 32 values and divides I,
+// and groups begin with each row. Grid (ceil(count / 128) · 8, ceil(I / 512)), block 128.
 KERNEL(128) pack_weights(Matrix matrix, int first, int count, int group, uint4* values, float* numbers, unsigned* odd) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
@@ -71,43 +72,43 @@ KERNEL(128) pack_weights(Matrix matrix, int first, int count, int group, uint4* 
     for (int t = 0; t < 4; t++) to[t] = make_uint4(words[0][t], words[1][t], words[0][4 + t], words[1][4 + t]);
 }
 
-// Units that come into shared memory at a time.
+// Units that are copied into shared memory together.
 constexpr int DEPTH = 4;
 
-// A block has so many warps side by side and one above the other, each with 32 outputs and 32 rows.
+// Number of warps of a block in each direction. Each warp has 32 outputs and 32 rows.
 template <int ACROSS_, int DOWN_, int STAGES_>
 struct Tile {
     static constexpr int ACROSS = ACROSS_, STAGES = STAGES_, THREADS = 32 * ACROSS * DOWN_;
     static constexpr int OUTPUTS = 32 * ACROSS, ROWS = 32 * DOWN_;
-    // Where in shared memory the parts of a unit are, counted in 16 bytes: the values of weights and of rows, the numbers of
-    // both.
+    // Places of a unit's parts in shared memory, in steps of 16 bytes: the values of weights and of rows, and the
+    // numbers of both.
     static constexpr int X_VALUES = OUTPUTS / PACKED_ROWS * 32, W_NUMBERS = X_VALUES + ROWS / PACKED_ROWS * 32;
     static constexpr int X_NUMBERS = W_NUMBERS + OUTPUTS / SCALED_ROWS * OF_WEIGHTS * 8;
     static constexpr int RECORD = X_NUMBERS + ROWS / SCALED_ROWS * OF_ROWS * 8;
 };
 
-// What matmul_q8 is given: what pack_weights and pack_rows wrote.
+// The inputs of matmul_q8: the outputs of pack_weights and pack_rows.
 struct Packed {
     const uint4* values;
     const uint4* numbers;
 };
 
-// The largest number up to `most` that divides `whole`.
+// The largest divisor of `whole` up to `most`.
 __device__ constexpr int most_that_divides(int whole, int most) {
     return whole % most == 0 ? most : most_that_divides(whole, most - 1);
 }
 
-// What a thread copies of one part of every stage: of each unit of a stage EACH times 16 bytes, of ALL that lie there, for so
-// many SETS of rows. In a unit's record the part begins at AT.
+// The copies of a thread for one part of every stage. The part has EACH of the ALL 16-byte words of every unit, for
+// SETS sets of rows. In a unit's record the part begins at AT.
 template <class TILE, int AT, int SETS, int EACH, int ALL>
 struct Copier {
-    // Threads copy APART sets at a time, each thread as often as the others; those after them nothing.
+    // Threads copy APART sets at a time, each thread the same number of times. Further threads copy nothing.
     static constexpr int OF_SET = DEPTH * EACH, APART = most_that_divides(SETS, TILE::THREADS / OF_SET), ROUNDS = SETS / APART;
     static constexpr bool ALL_COPY = APART * OF_SET == TILE::THREADS;
 
     const uint4* from;  // for the next stage
-    long long apart;    // from one round to the next
-    int to, left;       // where in a stage, and units from its own in the next stage on
+    long long apart;    // distance between rounds
+    int to, left;       // place in a stage, and units from its own in the next stage on
 
     __device__ Copier(const uint4* of, int units) {
         const int set = threadIdx.x / OF_SET, unit = threadIdx.x % OF_SET / EACH, i = threadIdx.x % EACH;
@@ -118,7 +119,7 @@ struct Copier {
         if (!ALL_COPY && set >= APART) to = -1;
     }
 
-    // Begins to copy the next stage, of which with WHOLE every unit is there.
+    // Starts to copy the next stage. With WHOLE, every unit of it exists.
     template <bool WHOLE>
     __device__ void copy(uint4* stage) {
         if (ALL_COPY || to >= 0) {
@@ -135,13 +136,13 @@ struct Copier {
 template <class TILE>
 struct Stages {
     uint4* memory;
-    int next, left;  // the place of the next one, and how many are to come
+    int next, left;  // place of the next stage, and number of remaining stages
     Copier<TILE, 0, TILE::OUTPUTS / PACKED_ROWS, 32, 32> w;
     Copier<TILE, TILE::X_VALUES, TILE::ROWS / PACKED_ROWS, 32, 32> x;
     Copier<TILE, TILE::W_NUMBERS, TILE::OUTPUTS / SCALED_ROWS, 8 * OF_WEIGHTS, 8 * OF_WEIGHTS> w_numbers;
     Copier<TILE, TILE::X_NUMBERS, TILE::ROWS / SCALED_ROWS, 8 * OF_ROWS, 8 * ALL_OF_ROWS> x_numbers;
 
-    // Begins to copy the next stage, if there is one.
+    // Starts to copy the next stage, if there is one.
     template <bool WHOLE>
     __device__ void copy() {
         if (left > 0) {
@@ -160,45 +161,45 @@ __device__ inline void floats_of(const uint4& words, float* out) {
     out[2] = __uint_as_float(words.z), out[3] = __uint_as_float(words.w);
 }
 
-// What a lane has of a tile of 16 outputs and 8 rows: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
+// The values of a lane in a tile of 16 outputs and 8 rows: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
 using Whole = int[4];
 
-// What a lane has of the sums of its warp: of outputs 16m and following, and rows 8n and following.
+// The values of a lane in the sums of its warp: outputs from 16m on, and rows from 8n on.
 using Sums = float[2][4][4];
 
-// A warp's part of the product of a block. PLAIN: what is_plain says holds of all scales.
+// A warp's part of a block's product. PLAIN: is_plain is true for all scales.
 template <class TILE, bool PLAIN>
 struct Warp {
     static constexpr int STAGE = DEPTH * TILE::RECORD;
     Stages<TILE>& stages;
-    float4* kept;       // shared memory for sums that wait for others
-    int units;          // how many are to be multiplied
-    const uint4* unit;  // the record of the next one, and how many are left of its stage
+    float4* kept;       // shared memory for sums that wait for their partners
+    int units;          // number of units to multiply
+    const uint4* unit;  // record of the next unit, and number of units left in its stage
     int left;
     uint32_t a[2][4], b[4][2];  // its values
-    Whole whole[RUNS][2][4];    // products of whole numbers, and what they begin with
+    Whole whole[RUNS][2][4];    // integer products, and their start values
     Whole nothing;
 
     __device__ static int across() { return threadIdx.x / 32 % TILE::ACROSS; }
     __device__ static int down() { return threadIdx.x / 32 / TILE::ACROSS; }
 
-    // An integer sum as a number, with SHIFT where sums begin with it; and without.
+    // Converts an integer sum to a float, for sums that begin with SHIFT and for sums that do not.
     __device__ static float shifted(int sum) {
         return PLAIN ? __uint_as_float(static_cast<uint32_t>(sum)) : static_cast<float>(sum);
     }
     __device__ static float number(int sum) { return PLAIN ? __fsub_rn(shifted(sum), SHIFT) : shifted(sum); }
 
-    // Goes on to the next stage, once it is there.
+    // Goes on to the next stage, when its copies are complete.
     template <bool WHOLE>
     __device__ void next_stage() {
-        // Everybody has read the stage before this one, whose place the next copies take.
+        // All threads have read the previous stage, so the next copies may replace it.
         wait_for_copies<TILE::STAGES - 2>();
         __syncthreads();
         stages.template copy<WHOLE>();
         if (unit == stages.memory + TILE::STAGES * STAGE) unit = stages.memory;
     }
 
-    // Brings the values of a unit to registers.
+    // Loads the values of a unit into registers.
     __device__ void load(const uint4* at) {
         const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -213,7 +214,7 @@ struct Warp {
         }
     }
 
-    // Multiplies the unit at `at`, which was loaded, and with which a group begins or ends; then `load_next` loads another.
+    // Multiplies the loaded unit at `at`, with which a group begins or ends. Then `load_next` loads another unit.
     template <class LoadNext>
     __device__ void multiply_unit(const uint4* at, bool begins, bool ends, Sums& sums, LoadNext load_next) {
         const int lane = threadIdx.x % 32;
@@ -272,7 +273,7 @@ struct Warp {
         }
     }
 
-    // Adds the groups of one remainder, of `parts` units each.
+    // Adds the groups of one remainder. A group has `parts` units.
     __device__ void add_groups(int count, int parts, Sums& sums) {
         for (int group = count; group > 0; group--) {
             for (int part = 0; part < parts; part++) {
@@ -286,7 +287,7 @@ struct Warp {
         }
     }
 
-    // Adds the units of a stage, each a group.
+    // Adds the units of a stage, each of which is a group.
     __device__ void add_stage(Sums& sums) {
         const uint4* const stage = unit;
 #pragma unroll
@@ -300,7 +301,7 @@ struct Warp {
         });
     }
 
-    // The products of this block's tile.
+    // The product of this block's tile.
     __device__ void multiply(int units_of_group, Sums& sums) {
         const int parts = IS_BLOCKS<WEIGHT> ? 1 : units_of_group, groups = units / parts;
 #pragma unroll
@@ -310,8 +311,8 @@ struct Warp {
         for (int i = 0; i < 4; i++) nothing[i] = known_later(PLAIN ? SHIFTED : 0);
         next_stage<false>();
         load(unit);
-        // Where the groups of each remainder fill stages, only these are counted. Scales are seldom not plain, and compiling takes
-        // time.
+        // If the groups of each remainder fill whole stages, the loop only has to count stages. Only plain scales have
+        // this version, because other scales are rare and each version takes compile time.
         if (PLAIN && parts == 1 && groups % (LANES * DEPTH) == 0) {
             const int count = groups / (LANES * DEPTH);
             add_remainders(sums, [&](int, Sums& own) {
@@ -323,7 +324,7 @@ struct Warp {
         wait_for_copies<0>();
     }
 
-    // Joins the sums of all remainders, each of which `add` makes of zeros.
+    // Joins the sums of all remainders. `add` computes each of them from zeros.
     template <class Add>
     __device__ void add_remainders(Sums& sums, Add add) {
         float* const own = &sums[0][0][0];
@@ -337,7 +338,7 @@ struct Warp {
             add(2 * pair + 1, others);
 #pragma unroll
             for (int i = 0; i < 32; i++) own[i] = __fadd_rn(own[i], (&others[0][0][0])[i]);
-            // Sums of two, four and eight remainders wait in shared memory for as many more.
+            // Sums of two, four and eight remainders wait in shared memory for their partners.
             float4* of_level = kept + threadIdx.x;
             for (int pairs = pair; pairs % 2 == 1; pairs /= 2, of_level += 8 * TILE::THREADS) {
 #pragma unroll
@@ -356,8 +357,8 @@ struct Warp {
         }
     }
 
-    // Writes the sums, with their bias, of outputs `first` and following of `outputs`, of which `count` are the block's or after
-    // it, to those of `rows` rows.
+    // Writes the sums, with their bias, for `rows` rows and for the outputs from `first` on. `count` of `outputs`
+    // remain from this block on.
     __device__ static void write(const Sums& sums, const float* bias, float* out, int outputs, int first, int count, int rows) {
         const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -391,7 +392,7 @@ __device__ inline void matmul(Packed w, Packed x, const unsigned* odd, const flo
     first += across * TILE::OUTPUTS, count -= across * TILE::OUTPUTS;
     out += down * TILE::ROWS * outputs, rows -= down * TILE::ROWS;
     Sums sums;
-    // Sums of more than 8 units may leave what SHIFT is exact for.
+    // Sums of more than 8 units may exceed the range in which SHIFT is exact.
     if (!ROW_BY_ROW && *odd == 0 && parts <= 8) {
         Warp<TILE, true>{stages, kept, units}.multiply(parts, sums);
     } else {
@@ -400,13 +401,13 @@ __device__ inline void matmul(Packed w, Packed x, const unsigned* odd, const flo
     Warp<TILE, true>::write(sums, bias, out, outputs, first, count, rows);
 }
 
-// The largest tile whose sums and products find room in registers.
+// The largest tile whose sums and products fit into registers.
 constexpr int LARGE_DOWN = RUNS == 1 ? 3 : 2;
 
-// out (rows, O), of which this launch makes `count` outputs from number `first` on: x (rows, I) · w (O, I)ᵀ (+ b). Both as
-// they were packed, I in `units` units, a group in `parts`; `odd` says whether a scale is not plain.
-// Grid (ceil(rows / ROWS), ceil(count / 128)) with 96 rows, or 64 where a format has two runs in a unit; block 4 · ROWS; shared
-// memory 8 records of 16 · RECORD bytes, and 1,536 · ROWS bytes. Blocks side by side read the same weights.
+// Computes `count` outputs of out (rows, O) from number `first` on: x (rows, I) · w (O, I)ᵀ (+ b). Both are packed, I
+// in `units` units, a group in `parts`. `odd` says whether a scale is not plain. Grid (ceil(rows / ROWS), ceil(count /
+// 128)) with ROWS = 96, or 64 if a format has two runs in a unit; block 4 · ROWS; shared memory 8 records of 16 ·
+// RECORD bytes, and 1,536 · ROWS bytes. Neighbouring blocks read the same weights.
 KERNEL_WITH(128 * LARGE_DOWN, 1) matmul_q8_128(Packed w, Packed x, const unsigned* odd, const float* bias, float* out,
                                                int outputs, int first, int count, int rows, int units, int parts) {
     LET_NEXT_START();
@@ -414,8 +415,8 @@ KERNEL_WITH(128 * LARGE_DOWN, 1) matmul_q8_128(Packed w, Packed x, const unsigne
     matmul<Tile<4, LARGE_DOWN, 2>>(w, x, odd, bias, out, outputs, first, count, rows, units, parts);
 }
 
-// The same with the same bits, for devices with less shared memory.
-// Grid (ceil(rows / 64), ceil(count / 64)), block 128, shared memory 8 records of 16 · RECORD bytes, and 49,152 bytes.
+// The same with the same bits, for devices with less shared memory. Grid (ceil(rows / 64), ceil(count / 64)), block
+// 128, shared memory 8 records of 16 · RECORD bytes, and 49,152 bytes.
 KERNEL_WITH(128, 1) matmul_q8_64(Packed w, Packed x, const unsigned* odd, const float* bias, float* out, int outputs,
                                  int first, int count, int rows, int units, int parts) {
     LET_NEXT_START();

@@ -1,29 +1,29 @@
-// The products of matmul_bf16.cu on compute capability 9.0: out[row, o] = Σ_i x[row, i] · w[o, i] (+ b[o]), in bfloat16, by
-// the tensor cores that four warps use together.
+// The products of matmul_bf16.cu on compute capability 9.0: out[row, o] = Σ_i x[row, i] · w[o, i] (+ b[o]), in
+// bfloat16, on the tensor cores that four warps use together.
 #include "warpgroup.cuh"
 
-// Inputs that a tile has: 128 bytes of a row, which is how far the swizzle of these tensor cores goes. Tiles that are in
-// shared memory at a time: two are multiplied, and two come by copies that go on by themselves.
+// Number of inputs of a tile: 128 bytes of a row, which is the width of the swizzle of these tensor cores. And number
+// of tiles in shared memory: two are multiplied while two arrive by asynchronous copies.
 constexpr int DEPTH = 64, STAGES = 4;
 
-// A block's sums, of which each of its GROUPS of four warps has 64 rows. Every sum is over the inputs in their order, 16 at a
-// time, whatever the sizes.
+// A block's sums. Each of its GROUPS of four warps has 64 rows. Every sum is over the inputs in their order, 16 at a
+// time, for all sizes.
 template <int GROUPS, int OUTPUTS_>
 struct Tile {
     static constexpr int ROWS = 64 * GROUPS, OUTPUTS = OUTPUTS_, THREADS = GROUP * GROUPS;
     float sums[OUTPUTS / 2];
 
-    // Multiplies every tile of `count` that is this block's, and calls `finish` with its number. x_of and w_of give where a
-    // tile's rows of x and of the weights begin. What is multiplied next is on its way while a tile is finished. Waits for the
-    // input.
+    // Multiplies every tile of `count` that belongs to this block, and calls `finish` with its number. x_of and w_of
+    // return the beginnings of a tile's rows of x and of the weights. The next operands are being copied while a tile
+    // is finished. Waits for the input.
     template <class XOf, class WOf, class Finish>
     __device__ void each_tile(int count, XOf x_of, WOf w_of, int inputs, Finish finish) {
         constexpr int BOTH = (ROWS + OUTPUTS) * DEPTH;
         DYNAMIC_SHARED(uint16_t, memory);
-        // Of each stage that of x, and that of w: each on a multiple of 1,024 bytes.
+        // Shared memory of each stage for x and for w, each at a multiple of 1,024 bytes.
         uint16_t* const stages = memory + (-shared_address(memory) & 1023) / 2;
         const int steps = ceil_div(inputs, DEPTH), group = threadIdx.x / GROUP;
-        // What is copied next: a step of a tile. Steps are numbered through all tiles.
+        // The next step to copy: a step of a tile. Steps are numbered through all tiles.
         int tile = blockIdx.x, step = 0, number = 0;
         Copier<DEPTH, ROWS, THREADS> x(x_of(tile), inputs);
         Copier<DEPTH, OUTPUTS, THREADS> w(w_of(tile), inputs);
@@ -39,8 +39,8 @@ struct Tile {
             if (tile < count) copy_x(), copy_w(), copied();
             close_copies();
         };
-        // Once everybody's copies of a step are there. Everybody has also multiplied the step before the last one, whose place
-        // the next copies take.
+        // When the copies of all threads for a step are complete. All threads have then also finished the step before
+        // the previous one, which the next copies replace.
         auto wait = [&] {
             wait_for_copies<1>();
             show_to_tensor_cores();
@@ -56,7 +56,8 @@ struct Tile {
             close_products();
         };
 
-        // Weights are there before the kernel before this one has ended: those of the first steps are asked for before.
+        // The weights are complete before the previous kernel ends, so those of the first steps are loaded before the
+        // wait.
         const int early = min(2, steps);
         for (; step < early; step++, number++) copy_w();
         WAIT_FOR_INPUT();
@@ -83,14 +84,14 @@ struct Tile {
         wait_for_copies<0>();
     }
 
-    // Calls `finish` with a row and an output of the tile, and the sums for this output and the one after it: all that the
-    // thread has.
+    // Calls `finish` with a row and an output of the tile, and the sums of this output and the next one, for all sums
+    // of the thread.
     template <class Finish>
     __device__ void each(Finish finish) const {
         each_of<1>([&](int row, int output, int i) { finish(row, output, float2{sums[i], sums[i + 1]}); });
     }
 
-    // The same of two matrices, with an output of theirs and the sums of both.
+    // The same for two matrices, with an output and the sums of both.
     template <class Finish>
     __device__ void each_two(Finish finish) const {
         each_of<2>([&](int row, int output, int i) {
@@ -98,7 +99,7 @@ struct Tile {
         });
     }
 
-    // Calls `call` with a row, an output of one of so many matrices, and the number of its sum.
+    // Calls `call` with a row, an output of one of this many matrices, and the number of its sum.
     template <int MATRICES, class Call>
     __device__ static void each_of(Call call) {
         const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
@@ -116,43 +117,41 @@ using Huge = Tile<3, 256>;
 using Large = Tile<2, 256>;
 using Small = Tile<1, 64>;
 
-// Up to three products of x (rows, I) with w (O, I), both in bfloat16, into out (rows, O) each, with sums in float32; I is a
-// multiple of 8.
-// Tiles: ceil(rows / 192) · Σ ceil(O / 256), the products one after the other. Grid: up to as many, as there is room for; block
-// 384; shared memory 230,400 bytes. Of all tiles that fit these read the fewest bytes for what they multiply, and the
-// second-level cache gives no more of them.
+// Up to three products of x (rows, I) with w (O, I), both in bfloat16, into out (rows, O) each, with sums in float32. I
+// is a multiple of 8. Tiles: ceil(rows / 192) · Σ ceil(O / 256), the products one after the other. Grid: at most this
+// number, and as many blocks as fit on the device; block 384; shared memory 230,400 bytes. Of all tile sizes that fit,
+// this one reads the fewest bytes per product, and the bandwidth of the second-level cache is the limit.
 KERNEL_WITH(384, 1) matmul_wgmma_192(Products products, const uint16_t* x, int rows) {
     LET_NEXT_START();
     matmul<Huge>(products, x, rows);
 }
 
-// The same with the same bits in parts of 128 rows.
-// Tiles: ceil(rows / 128) · Σ ceil(O / 256). Grid: up to as many; block 256; shared memory 197,632 bytes. Blocks side by side
-// read the same weights.
+// The same with the same bits, in parts of 128 rows. Tiles: ceil(rows / 128) · Σ ceil(O / 256). Grid: up to this
+// number; block 256; shared memory 197,632 bytes. Neighbouring blocks read the same weights.
 KERNEL_WITH(256, 1) matmul_wgmma_256(Products products, const uint16_t* x, int rows) {
     LET_NEXT_START();
     matmul<Large>(products, x, rows);
 }
 
-// The same with the same bits, where so large parts would not be enough for all multiprocessors.
-// Tiles: ceil(rows / 64) · Σ ceil(O / 64). Grid: up to as many; block 128; shared memory 66,560 bytes.
+// The same with the same bits, for sizes with too few large tiles for all multiprocessors. Tiles: ceil(rows / 64) · Σ
+// ceil(O / 64). Grid: up to this number; block 128; shared memory 66,560 bytes.
 KERNEL_WITH(128, 3) matmul_wgmma_64(Products products, const uint16_t* x, int rows) {
     LET_NEXT_START();
     matmul<Small>(products, x, rows);
 }
 
-// What swiglu_bf16 of matmul_bf16.cu computes, with the bits of matmul_wgmma, silu and mul.
-// Tiles: ceil(rows / 192) · ceil(F / 128). Grid: up to as many; block 384; shared memory 230,400 bytes.
+// Computes the same as swiglu_bf16 of matmul_bf16.cu, with the bits of matmul_wgmma, silu and mul. Tiles: ceil(rows /
+// 192) · ceil(F / 128). Grid: up to this number; block 384; shared memory 230,400 bytes.
 KERNEL_WITH(384, 1) swiglu_wgmma_192(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
     swiglu<Huge>(x, rows, gated, narrow);
 }
-// Tiles: ceil(rows / 128) · ceil(F / 128). Grid: up to as many; block 256; shared memory 197,632 bytes.
+// Tiles: ceil(rows / 128) · ceil(F / 128). Grid: up to this number; block 256; shared memory 197,632 bytes.
 KERNEL_WITH(256, 1) swiglu_wgmma_256(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
     swiglu<Large>(x, rows, gated, narrow);
 }
-// Tiles: ceil(rows / 64) · ceil(F / 32). Grid: up to as many; block 128; shared memory 66,560 bytes.
+// Tiles: ceil(rows / 64) · ceil(F / 32). Grid: up to this number; block 128; shared memory 66,560 bytes.
 KERNEL_WITH(128, 3) swiglu_wgmma_64(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
     swiglu<Small>(x, rows, gated, narrow);

@@ -1,10 +1,10 @@
-// Products with up to eight rows of activations (matvec.cuh). -DWEIGHT, -DPRECISION; where both are bfloat16,
-// matvec_bf16.cu multiplies.
+// Products with up to eight rows of activations (matvec.cuh). -DWEIGHT, -DPRECISION. If both are bfloat16,
+// matvec_bf16.cu is used instead.
 #include "matvec.cuh"
 
-// Up to three products of x (rows, I) with w (O, I), into out (rows, O) each; rows is at most the number in the name.
-// I is a multiple of 8; int8: I, the groups and where the matrix begins in its tensor of 16.
-// Grid (Σ ceil(O / 8)), the products one after the other; block 128.
+// Up to three products of x (rows, I) with w (O, I), into out (rows, O) each. rows is at most the number in the name. I
+// is a multiple of 8. For int8, I, the group size and the matrix's first index in its tensor are multiples of 16. Grid
+// (Σ ceil(O / 8)), the products one after the other; block 128.
 #define MATVEC(ROWS)                                                         \
     KERNEL(128) matvec_##ROWS(Products products, const float* x, int rows) { \
         LET_NEXT_START();                                                    \
@@ -12,9 +12,8 @@
     }
 FOR_FEW_ROWS(MATVEC)
 
-// gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (rows, F) each, with the bits of matvec, silu and mul. Sizes as
-// matvec's.
-// Grid (ceil(F / 4)), block 128.
+// gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (rows, F) each, with the bits of matvec, silu and mul. Sizes
+// as in matvec. Grid (ceil(F / 4)), block 128.
 #define SWIGLU(ROWS)                                                   \
     KERNEL(128) swiglu_##ROWS(Gated gated, const float* x, int rows) { \
         LET_NEXT_START();                                              \

@@ -1,18 +1,19 @@
-// Products with few rows of activations: out[row, o] = Σ_i x[row, i] · w[o, i] (+ b[o]). For matvec.cu and matvec_16.cu.
+// Products with few rows of activations: out[row, o] = Σ_i x[row, i] · w[o, i] (+ b[o]). For matvec.cu and
+// matvec_16.cu.
 //
-// One row is what a decode pass multiplies: every weight is read once, and reading is all that takes time. A warp has
-// some outputs; its lanes take neighbouring 16 bytes of each (32 values where weights are blocks), and the next ones are
-// asked for before the last are multiplied, the first even before the input is there.
+// A decode pass multiplies one row: every weight is read once, and reading takes all the time. A warp has several
+// outputs. Its lanes take neighbouring 16 bytes of each (32 values if weights are in blocks). The next loads start
+// before the last values are multiplied, and the first loads start even before the input is complete.
 //
-// A lane adds up a unit's products by themselves and then to those before, and the lanes' sums are added by halves. That
-// is the order for every number of rows, and whatever else a warp computes; it is not that of ops/matmul.rs, from which
-// the results' relative L2 distance stays under 1e-6. matvec_plain.cu has the order of ops.
+// A lane sums a unit's products separately and then adds them to its earlier sum. The lanes' sums are added pairwise.
+// This order is the same for every number of rows, and whatever else a warp computes. It is not the order of
+// ops/matmul.rs; the relative L2 distance between the results is under 1e-6. matvec_plain.cu has the order of ops.
 #pragma once
 #include "weights.cuh"
 
 using Weights = Unit<WEIGHT>;
 constexpr int VALUES = Weights::VALUES;
-// Units of a row that are under way at once: many rows, and wide units, leave fewer registers.
+// Number of a row's units that are loaded at a time. Many rows, and wide units, leave fewer registers.
 template <int ROWS>
 constexpr int AT_ONCE = VALUES > 8 || ROWS > 8 ? 1 : ROWS > 2 ? 2 : 4;
 
@@ -25,7 +26,7 @@ __device__ inline void add_unit(const Weights::Raw& raw, const float* x, int inp
     for (int i = 0; i < VALUES; i++) w[i] = used<WEIGHT, PRECISION>(w[i]);
 #pragma unroll
     for (int row = 0; row < ROWS; row++) {
-        // Rows that are not there are the last one again, and nobody writes them.
+        // Rows beyond the last one repeat the last one. Their results are not written.
         const float4* at = reinterpret_cast<const float4*>(x + static_cast<long long>(min(row, rows - 1)) * inputs);
         float sum = 0.0f;
 #pragma unroll
@@ -40,7 +41,7 @@ __device__ inline void add_unit(const Weights::Raw& raw, const float* x, int inp
     }
 }
 
-// sums[output][row] = the whole products, in every lane of the warp. Waits for the input.
+// sums[output][row] = the complete products, in every lane of the warp. Waits for the input.
 template <int OUTPUTS, int ROWS>
 __device__ inline void multiply(const Row (&w)[OUTPUTS], const float* x, int inputs, int rows,
                                 float (&sums)[OUTPUTS][ROWS]) {
@@ -63,7 +64,7 @@ __device__ inline void multiply(const Row (&w)[OUTPUTS], const float* x, int inp
 #pragma unroll
         for (int row = 0; row < ROWS; row++) sums[o][row] = 0.0f;
     }
-    // Rounds in which every lane has all of its units need no test for each; the last may.
+    // Rounds in which every lane has all of its units need no bounds checks. The last round may need them.
     int first = 0;
     for (; first + 32 * MANY <= units; first += 32 * MANY) {
         Weights::Raw next[MANY][OUTPUTS];
@@ -96,7 +97,7 @@ ONE_COPY void multiply_row(const Row (&w)[OUTPUTS], const float* x, int inputs, 
     multiply(w, x, inputs, 1, sums);
 }
 
-// The products of up to ROWS rows; a warp has OUTPUTS outputs.
+// The products of up to ROWS rows. A warp has OUTPUTS outputs.
 template <int OUTPUTS, int ROWS>
 __device__ inline void matvec(const Products& products, const float* x, int rows) {
     Part part = part_of(products, blockIdx.x, OUTPUTS * (blockDim.x / 32));
@@ -104,7 +105,7 @@ __device__ inline void matvec(const Products& products, const float* x, int rows
     const Matrix& matrix = product.matrix;
     int first = part.first + static_cast<int>(threadIdx.x / 32) * OUTPUTS, lane = threadIdx.x % 32;
     Row w[OUTPUTS];
-    // Outputs that are not there are the last one again.
+    // Outputs beyond the last one repeat the last one.
 #pragma unroll
     for (int o = 0; o < OUTPUTS; o++) w[o] = row_of<WEIGHT>(matrix, min(first + o, matrix.outputs - 1));
     auto put = [&](int row, int o, float sum) {
@@ -112,7 +113,7 @@ __device__ inline void matvec(const Products& products, const float* x, int rows
         float* out = product.out + static_cast<long long>(row) * matrix.outputs;
         out[first + o] = finished<PRECISION>(sum, product.bias, first + o);
     };
-    // A lane has one output, so that the writes go out together.
+    // Each lane has one output, so the writes are coalesced.
     if constexpr (ROW_BY_ROW) {
         for (int row = 0; row < rows; row++) {
             float sums[OUTPUTS][1];
@@ -135,7 +136,8 @@ __device__ inline void matvec(const Products& products, const float* x, int rows
     }
 }
 
-// The gated half of the feed-forward network (Shazeer, 2020): a warp has PAIRS outputs of gate, and the same of up.
+// The gated half of the feed-forward network (Shazeer, 2020): a warp has PAIRS outputs of gate, and the same outputs of
+// up.
 template <int PAIRS, int ROWS>
 __device__ inline void swiglu(const Gated& gated, const float* x, int rows) {
     int outputs = gated.gate.outputs, lane = threadIdx.x % 32;

@@ -1,15 +1,15 @@
-// Products with up to 16 rows of activations of weights that are floats (matvec.cuh): of blocks and int8, whose values fill
-// the registers, only eight rows are multiplied at once. -DWEIGHT (F32, F16, BF16), -DPRECISION; where both are bfloat16,
-// matvec_bf16.cu multiplies.
+// Products with up to 16 rows of activations, for weights that are floats (matvec.cuh). With blocks and int8, whose
+// values fill the registers, only eight rows are multiplied together. -DWEIGHT (F32, F16, BF16), -DPRECISION. If both
+// are bfloat16, matvec_bf16.cu is used instead.
 #include "matvec.cuh"
 
-// As matvec.cu's. Grid (Σ ceil(O / 8)), block 128.
+// As in matvec.cu. Grid (Σ ceil(O / 8)), block 128.
 KERNEL_WITH(128, 3) matvec_16(Products products, const float* x, int rows) {
     LET_NEXT_START();
     matvec<2, 16>(products, x, rows);
 }
 
-// As matvec.cu's. Grid (ceil(F / 4)), block 128.
+// As in matvec.cu. Grid (ceil(F / 4)), block 128.
 KERNEL_WITH(128, 3) swiglu_16(Gated gated, const float* x, int rows) {
     LET_NEXT_START();
     swiglu<1, 16>(gated, x, rows);

@@ -1,35 +1,36 @@
-// Products of bfloat16 weights with few rows of activations in bfloat16, by tensor cores: out[row, o] = Σ_i x[row, i] ·
+// Products of bfloat16 weights with few rows of activations in bfloat16, on tensor cores: out[row, o] = Σ_i x[row, i] ·
 // w[o, i] (+ b[o]).
 //
-// Every weight is read once for all of the rows: for one as for 16 an mma takes it. A block has 16 rows of weights at a time,
-// those of a tile of mma; its warps take pieces of their inputs by turns, and two pieces of each are under way: the first are
-// asked for before the input is there, and those of the next tile while this one's are multiplied. A lane asks for 16 bytes
-// of two rows of weights. An mma adds up 16 inputs in whatever order: here the inputs that its k stands for are chosen so
-// that those bytes are a lane's part of two tiles as they lie.
+// Every weight is read once for all rows, because an mma takes 16 rows in the same time as one. A block has 16 rows of
+// weights at a time, one tile of mma. Its warps take pieces of the inputs in turn, and each warp loads two pieces
+// ahead. The first loads start before the input is complete, and the loads of the next tile start while this tile is
+// multiplied. A lane loads 16 bytes of two rows of weights. An mma adds 16 inputs in any order. Here the inputs of its
+// index k are chosen in such a way that these bytes, without rearrangement, are a lane's part of two tiles.
 //
-// Each row of x is a column of its own. The sums of a piece are made by themselves and then added to those before, as tensor
-// cores cut off what a sum has no bits for, each time; the warps' sums are added one after the other. So a row has the same
-// bits alone, in a batch and in swiglu. From the results of ops/matmul.rs their relative L2 distance stays under 1e-6.
+// Each row of x is a separate column. The sums of a piece are computed separately and then added to the earlier ones,
+// because each addition of a tensor core truncates the sum. The sums of the warps are added one after the other. So a
+// row has the same bits alone, in a batch and in swiglu. The relative L2 distance from the results of ops/matmul.rs is
+// under 1e-6.
 //
-// Of one row whose norm nobody else wants every block makes the norm for itself (…_norm), while its first weights come:
-// that takes less time than to wait for another kernel.
+// If there is one row, and no other kernel reads its norm, every block computes the norm itself (…_norm) while its
+// first weights arrive. That takes less time than waiting for another kernel.
 #include "norm.cuh"
 #include "tensor.cuh"
 #include "turns.cuh"
 
 constexpr int OUTPUTS = 16, WARPS = 8, PIECE = 128, CHUNKS = PIECE / 32, LANE_INPUTS = 8;
-// Inputs of all warps' pieces.
+// Number of inputs in the pieces of all warps.
 constexpr int ROUND = WARPS * PIECE;
-// Values of the tiles of sums that a warp has, each of 16 rows of weights and 8 rows of x.
+// Number of values per lane in the warp's tiles of sums. A tile is 16 rows of weights and 8 rows of x.
 constexpr int SUMS = OUTPUTS * 8;
 
-// Two rows of weights, of which a lane brings parts: numbers lane / 4 and lane / 4 + 8 of the 16.
+// The two rows of weights of which a lane loads parts: numbers lane / 4 and lane / 4 + 8 of the 16.
 struct Two {
     const uint16_t* low;
     const uint16_t* high;
 };
 
-// What a block of OwnNorm has in the shared memory of its launch: the norm, and the row in its places.
+// The shared memory of a block with OwnNorm: the norm, and the row in its padded layout.
 struct NormRoom {
     uint16_t* norm;
     float* row;
@@ -37,10 +38,10 @@ struct NormRoom {
         : norm(reinterpret_cast<uint16_t*>(memory)), row(reinterpret_cast<float*>(memory + ceil_div(width, 8) * 16)) {}
 };
 
-// For each tile that is this block's calls `finish` with its number and a function: of the sums of its 16 rows of weights with
-// `rows` rows of x, each `inputs` long, that gives number i, as the 32 lanes of an mma have four of each of its TILES
-// tiles. Threads from TILES · SUMS on have none. `rows_of` gives a lane's rows of a tile, `input` the rows of x once they are
-// there; it waits for the input.
+// For each tile of this block, calls `finish` with its number and a function. The function returns sum number i of its
+// 16 rows of weights with `rows` rows of x, each `inputs` long. The order is that of the 32 lanes of an mma, which have
+// four sums of each of its TILES tiles. Threads from TILES · SUMS on have no sums. `rows_of` returns a lane's rows of a
+// tile. `input` waits for the input and returns the rows of x.
 template <int TILES, class RowsOf, class Input, class Finish>
 __device__ inline void multiply(int tiles, RowsOf rows_of, Input input_of, int inputs, int rows, Finish finish) {
     SHARED(float, parts, 2 * WARPS * TILES * SUMS);
@@ -57,8 +58,8 @@ __device__ inline void multiply(int tiles, RowsOf rows_of, Input input_of, int i
             to[k][1] = load_once(of.high + input);
         }
     };
-    // Two pieces are under way, all that a warp has of most matrices: each goes back to where it came from, for to move
-    // one to the other's registers would be to wait for it.
+    // Two pieces are in flight, which is all that a warp has of most matrices. A new piece is loaded into the registers
+    // of the piece just used, because moving a piece to other registers would mean waiting for it.
     const int own = warp * PIECE, all = ceil_div(inputs, 2 * ROUND) * (2 * ROUND);
     Two at = rows_of(blockIdx.x);
     ask(at, own, now);
@@ -76,7 +77,7 @@ __device__ inline void multiply(int tiles, RowsOf rows_of, Input input_of, int i
 #pragma unroll
                 for (int of = 0; of < TILES; of++) {
                     const int row = 8 * of + group;
-                    // Rows and inputs that are not there are zeros.
+                    // Missing rows and inputs are zeros.
                     uint4 of_x = make_uint4(0, 0, 0, 0);
                     if (row < rows && input < inputs) {
                         of_x = *reinterpret_cast<const uint4*>(x + static_cast<long long>(row) * inputs + input);
@@ -93,7 +94,7 @@ __device__ inline void multiply(int tiles, RowsOf rows_of, Input input_of, int i
             }
         };
         for (int first = own; first < all; first += 2 * ROUND) {
-            // What is asked for next: this tile's pieces, the next tile's, or none.
+            // The next loads: this tile's pieces, the next tile's pieces, or none.
             int ahead = first + 2 * ROUND;
             if (ahead >= all) {
                 const int following = tile + gridDim.x;
@@ -105,7 +106,8 @@ __device__ inline void multiply(int tiles, RowsOf rows_of, Input input_of, int i
             if (first + ROUND < inputs) use(first + ROUND, next);
             ask(at, ahead + ROUND, next);
         }
-        // The tile after this one has its parts beside these, and that after it comes once everybody is done with these.
+        // The next tile uses the other half of this memory. The tile after it begins when all threads have finished
+        // this one.
         float* const own_parts = parts + turn * WARPS * TILES * SUMS;
 #pragma unroll
         for (int of = 0; of < TILES; of++) {
@@ -122,17 +124,18 @@ __device__ inline void multiply(int tiles, RowsOf rows_of, Input input_of, int i
     }
 }
 
-// Which row of x, and which of the first eight rows of weights, sum number i belongs to; the next eight are two times 32
-// further on.
+// The row of x, and the row among the first eight rows of weights, of sum number i. The sums of the other eight rows
+// are two times 32 further on.
 __device__ inline int row_of_sum(int i) { return i / SUMS * 8 + i % 4 * 2 + i / 32 % 2; }
 __device__ inline int output_of_sum(int i) { return i % 32 / 4; }
 
-// With TURNS rows is 1, and a tile of a product that is turned has eight pairs: their first values, and their second ones.
+// With TURNS, rows is 1, and a tile of a product that RoPE rotates has eight pairs: first their first values, then
+// their second values.
 template <int TILES, bool TURNS, class Input>
 __device__ inline void matvec(const Products& products, int tiles, Input input, int rows, const Added& added,
                               const Turns& turns) {
     const int inputs = products.of[0].matrix.inputs, group = threadIdx.x % 32 / 4;
-    // The outputs of number `i` of eight of a tile's, and of that eight further on.
+    // The outputs of number `i` of eight in a tile, and of the number eight further on.
     struct Outputs {
         int low, high, pair;
     };
@@ -164,7 +167,7 @@ __device__ inline void matvec(const Products& products, int tiles, Input input, 
             uint16_t* const cache =
                 turned.cache ? static_cast<uint16_t*>(turned.cache) + static_cast<long long>(turns.span->start) * outputs : nullptr;
             if (turned.out) {
-                // Of a pair one thread has both. Numbers of heads are whole, so both are there or none.
+                // One thread has both values of a pair. The number of heads is whole, so either both exist or neither.
                 if (i / 64 % 2 == 1 || own.low >= outputs) return;
                 const float cos = turns.cos[own.pair], sin = turns.sin[own.pair];
                 const float a = finished<BF16>(sum_of(i), product.bias, own.low);
@@ -193,17 +196,16 @@ __device__ inline void matvec(const Products& products, int tiles, Input input, 
     });
 }
 
-// Up to three products of x (rows, I) with w (O, I), into out (rows, O) each; rows is at most the number in the name, I a
-// multiple of 8. Of a single product the sum with something else may be wanted too, with the bits of add.
-// Grid (Σ ceil(O / 16)), the products one after the other; block 256.
+// Up to three products of x (rows, I) with w (O, I), into out (rows, O) each. rows is at most the number in the name,
+// and I is a multiple of 8. For a single product, its sum with another tensor can be computed too, with the bits of
+// add. Grid (Σ ceil(O / 16)), the products one after the other; block 256.
 #define MATVEC(name, tiles)                                                                                    KERNEL_WITH(256, 2) name(Products products, const uint16_t* x, int rows, Added added) {                        LET_NEXT_START();                                                                                          auto input = [&] {                                                                                             WAIT_FOR_INPUT();                                                                                          return x;                                                                                              };                                                                                                         matvec<tiles, false>(products, gridDim.x, input, rows, added, {});                                                }
 MATVEC(matvec_bf16_8, 1)
 MATVEC(matvec_bf16_16, 2)
 
-// The same of one row, which is the norm of another that no wider than KEPT is: with the bits of rms_norm. `tiles` is
-// Σ ceil(O / 16). Results may be turned and cached too, with the bits of rope.
-// Grid: up to `tiles`, as many as there is room for; block 256; shared memory 16 · ceil(I / 8) + 4 · (I + 16 · ⌊I / 1024⌋)
-// bytes.
+// The same for one row, which is the norm of a row of at most KEPT values, with the bits of rms_norm. `tiles` is Σ
+// ceil(O / 16). Results can also be rotated and cached, with the bits of rope. Grid: up to `tiles`, and as many blocks
+// as fit on the device; block 256; shared memory 16 · ceil(I / 8) + 4 · (I + 16 · ⌊I / 1024⌋) bytes.
 KERNEL_WITH(256, 2) matvec_bf16_norm(Products products, Norm norm, int tiles, Turns turns) {
     LET_NEXT_START();
     DYNAMIC_SHARED(unsigned char, memory);
@@ -217,8 +219,8 @@ KERNEL_WITH(256, 2) matvec_bf16_norm(Products products, Norm norm, int tiles, Tu
     matvec<1, true>(products, tiles, input, 1, {}, turns);
 }
 
-// The gated half of the feed-forward network (Shazeer, 2020): the first eight of a block's rows of weights are gate's, the
-// others the same of up.
+// The gated half of the feed-forward network (Shazeer, 2020): the first eight of a block's rows of weights belong to
+// gate, and the others are the same rows of up.
 template <int TILES, class Input>
 __device__ inline void swiglu(int tiles, Input input, int rows, const Gated& gated, uint16_t* narrow) {
     const int inputs = gated.gate.inputs, outputs = gated.gate.outputs, group = threadIdx.x % 32 / 4;
@@ -244,14 +246,14 @@ __device__ inline void swiglu(int tiles, Input input, int rows, const Gated& gat
     });
 }
 
-// gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (rows, F) each, with the bits of matvec_bf16, silu and mul. Sizes
-// as matvec_bf16's. Where `narrow` is not null, only silu · up is written, in bfloat16, and there.
-// Grid (ceil(F / 8)), block 256.
+// gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (rows, F) each, with the bits of matvec_bf16, silu and mul.
+// Sizes as in matvec_bf16. If `narrow` is not null, only silu · up is written, in bfloat16, to `narrow`. Grid (ceil(F /
+// 8)), block 256.
 #define SWIGLU(name, tiles)                                                                              KERNEL_WITH(256, 2) name(const uint16_t* x, int rows, Gated gated, uint16_t* narrow) {                   LET_NEXT_START();                                                                                    auto input = [&] {                                                                                       WAIT_FOR_INPUT();                                                                                    return x;                                                                                        };                                                                                                   swiglu<tiles>(gridDim.x, input, rows, gated, narrow);                                            }
 SWIGLU(swiglu_bf16_8, 1)
 SWIGLU(swiglu_bf16_16, 2)
 
-// The same of the norm of a row, as matvec_bf16_norm. `tiles` is ceil(F / 8).
+// The same for the norm of a row, as in matvec_bf16_norm. `tiles` is ceil(F / 8).
 KERNEL_WITH(256, 2) swiglu_bf16_norm(Norm norm, int tiles, Gated gated, uint16_t* narrow) {
     LET_NEXT_START();
     DYNAMIC_SHARED(unsigned char, memory);

@@ -1,10 +1,10 @@
-// Products of any number of rows of activations and of any sizes: out[row, o] = Σ_i x[row, i] · w[o, i] (+ b[o]). -DWEIGHT,
-// -DPRECISION.
+// Products with any number of rows of activations, of any sizes: out[row, o] = Σ_i x[row, i] · w[o, i] (+ b[o]).
+// -DWEIGHT, -DPRECISION.
 #include "weights.cuh"
 
-// Up to three products of x (rows, I) with w (O, I), into out (rows, O) each, with the bits of ops/matmul.rs: lane l of each
-// half of a warp sums every sixteenth product of a stretch; the halves take stretches by turns.
-// Grid (Σ ceil(O / 4), rows), block 128.
+// Up to three products of x (rows, I) with w (O, I), into out (rows, O) each, with the bits of ops/matmul.rs. Lane l of
+// each half of a warp sums every sixteenth product of a stretch; the two halves take stretches in turn. Grid (Σ ceil(O
+// / 4), rows), block 128.
 KERNEL(128) matvec_plain(Products products, const float* x) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();

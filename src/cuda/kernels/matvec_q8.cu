@@ -1,14 +1,14 @@
-// Products in whole numbers with few rows: int8 activations (quantize.cu) with int8 weights, or with blocks where they
-// lie. -DWEIGHT (I8 or a format). All with the bits of ops/quantize.rs and ops/blocks.rs.
+// Integer products with few rows: int8 activations (quantize.cu) with int8 weights, or with blocks as they are stored.
+// -DWEIGHT (I8 or a format). All have the bits of ops/quantize.rs and ops/blocks.rs.
 #include "whole.cuh"
 
-// What is asked for of a group of weights before it is multiplied.
+// The part of a group of weights that is loaded before the multiplication.
 template <class W>
 struct Asked {
     using Raw = Group<W>;
     static __device__ inline Raw load(const Row& row, int number, int) { return group_of<W>(row.bytes, number); }
 };
-// Of int8 the first 32 values; longer groups are read on as they are multiplied.
+// For int8, these are the first 32 values. The rest of a longer group is loaded during the multiplication.
 template <>
 struct Asked<I8> {
     struct Raw {
@@ -17,7 +17,7 @@ struct Asked<I8> {
     };
     static __device__ inline Raw load(const Row& row, int number, int group) {
         const uint4* at = reinterpret_cast<const uint4*>(row.bytes + static_cast<long long>(number) * group);
-        // A row begins with a group.
+        // Each row begins with a new group.
         return {at[0], group > 16 ? at[1] : make_uint4(0, 0, 0, 0), row.scales[number]};
     }
 };
@@ -28,7 +28,7 @@ __device__ inline int dot16(const uint4& a, const uint4& b, int sum) {
     return dot4(a.w, b.w, dot4(a.z, b.z, dot4(a.y, b.y, dot4(a.x, b.x, sum))));
 }
 
-// Group `number` of the weights times the same group of a row of x.
+// Multiplies group `number` of the weights with the same group of a row of x.
 template <class W>
 __device__ inline Term multiply(const typename Asked<W>::Raw& raw, const Row& row, const int8_t* x, float x_scale,
                                 int number, int group) {
@@ -53,8 +53,9 @@ __device__ inline Term multiply(const typename Asked<W>::Raw& raw, const Row& ro
     }
 }
 
-// sums[output][row] = the whole products, in the first lane of the warp: a lane has every 32nd group. The first sixteen
-// lanes add: lane l the groups l, l + 16, l + 32 …, every second of which the lane sixteen further on has multiplied.
+// sums[output][row] = the complete products, in the first lane of the warp. A lane has every 32nd group. The first
+// sixteen lanes add: lane l adds the groups l, l + 16, l + 32 …; every second of these was multiplied by the lane
+// sixteen further on.
 template <int OUTPUTS, int ROWS>
 __device__ inline void multiply_at_once(const Row (&w)[OUTPUTS], const int8_t* x, const float* x_scales, int inputs,
                                         int group, int rows, float (&sums)[OUTPUTS][ROWS]) {
@@ -80,7 +81,7 @@ __device__ inline void multiply_at_once(const Row (&w)[OUTPUTS], const int8_t* x
         for (int o = 0; o < OUTPUTS; o++) {
 #pragma unroll
             for (int row = 0; row < ROWS; row++) {
-                // Rows that are not there are the last one again, and nobody writes them.
+                // Rows beyond the last one repeat the last one. Their results are not written.
                 long long there = min(row, rows - 1);
                 Term term = {0.0f, 0.0f};
                 if (number < groups) {
@@ -107,7 +108,7 @@ ONE_COPY void multiply_row(const Row (&w)[OUTPUTS], const int8_t* x, const float
     multiply_at_once(w, x, x_scales, inputs, group, 1, sums);
 }
 
-// The products of up to ROWS rows; a warp has two outputs.
+// The products of up to ROWS rows. A warp has two outputs.
 template <int ROWS>
 __device__ inline void matvec(const Products& all, const int8_t* x, const float* x_scales, int group, int rows) {
     constexpr int OUTPUTS = 2;
@@ -143,10 +144,9 @@ __device__ inline void matvec(const Products& all, const int8_t* x, const float*
     }
 }
 
-// Up to three products of x (rows, I), int8 with scales (rows, I / group), with w (O, I), into out (rows, O) each; rows is
-// at most the number in the name. Blocks: group is 32. int8: groups of the weights are as long, a multiple of 16 that
-// divides I and the number of the value that the matrix begins with in its tensor.
-// Grid (Σ ceil(O / 8)), block 128.
+// Up to three products of x (rows, I), int8 with scales (rows, I / group), with w (O, I), into out (rows, O) each. rows
+// is at most the number in the name. For blocks, group is 32. For int8, the groups of the weights have the same size, a
+// multiple of 16 that divides I and the matrix's first index in its tensor. Grid (Σ ceil(O / 8)), block 128.
 #define MATVEC(ROWS)                                                                                                \
     KERNEL(128) matvec_q8_##ROWS(Products products, const int8_t* x, const float* x_scales, int group, int rows) { \
         LET_NEXT_START();                                                                                           \
@@ -154,9 +154,8 @@ __device__ inline void matvec(const Products& all, const int8_t* x, const float*
     }
 FOR_FEW_ROWS(MATVEC)
 
-// The same of any number of rows and of any groups, for int8: a run ends where either group does. Every lane walks over
-// all runs; lane l adds up those whose number mod 16 is l.
-// Grid (Σ ceil(O / 4), rows), block 128.
+// The same for any number of rows and any groups, for int8. A run ends where a group of either operand ends. Every lane
+// loops over all runs; lane l adds those whose number mod 16 is l. Grid (Σ ceil(O / 4), rows), block 128.
 KERNEL(128) matvec_q8_plain(Products products, const int8_t* x, const float* x_scales, int group) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();

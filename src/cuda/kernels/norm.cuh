@@ -1,20 +1,20 @@
-// What kernels of RMSNorm share: the scale of a row, with the bits of ops/rms_norm.rs.
+// Shared code of the RMSNorm kernels: the scale of a row, with the bits of ops/rms_norm.rs.
 //
-// The sum of squares has the order of ops/matmul.rs: 16 threads take a stretch of 1024 values, each every sixteenth; the
-// stretches follow one another.
+// The sum of squares has the order of ops/matmul.rs: 16 threads sum a stretch of 1024 values, each thread every
+// sixteenth value. The stretches follow one another.
 #pragma once
 #include "common.cuh"
 
-// Values of a row that a block keeps in shared memory: what threads sum in the order of ops they would wait for long, value
-// by value, in the device's.
+// Maximum number of a row's values that a block keeps in shared memory. Threads that sum in the order of ops would
+// otherwise wait for device memory value by value.
 constexpr int KEPT = 8 * STRETCH;
-// Where value i of those lies: two stretches side by side lie in different banks.
+// The place of value i in this memory. Neighbouring stretches are in different banks.
 __device__ inline int place(int i) { return i + i / STRETCH * LANES; }
 
-// The scale of one row, of which `x` gives the values, in every thread of the block.
+// The scale of one row, in every thread of the block. `x` returns the row's values.
 template <class Values>
 __device__ inline float scale_of(Values x, int width, float eps) {
-    constexpr int MOST = 16;  // stretches that a block of 256 sums at once
+    constexpr int MOST = 16;  // stretches that a block of 256 sums together
     SHARED(float, sums, MOST + 1);
     int lane = threadIdx.x % LANES, mine = threadIdx.x / LANES, at_once = blockDim.x / LANES;
     float total = 0.0f;
@@ -41,11 +41,11 @@ __device__ inline float scale_of(Values x, int width, float eps) {
     return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
 }
 
-// Values that a thread asks for before it takes the first of them, and those of the weight that it has before there is an
-// input: all of a row of 4096.
+// Number of values that a thread loads before it uses the first of them, and number of weights that it loads before the
+// input is complete: together all of a row of 4096.
 constexpr int AT_ONCE = 8, WEIGHTS = 16;
 
-// A row whose norm is the input of a product, and which nobody else wants.
+// A row whose norm is the input of a product and of nothing else.
 struct Norm {
     const float* x;  // (width)
     const float* weight;
@@ -53,14 +53,14 @@ struct Norm {
     int unused;
 };
 
-// A norm in bfloat16 that every block makes for itself, of a row of at most KEPT values. `row` has room for them in their
-// places.
+// A norm in bfloat16 that every block computes itself, of a row of at most KEPT values. `row` is shared memory for the
+// values in their padded places.
 struct OwnNorm {
     Norm norm;
     int width;
     float weights[WEIGHTS];
 
-    // Asks for the weights, which are there before the input is.
+    // Loads the weights, which are available before the input.
     __device__ inline OwnNorm(const Norm& norm, int width) : norm(norm), width(width) {
 #pragma unroll
         for (int k = 0; k < WEIGHTS; k++) {
@@ -69,8 +69,8 @@ struct OwnNorm {
         }
     }
 
-    // Leaves in `to` (width) what rms_norm would write of the row. All threads of the block call it, once the input is there,
-    // and may read it all afterwards.
+    // Writes to `to` (width) the result of rms_norm for the row. All threads of the block call it when the input is
+    // complete. Afterwards all of them may read the result.
     __device__ inline void make(float* row, uint16_t* to) {
         const int own = threadIdx.x, apart = blockDim.x;
         for (int first = own; first < width; first += AT_ONCE * apart) {

@@ -1,9 +1,9 @@
-// int8 quantisation in groups, with the bits of ops/quantize.rs. Halves are rounded away from zero; a group with what is not a
-// number has a scale that is none either.
+// int8 quantisation in groups, with the bits of ops/quantize.rs. Halves are rounded away from zero. A group with NaN
+// has the scale NaN.
 #pragma once
 #include "common.cuh"
 
-// The larger of two magnitudes, or the one that is not a number.
+// The larger of two absolute values, or NaN if one is NaN.
 __device__ inline float larger_or_none(float max, float x) { return x > max || x != x ? x : max; }
 
 __device__ inline float scale_of_largest(float largest) { return __fdiv_rn(largest, 127.0f); }
@@ -13,24 +13,24 @@ __device__ inline int quantized(float x, float scale) {
     float exact = __fdiv_rn(x, scale), whole = truncf(exact);
     float away = fabsf(__fsub_rn(exact, whole)) >= 0.5f ? copysignf(1.0f, exact) : 0.0f;
     float q = __fadd_rn(whole, away);
-    // As a conversion in Rust: saturated, and what is not a number is 0.
+    // As a conversion in Rust: saturated, and NaN becomes 0.
     return q != q ? 0 : static_cast<int>(fminf(fmaxf(q, -128.0f), 127.0f));
 }
 
-// What quantized4 wants beside a scale: near 1 / scale, or nothing finite where that has no full precision.
+// The second argument of quantized4: approximately 1 / scale, or not finite if that is subnormal.
 __device__ inline float inverse_of(float scale) { return scale >= 0x1p-126f ? near_inverse(scale) : minus_infinity(); }
 
-// `quantized` of four neighbouring values of a group, as its bytes. Nothing is divided where a product says which whole number is
-// the nearest: x · inverse is within 127 · 2⁻²¹ of the rounded x / scale.
+// `quantized` of four neighbouring values of a group, as bytes. There is no division if a product shows which integer
+// is the nearest: x · inverse is within 127 · 2⁻²¹ of the rounded x / scale.
 __device__ inline uint32_t quantized4(const float4& x, float scale, float inverse) {
-    // What is added to this is rounded to a whole number, which then stands in the last bits.
+    // Adding this number rounds a value to an integer, which is then in the last bits.
     constexpr float ROUND = 12582912.0f;
-    // Nearer to the middle of two whole numbers the division decides.
+    // Closer to the middle of two integers, the division decides.
     constexpr float SURE = 0.4999f;
     bool sure = true;
     auto near = [&](float x) {
         const float exact = __fmul_rn(x, inverse), shifted = __fadd_rn(exact, ROUND);
-        // Never of what is not finite.
+        // This never holds for values that are not finite.
         sure = sure && fabsf(__fsub_rn(exact, __fsub_rn(shifted, ROUND))) < SURE;
         return __float_as_uint(shifted) & 0xff;
     };
@@ -45,27 +45,27 @@ __device__ inline uint32_t quantized4(const float4& x, float scale, float invers
     return exact;
 }
 
-// The largest magnitude of four values, or one that is not a number.
+// The largest absolute value of four values, or NaN.
 __device__ inline float largest_of(const float4& x) {
     return larger_or_none(larger_or_none(larger_or_none(fabsf(x.x), fabsf(x.y)), fabsf(x.z)), fabsf(x.w));
 }
 
-// The same of the values of 8 lanes, in each of them.
+// The same for the values of 8 lanes, in each of them.
 __device__ inline float largest_of_eight(float largest) {
     for (int apart = 4; apart > 0; apart /= 2) largest = larger_or_none(largest, __shfl_xor_sync(FULL, largest, apart));
     return largest;
 }
 
-// Where quantised rows go: values (rows, width) and scales (rows, width / 32).
+// The outputs for quantised rows: values (rows, width) and scales (rows, width / 32).
 struct Quantized {
     int8_t* values;
     float* scales;
 };
 
-// Value `x` of each lane is one of a group of 32, `first` the number of the group's first value.
+// Value `x` of each lane is one of a group of 32. `first` is the index of the group's first value.
 __device__ inline void quantize_group(float x, const Quantized& to, long long first) {
     float largest = fabsf(x);
-    // What is not a number stays: the first of a comparison is never taken for a larger one.
+    // NaN stays NaN, because a comparison with a NaN maximum is false and keeps the maximum.
     for (int apart = 16; apart > 0; apart /= 2) largest = larger_or_none(largest, __shfl_xor_sync(FULL, largest, apart));
     const float scale = scale_of_largest(largest);
     const int lane = threadIdx.x % 32;

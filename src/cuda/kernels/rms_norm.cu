@@ -1,13 +1,14 @@
-// RMSNorm (Zhang and Sennrich, 2019): out = x / √(mean(x²) + ε) · weight, with the bits of ops/rms_norm.rs. -DPRECISION.
+// RMSNorm (Zhang and Sennrich, 2019): out = x / √(mean(x²) + ε) · weight, with the bits of ops/rms_norm.rs.
+// -DPRECISION.
 //
-// Grid (rows), block: whole warps up to 256 threads; dynamic shared memory 4 · (width + 16 · ⌊width / 1024⌋) bytes up to a
-// width of 8192, beyond it none.
+// Grid (rows), block: whole warps up to 256 threads; dynamic shared memory 4 · (width + 16 · ⌊width / 1024⌋) bytes up
+// to a width of 8192, and none beyond it.
 #include "norm.cuh"
 #include "packed.cuh"
 #include "quantize.cuh"
 
-// Where the norm of all rows goes: to `out`, in bfloat16 to `narrow`, and in float32 quantised to `whole` and to units, each where
-// it is not null; quantised where the width is a multiple of 32.
+// The outputs for the norm of all rows: `out`, in bfloat16 `narrow`, and quantised from float32 `whole` and units. Each
+// may be null. Quantised outputs need a width that is a multiple of 32.
 struct Normed {
     float* out;
     uint16_t* narrow;
@@ -15,7 +16,7 @@ struct Normed {
     PackedRows packed;
 };
 
-// Calls `of` with each value, or with each two.
+// Calls `of` with each value, or with each pair of values.
 template <class Of>
 __device__ inline float map(float x, Of of) { return of(x); }
 template <class Of>
@@ -32,7 +33,7 @@ __device__ inline void narrow_to(uint16_t* to, const float4& x) {
     *reinterpret_cast<uint2*>(to) = {pair_bf16(x.x, x.y), pair_bf16(x.z, x.w)};
 }
 
-// Quantises four neighbouring values of each lane, of which eight lanes have a group: from value `first` of row number `row` on.
+// Quantises four neighbouring values of each lane, from value `first` of row `row` on. Eight lanes have a group.
 __device__ inline void quantize(const float4& x, bool there, int row, int first, int width, const Normed& to) {
     const float scale = scale_of_largest(largest_of_eight(largest_of(x)));
     const uint32_t bytes = quantized4(x, scale, inverse_of(scale));
@@ -45,19 +46,20 @@ __device__ inline void quantize(const float4& x, bool there, int row, int first,
 }
 __device__ inline void quantize(float, bool, int, int, int, const Normed&) {}
 
-// How many a thread asks for before it takes the first, and of the weight before there is an input: with four values each, all of a
-// row of 4096.
+// Number of values that a thread loads before it uses the first, and number of weights before the input is complete:
+// with four values each, all of a row of 4096.
 constexpr int ASKED = 4;
 
-// normed = RMSNorm of a row, whose values a thread takes as T at once: four where they divide the width, or one. `ask` gives what
-// number i of those is made of, `make` makes it of that, and `again` gives it once more. Waits for the input.
+// normed = RMSNorm of a row. A thread reads its values as type T: four values if that divides the width, else one.
+// `ask` loads the operands of number i, `make` computes the value from them, and `again` returns it once more. Waits
+// for the input.
 template <class T, class Ask, class Make, class Again>
 __device__ inline void norm(Ask ask, Make make, Again again, const float* weight, float eps, int width, const Normed& normed) {
     constexpr int EACH = sizeof(T) / sizeof(float);
     DYNAMIC_SHARED(float, row);
     const bool kept = width <= KEPT;
     const int own = threadIdx.x, apart = blockDim.x, count = width / EACH;
-    // The first that the warp takes: its lanes go together.
+    // The warp's first value, because its lanes work together.
     const int of_warp = own - own % 32;
     auto weight_of = [&](int i) { return reinterpret_cast<const T*>(weight)[i]; };
     T weights[ASKED] = {};
@@ -82,7 +84,7 @@ __device__ inline void norm(Ask ask, Make make, Again again, const float* weight
             if (kept) in_row(i) = value;
         }
     }
-    // The block reads what its other threads wrote.
+    // The block reads values that its other threads wrote.
     __syncthreads();
     const float scale = kept ? scale_of([&](int i) { return row[place(i)]; }, width, eps)
                              : scale_of([&](int i) { return again(float{}, i); }, width, eps);
@@ -118,8 +120,8 @@ __device__ inline void norm_of(const float* x, const float* weight, float eps, i
     norm<T>([&](int i) { return again(T{}, i); }, [](int, const T& x) { return x; }, again, weight, eps, width, normed);
 }
 
-// out (rows, width) = RMSNorm of x (rows, width); weight (width). Written in bfloat16 to `narrow` too, and in int8 to
-// `whole` and to units, where these are not null; out may be null.
+// out (rows, width) = RMSNorm of x (rows, width); weight (width). If they are not null, it is also written in bfloat16
+// to `narrow`, and in int8 to `whole` and to units. out may be null.
 KERNEL_WITH(256, 3) rms_norm(const float* x, const float* weight, float eps, int width, float* out, uint16_t* narrow,
                          Quantized whole, PackedRows packed) {
     LET_NEXT_START();
@@ -146,7 +148,8 @@ __device__ inline void norm_of_sum(const float* a, const float* b, const float* 
     norm<T>(ask, add, again, weight, eps, width, normed);
 }
 
-// sum = a + b, normed = RMSNorm of sum, all (rows, width). sum may be a or b; normed and what follows are rms_norm's.
+// sum = a + b, normed = RMSNorm of sum, all (rows, width). sum may be a or b. normed and the parameters after it are as
+// in rms_norm.
 KERNEL_WITH(256, 3) add_rms_norm(const float* a, const float* b, const float* weight, float eps, int width, float* sum,
                          float* normed, uint16_t* narrow, Quantized whole, PackedRows packed) {
     LET_NEXT_START();

@@ -1,11 +1,12 @@
-// RoPE (Su et al., 2021): pair i of a head is turned by position · frequency i. And what is cached then. -DPRECISION, -DCACHE.
+// RoPE (Su et al., 2021): pair i of a head is rotated by position · frequency i. Also caches the result. -DPRECISION,
+// -DCACHE.
 #include "cache.cuh"
 
-// cos and sin (rows, pairs) of the angle positions[row] · frequencies[pair]. The angle is float32 as in ops/rope.rs; its
-// cosine and sine are taken in float64 and rounded, which is the nearest float32 but for a rare last bit.
+// cos and sin (rows, pairs) of the angle positions[row] · frequencies[pair]. The angle is float32, as in ops/rope.rs.
+// Its cosine and sine are computed in float64 and rounded, which gives the nearest float32 except for a rare last bit.
 // Grid (rows), block 128.
 KERNEL(128) rope_table(const float* frequencies, const int* positions, int pairs, float* cos_out, float* sin_out) {
-    // The pass's embedding is there when what follows begins, with the spans that it moved on.
+    // The pass's embedding is complete when the next kernel begins, and so are the spans that it advanced.
     WAIT_FOR_INPUT();
     LET_NEXT_START();
     float position = static_cast<float>(positions[blockIdx.x]);
@@ -17,34 +18,36 @@ KERNEL(128) rope_table(const float* frequencies, const int* positions, int pairs
     }
 }
 
-// Queries or keys, (rows, heads, C), which are turned; or values. Keys and values are cached where there is but one span.
+// Queries or keys, (rows, heads, C), which are rotated; or values. Keys and values are cached if there is only one
+// span.
 struct Turned {
     const float* x;
-    float* out;        // null for values, which are not turned
+    float* out;        // null for values, which are not rotated
     void* cache;       // (capacity, heads, C), or null
-    const Span* span;  // whose the cache is; null without one
+    const Span* span;  // the span of the cache's sequence; null without a cache
     int heads, unused;
 };
 
-// How many are turned at most, and the pairs of a thread at most.
+// Maximum number of rotated tensors, and maximum number of pairs per thread.
 constexpr int MOST_TURNED = 3, PAIRS = 4;
 
 struct AllTurned {
     Turned of[MOST_TURNED];
 };
 
-// out (rows, heads, C) = x turned by cos and sin (rows, C/2): (a, b) → (a·cos − b·sin, a·sin + b·cos), with the bits of
-// ops/rope.rs. A pair is (2i, 2i + 1) where `neighbours`, else (i, i + C/2). And cache[start …] = out, or x, rounded to the
-// nearest.
-// Grid (rows, at least ceil(the most heads · C/2 / 512), how many are turned), block 128: a thread turns up to four pairs.
+// out (rows, heads, C) = x rotated by cos and sin (rows, C/2): (a, b) → (a·cos − b·sin, a·sin + b·cos), with the bits
+// of ops/rope.rs. A pair is (2i, 2i + 1) if `neighbours`, else (i, i + C/2). And cache[start …] = out, or x, rounded to
+// the nearest. Grid (rows, at least ceil(the largest number of heads · C/2 / 512), number of tensors), block 128: a
+// thread rotates up to four pairs.
 KERNEL(128) rope(AllTurned all, const float* cos, const float* sin, int neighbours, int head_dim) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
-    // By numbers that the compiler knows: it would copy all of them otherwise.
+    // Selected by constant indices, because otherwise the compiler would copy all of them.
     const Turned turned = blockIdx.z == 0 ? all.of[0] : blockIdx.z == 1 ? all.of[1] : all.of[2];
     const int pairs = head_dim / 2, width = turned.heads * head_dim, all_pairs = turned.heads * pairs;
     const float* x = turned.x + static_cast<long long>(blockIdx.x) * width;
-    // Where each of the thread's pairs begins, and its second value; and its number in its head. Divides once per thread.
+    // The places of the first and second value of each of the thread's pairs, and its number in its head. Divides once
+    // per thread.
     struct Place {
         int first, second, pair;
         bool there;

@@ -1,4 +1,4 @@
-// Some rows of a pass.
+// Selects rows of a pass.
 #include "common.cuh"
 
 // out (spans, width) = the last row of each span in x (rows of the pass, width).

@@ -1,9 +1,9 @@
-// Drawing the next token as generate/sampler.rs does: argmax, or softmax with a temperature, then top-k and top-p
-// (nucleus sampling, Holtzman et al., 2020) by a given random number.
+// Samples the next token as generate/sampler.rs does: argmax, or softmax with a temperature, then top-k and top-p
+// (nucleus sampling, Holtzman et al., 2020) with a given random number.
 #include "common.cuh"
 
-// Whether the pair of a value and its id goes before another: larger, and of equals the lower id. What is not a number
-// goes before nothing.
+// Whether the pair of a value and its id comes before another pair: the value is larger, or equal with a lower id. NaN
+// comes before nothing.
 __device__ inline bool before(float value, int id, float other, int other_id) {
     return value > other || (value == other && id < other_id);
 }
@@ -28,7 +28,7 @@ __device__ inline void first_of_block(float& value, int& id) {
     }
 }
 
-// Whether it holds for some thread of the block, in every thread. 256 threads.
+// Whether the condition holds for some thread of the block, in every thread. 256 threads.
 __device__ inline bool any_of_block(bool mine) {
     SHARED(unsigned, found, 8);
     unsigned of_warp = __ballot_sync(FULL, mine);
@@ -39,24 +39,23 @@ __device__ inline bool any_of_block(bool mine) {
     return all != 0;
 }
 
-// What a block found in its part of a row of logits: the largest value and its id, and whether some value is not a number.
+// The result of a block for its part of a row of logits: the largest value and its id, and whether some value is NaN.
 struct Largest {
     float value;
     int id, not_a_number, unused;
 };
 
-// What was drawn of a row.
+// The result of sampling from a row.
 struct Drawn {
     int id, not_a_number;
 };
 
-// No id: after every other.
+// No id. It comes after every other id.
 constexpr int NONE = 0x7fffffff;
 
-// drawn (rows), and shown (rows) where the processor sees it, = the id of the largest of each row of logits (rows, V), the
-// lowest of equals; 0 where none is a number.
-// parts: (rows, blocks); counters (rows): 0, and 0 again afterwards.
-// Grid (blocks, at most 256; rows), block 256. The block of a row that is done last joins the others'.
+// drawn (rows), and shown (rows) in memory that the host can read, = the id of the largest logit of each row (rows, V),
+// the lowest of equals; 0 if all are NaN. parts: (rows, blocks); counters (rows): 0, and 0 again afterwards. Grid
+// (blocks, at most 256; rows), block 256. For each row, the block that finishes last joins the results of the others.
 KERNEL(256) argmax(const float* logits, int vocab, Largest* parts, unsigned* counters, Drawn* drawn, Drawn* shown) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
@@ -81,7 +80,7 @@ KERNEL(256) argmax(const float* logits, int vocab, Largest* parts, unsigned* cou
     if (!last[0]) return;
     __threadfence();
     bool mine = threadIdx.x < gridDim.x;
-    // Another block wrote these: not by way of a cache that may have older ones.
+    // Other blocks wrote these. Bypasses a cache that may have older values.
     const volatile Largest* part = parts + threadIdx.x;
     value = mine ? part->value : minus_infinity();
     id = mine ? part->id : NONE;
@@ -92,16 +91,16 @@ KERNEL(256) argmax(const float* logits, int vocab, Largest* parts, unsigned* cou
 
 // Ranks and their bins.
 
-// The probability of a candidate as a whole number of 2⁻⁶⁰: whole numbers have the same sum in every order.
+// The probability of a candidate as an integer multiple of 2⁻⁶⁰, because integers have the same sum in every order.
 constexpr double WHOLE = 1152921504606846976.0;  // 2⁶⁰
 
 __device__ inline uint64_t whole(float prob) { return static_cast<uint64_t>(static_cast<double>(prob) * WHOLE); }
 
-constexpr int DIGITS = 10;         // bits of a rank that are found at once
+constexpr int DIGITS = 10;         // bits of a rank that are found in one step
 constexpr int BINS = 1 << DIGITS;  // one for each thread
-constexpr int LEVELS = 6;          // 30 bits of the probability, which is at most 1, and 30 of the id
+constexpr int LEVELS = 6;          // 30 bits of the probability, which is at most 1, and 30 bits of the id
 
-// Larger for the likelier token and, of equals, for the lower id; 0 for what is no candidate.
+// Larger for the likelier token and, of equals, for the lower id. 0 if the token is not a candidate.
 __device__ inline uint64_t rank(int id, float prob) {
     if (!(prob > 0.0f)) return 0;
     return static_cast<uint64_t>(__float_as_uint(prob)) << 30 | static_cast<uint64_t>(0x3fffffff - id);
@@ -110,7 +109,7 @@ __device__ inline uint64_t rank(int id, float prob) {
 // The first digits of the rank of a candidate.
 __device__ inline int first_digits(float prob) { return static_cast<int>(__float_as_uint(prob) >> (30 - DIGITS)); }
 
-// Some candidates: the sum of their probabilities, and how many they are.
+// Several candidates: the sum of their probabilities, and their number.
 struct Sum {
     uint64_t whole;
     unsigned count, unused;
@@ -118,8 +117,8 @@ struct Sum {
 
 __device__ inline Sum with(const Sum& a, const Sum& b) { return {a.whole + b.whole, a.count + b.count, 0}; }
 
-// The candidates that a block counts by some digits of their ranks. Shared memory adds 32 bits at once, so a sum is two
-// halves of it. 1024 threads.
+// The candidates of a block, counted by some digits of their ranks. Shared memory can only add 32 bits atomically, so a
+// sum is in two halves. 1024 threads.
 struct Counted {
     unsigned low[BINS], high[BINS], count[BINS];
 
@@ -136,9 +135,8 @@ struct Counted {
 
 // The kernels, in the order in which they run.
 
-// parts (rows, blocks): the largest of the logits / temperature that each block looks at. bins (rows, 1024) = 0. logits:
-// (rows, V).
-// Grid (blocks, 4 to 256; rows), block 256.
+// parts (rows, blocks): the largest of the logits / temperature in the part of each block. bins (rows, 1024) = 0.
+// logits: (rows, V). Grid (blocks, 4 to 256; rows), block 256.
 KERNEL(256) sample_max(const float* logits, int vocab, float temperature, Largest* parts, Sum* bins) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
@@ -177,10 +175,10 @@ KERNEL(256) sample_exp(const float* logits, int vocab, float temperature, const 
     if (i < vocab) probs[i] = exp_of_ops(__fsub_rn(__fdiv_rn(logits[i], temperature), largest[0]));
 }
 
-// totals (rows) = the sum of each row of probs (rows, V), in the order of ops/softmax.rs: term i goes to partial sum i mod
-// 16. Only so are tokens equally likely here that are so there. The partial sums wait for one addition after the other, and
-// for nothing else: what comes next is loaded meanwhile.
-// Grid (1, rows), block 512: all load, sixteen add.
+// totals (rows) = the sum of each row of probs (rows, V), in the order of ops/softmax.rs: term i goes to partial sum
+// (i mod 16). With another order, tokens that are equally likely in ops might not be equally likely here. The additions of
+// a partial sum wait only for each other, because the next terms are loaded meanwhile.
+// Grid (1, rows), block 512: all threads load, sixteen add.
 KERNEL(512) sample_sum(const float* probs, int vocab, float* totals) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
@@ -204,7 +202,7 @@ KERNEL(512) sample_sum(const float* probs, int vocab, float* totals) {
         __syncthreads();
         load(first + AT_ONCE);
         if (threadIdx.x < LANES) {
-            // Past the last term there are zeros, which change no sum of what is not negative.
+            // After the last term there are zeros, which do not change a sum of non-negative numbers.
             int count = min(AT_ONCE, vocab - first);
             for (int from = 0; from < count; from += ROUND) {
                 float term[ROUND / LANES];
@@ -221,9 +219,8 @@ KERNEL(512) sample_sum(const float* probs, int vocab, float* totals) {
     }
 }
 
-// Each row of probs (rows, V) /= its one of totals (rows); bins (rows, 1024) += its candidates, by the first digits of their
-// ranks.
-// Grid (blocks, rows), block 1024.
+// Divides each row of probs (rows, V) by its total of totals (rows). bins (rows, 1024) += its candidates, by the first
+// digits of their ranks. Grid (blocks, rows), block 1024.
 KERNEL(1024) sample_divide(float* probs, int vocab, const float* totals, Sum* bins) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();
@@ -244,7 +241,7 @@ KERNEL(1024) sample_divide(float* probs, int vocab, const float* totals, Sum* bi
     atomicAdd(&bins[threadIdx.x].count, mine.count);
 }
 
-// The sum of `mine` over the block's threads that come before this one, and over this one, in each of them. 1024 threads.
+// The sums of `mine` over the block's threads before this one, and up to this one. 1024 threads.
 __device__ inline Sum sum_up_to(Sum mine) {
     SHARED(Sum, warps, 32);
     int lane = threadIdx.x % 32;
@@ -267,8 +264,8 @@ __device__ inline Sum sum_up_to(Sum mine) {
     return mine;
 }
 
-// Where to stop on the way from the likeliest candidate down: at the sum of probabilities that is `least`, or more than
-// that, and at candidate number `count` at the latest.
+// Where the search from the likeliest candidate down stops: when the sum of probabilities reaches `least`, or exceeds
+// it, and at candidate number `count` at the latest.
 struct Until {
     double least;
     bool more;
@@ -279,23 +276,23 @@ struct Until {
     }
 };
 
-// A candidate's rank, and what the candidates of that rank and above are together.
+// A candidate's rank, and the total of the candidates with this rank or a higher one.
 struct Reached {
     uint64_t rank;
     Sum sum;
 };
 
-// A row's candidates: their probabilities, their bins by the first digits, and a list of the ids of those in the likeliest
-// bins, which is made when the first of them is looked for: whatever is looked for later is at least as likely.
+// A row's candidates: their probabilities, their bins by the first digits, and a list of the ids in the likeliest bins.
+// The list is built by the first search, because every later search ends at a candidate that is at least as likely.
 struct Candidates {
     const float* probs;
     int vocab;
     const Sum* bins;
     int* ids;
-    int listed;  // how many the list has; less than 0 where it is not made
+    int listed;  // length of the list; negative if it is not built
 };
 
-// Lists the candidates whose first digits are these or more, in any order. 1024 threads.
+// Lists the candidates with these first digits or higher ones, in any order. 1024 threads.
 __device__ inline void list_from(Candidates& of, int digits) {
     constexpr int OF_EACH = 8;
     SHARED(int, length, 1);
@@ -324,19 +321,19 @@ __device__ inline void list_from(Candidates& of, int digits) {
     of.listed = length[0];
 }
 
-// The candidate at which `until` says to stop; there is at least one, and `until.count` is at most how many there are.
-// Nothing is sorted: the digits of the rank are found one after the other, each time only among the candidates that share
-// those before. 1024 threads.
+// The candidate at which the search `until` stops. There is at least one candidate, and `until.count` is at most their
+// number. Nothing is sorted: the digits of the rank are found one after the other, each time only among the candidates
+// with the same earlier digits. 1024 threads.
 __device__ inline Reached reach(Candidates& of, const Until& until) {
     SHARED(Counted, counted, 1);
-    SHARED(unsigned, found, 1);  // the bin where it stops, as its thread
-    SHARED(Sum, sums, 2);        // the bins before it, and its own
+    SHARED(unsigned, found, 1);  // the bin where it stops, in its thread
+    SHARED(Sum, sums, 2);        // total of the bins before it, and including it
     SHARED(uint64_t, only, 1);
     uint64_t prefix = 0;
     Sum sum = {0, 0, 0};
     for (int level = 0;; level++) {
         int shift = DIGITS * (LEVELS - 1 - level);
-        // The first thread has the last bin, that of the likeliest.
+        // The first thread has the last bin, which is the likeliest.
         int bin = BINS - 1 - static_cast<int>(threadIdx.x);
         if (threadIdx.x == 0) found[0] = BINS - 1;
         if (level > 0) {
@@ -362,7 +359,7 @@ __device__ inline Reached reach(Candidates& of, const Until& until) {
         if (of.listed < 0) list_from(of, bin);
         __syncthreads();
         if (here.count > 1) continue;
-        // Its other digits are those of the only one that begins so.
+        // The remaining digits are those of the only candidate with this beginning.
         for (int i = threadIdx.x; i < of.listed; i += BINS) {
             uint64_t own = rank(of.ids[i], of.probs[of.ids[i]]);
             if (own >> shift == prefix) only[0] = own;
@@ -372,13 +369,13 @@ __device__ inline Reached reach(Candidates& of, const Until& until) {
     }
 }
 
-// drawn (rows), and shown (rows) where the processor sees it, = the token that the sampler draws from each row of probs
-// (rows, V), whose bins are `bins` (rows, 1024), by its one of `randoms` (rows), from 0 to 1: of the top_k likeliest (0:
-// all), and of those of the shortest run of likeliest ones that has a share of top_p of their probability (1: all), the one
-// at which the sum of those at least as likely passes that part of the whole. 0 where no probability is more than 0.
-// ids: room for (rows, V). parts: (rows, count) of sample_max. Sums are of whole numbers of 2⁻⁶⁰; the choice is that of the
-// CPU, where sums are float64, but within 1e-6 of an edge.
-// Grid (1, rows), block 1024. V < 2³⁰.
+// drawn (rows), and shown (rows) in memory that the host can read, = the token that the sampler draws from each row of
+// probs (rows, V). `bins` (rows, 1024) has the row's bins, and `randoms` (rows) its random number from 0 to 1. The
+// candidates are the top_k likeliest tokens (0: all), and of these the shortest run of likeliest ones with a share
+// top_p of their probability (1: all). The drawn token is the one at which the sum of the candidates at least as likely
+// exceeds the random number times the total. 0 if no probability is above 0. ids: memory for (rows, V). parts: (rows,
+// count) of sample_max. Sums are of integer multiples of 2⁻⁶⁰. The choice is that of the CPU, whose sums are float64,
+// except within 1e-6 of an edge. Grid (1, rows), block 1024. V < 2³⁰.
 KERNEL_WITH(1024, 1) sample_draw(const float* probs, int vocab, const Sum* bins, int* ids, int top_k, float top_p, const double* randoms,
                          const Largest* parts, int count, Drawn* drawn_at, Drawn* shown_at) {
     LET_NEXT_START();
@@ -391,7 +388,7 @@ KERNEL_WITH(1024, 1) sample_draw(const float* probs, int vocab, const Sum* bins,
     __syncthreads();
     Sum sum = total[0];
     uint64_t drawn = 0;
-    // In turn: the last of the top_k likeliest, the last of those with a share of top_p, and the drawn one.
+    // In this order: the last of the top_k likeliest, the last of those with a share of top_p, and the drawn one.
 #pragma unroll 1
     for (int turn = sum.count > 0 ? 0 : 3; turn < 3; turn++) {
         double all = static_cast<double>(sum.whole);

@@ -1,11 +1,11 @@
-// Products in whole numbers of up to 16 rows, with weights that are read through shared memory. -DWEIGHT (I8 in groups of 32, or
-// a format). All have the bits of ops/quantize.rs and ops/blocks.rs. For stream_q8.cu, stream_tiles.cu and
+// Integer products with up to 16 rows, whose weights are read through shared memory. -DWEIGHT (I8 in groups of 32, or a
+// format). All have the bits of ops/quantize.rs and ops/blocks.rs. For stream_q8.cu, stream_tiles.cu and
 // stream_q8_16.cu.
 //
-// Every weight is read once, and reading is what takes time. A block has a row of a matrix at any address, and lanes that read
-// their own blocks of 17 to 210 bytes would ask the cache for every line many times. So pieces of rows are copied to shared
-// memory as they lie, and some are under way while another is multiplied (a ring of stages). The first are asked for before the
-// input is there.
+// Every weight is read once, and reading takes the time. A row of a matrix may begin at any address. Lanes that read
+// separate blocks of 17 to 210 bytes would request every cache line many times. So pieces of rows are copied to shared
+// memory unchanged, and several copies are in flight while another piece is multiplied (a ring of stages). The first
+// copies start before the input is complete.
 #pragma once
 #include "norm.cuh"
 #include "quantize.cuh"
@@ -15,14 +15,14 @@
 
 constexpr int WARPS = 8, HALF = 16;
 
-// Groups of 32 of a row.
+// Number of groups of 32 of a row.
 template <class W>
 struct Groups {
     static constexpr int RUNS = 32 / W::RUN, OFFSET = W::OFFSET;
     static constexpr bool MINIMA = W::MINIMA;
-    // Whether every row begins where 16 bytes load at once.
+    // Whether every row begins at a multiple of 16 bytes.
     static constexpr bool ALIGNED = W::BYTES % 16 == 0;
-    // Bytes of so many, and of their scales where these lie apart.
+    // Size in bytes of this many groups, and of their scales if these are stored separately.
     static __device__ constexpr int bytes(int groups) { return groups * 32 / W::VALUES * W::BYTES; }
     static __device__ constexpr int scale_bytes(int) { return 0; }
 };
@@ -40,8 +40,8 @@ constexpr bool APART = Same<WEIGHT, I8>::value;
 __device__ constexpr int up16(int bytes) { return (bytes + 15) / 16 * 16; }
 __device__ inline int up4(int words) { return (words + 3) / 4 * 4; }
 
-// Room for so many groups of a row, which may begin anywhere in 16 bytes, and their scales at any of their words: those of the
-// values alone, and of both. Rows of such a size lie in different banks.
+// Memory for this many groups of a row, which may begin at any byte of 16, and for their scales, which may begin at any
+// word of 16 bytes: for the values alone, and for both. Rows of this size are in different banks.
 __device__ constexpr int values_room(int groups) { return up16(Of::bytes(groups) + (Of::ALIGNED ? 0 : 15)); }
 __device__ constexpr int row_room(int groups) {
     const int room = values_room(groups) + (APART ? up16(Of::scale_bytes(groups) + 12) : 0);
@@ -53,7 +53,7 @@ struct From {
     const uint8_t* bytes;
     const float* scales;
 
-    // Where in 16 bytes the stream begins that may begin anywhere.
+    // The offset within 16 bytes at which the stream begins.
     __device__ inline uint32_t low() const {
         return static_cast<uint32_t>(APART ? reinterpret_cast<uintptr_t>(scales) : reinterpret_cast<uintptr_t>(bytes)) & 15;
     }
@@ -62,15 +62,15 @@ struct From {
 __device__ inline From from_of(const Matrix& matrix, int row) {
     const uint8_t* bytes = static_cast<const uint8_t*>(matrix.values) + row * bytes_of<WEIGHT>(matrix.inputs);
     if constexpr (APART) {
-        // Of groups of 32, with one of which the matrix begins.
+        // The number, in groups of 32, of the group with which the matrix begins.
         return {bytes, matrix.scales + (matrix.first + static_cast<long long>(row) * matrix.inputs) / 32};
     } else {
         return {bytes, nullptr};
     }
 }
 
-// Begins to copy `bytes` bytes, up to MOST and MOST of all pieces but the last, from any address to its place in 16 bytes from `to`
-// on: half a warp together.
+// Starts to copy `bytes` bytes from any address to the same offset within 16 bytes from `to` on. A half warp works
+// together. The count is at most MOST, and it is MOST for all pieces except the last.
 template <int MOST, bool ALIGNED>
 __device__ inline void copy_piece(SharedPlace to, const uint8_t* from, int bytes) {
     constexpr int AT_ONCE = 16 * HALF;
@@ -98,7 +98,7 @@ __device__ inline void copy_piece(SharedPlace to, const uint8_t* from, int bytes
 
 __device__ inline int sum4(uint32_t word) { return dot4(word, ONES, 0); }
 
-// A row of weights in a piece: where its groups begin, and its scales where they lie apart.
+// A row of weights in a piece: the beginning of its groups, and of its scales if these are stored separately.
 struct InPiece {
     const uint8_t* bytes;
     const float* scales;
@@ -125,11 +125,11 @@ __device__ inline void scales_in(const InPiece& row, int number, float (&scale)[
     }
 }
 
-// Turns of a block that has every gridDim.x-th of so many.
+// The turns of a block that takes every gridDim.x-th of this many.
 __device__ inline int turns_of(int all) {
     const int block = blockIdx.x;
     return block < all ? ceil_div(all - block, gridDim.x) : 0;
 }
 
-// Hidden values of a block's tile, which is a group of the input that follows.
+// The hidden values of a block's tile, which are a group of the next product's input.
 constexpr int TILE = 32;

@@ -1,19 +1,19 @@
-// Products in whole numbers of 2 to 16 rows, by tensor cores (stream.cuh). -DWEIGHT (I8 or a format).
+// Integer products of 2 to 16 rows, on tensor cores (stream.cuh). -DWEIGHT (I8 or a format).
 //
-// A block has 16 rows of weights at a time, those of a tile of mma. All of its warps copy pieces of them to shared memory; then
-// warp w multiplies the groups w, w + 8, w + 16 …, which are partial sums w and w + 8 of ops. The sums of a group are exact; its
-// scales are applied by the lane that has them. In the end the warps' sums are joined in the order of ops.
+// A block has 16 rows of weights at a time, one tile of mma. All of its warps copy pieces of them to shared memory.
+// Then warp w multiplies the groups w, w + 8, w + 16 …, which are partial sums w and w + 8 of ops. The sums of a group
+// are exact; the lane that has them applies its scales. At the end the warps' sums are joined in the order of ops.
 #include "stream.cuh"
 
 constexpr int OUTPUTS = 16, PLACES = 4;
-// Groups that are copied at once of a row: a piece.
+// Number of a row's groups that are copied together: a piece.
 constexpr int PIECE = 32, PIECE_BYTES = Of::bytes(PIECE), SCALE_BYTES = Of::scale_bytes(PIECE);
 constexpr int VALUES_ROOM = values_room(PIECE), ROW_ROOM = row_room(PIECE), PLACE = OUTPUTS * ROW_ROOM;
-// Values of the tiles of sums that a warp has, each of 16 rows of weights and 8 rows of x.
+// Number of values per lane in the warp's tiles of sums. A tile is 16 rows of weights and 8 rows of x.
 constexpr int SUMS = OUTPUTS * 8;
 
-// Up to 8 · TILES rows of x in the shared memory of a block, as mma takes them: for each tile and group two words of every lane,
-// for each group the rows' scales, and the sums of each of its runs where the format has minima.
+// Up to 8 · TILES rows of x in the shared memory of a block, in the layout of mma: for each tile and group two words of
+// every lane, for each group the rows' scales, and, if the format has minima, the sum of each of its runs.
 template <int TILES>
 struct Tiles {
     static constexpr int ROWS = 8 * TILES;
@@ -31,7 +31,7 @@ struct Tiles {
     __device__ inline float* scale(int group) const { return scales + group * ROWS; }
     __device__ inline float* sum(int run, int group) const { return sums + (run * groups + group) * ROWS; }
 
-    // Copies the rows that are there; the others are zeros. All threads of the block call it.
+    // Copies the existing rows. The others are zeros. All threads of the block call it.
     __device__ inline void copy(const Quantized& from, int rows) const {
 #pragma unroll 4
         for (int i = threadIdx.x; i < ROWS * groups; i += blockDim.x) {
@@ -62,7 +62,7 @@ struct Tiles {
     }
 };
 
-// What a group adds to a sum, of whole sums of its runs.
+// The contribution of a group to a sum, from the integer sums of its runs.
 template <class W>
 __device__ inline Term term_in(const float (&scale)[2], const float (&minimum)[2], const int (&products)[2], float x_scale,
                                const float (&x_sums)[2]) {
@@ -73,9 +73,10 @@ __device__ inline Term term_in(const float (&scale)[2], const float (&minimum)[2
     }
 }
 
-// Multiplies x with tiles of rows of weights in `turns` turns: `row_of(turn, i)` gives row i of 16, `input` leaves x in shared
-// memory once it is there; then `finish(turn, sum_of)` may ask for sum number i: of those of a warp's tiles as the lanes have them.
-// Threads from TILES · SUMS on have none. The ring is at `memory`. Waits for the input; all threads of the block call it.
+// Multiplies x with tiles of rows of weights in `turns` turns. `row_of(turn, i)` returns row i of 16. `input` waits for
+// x and writes it to shared memory. Then `finish(turn, sum_of)` may request sum number i, in the order in which the
+// lanes have the sums of a warp's tiles. Threads from TILES · SUMS on have no sums. The ring is at `memory`. Waits for
+// the input. All threads of the block call it.
 template <int TILES, class RowOf, class Input, class Finish>
 __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILES>& x, int turns, RowOf row_of, Input input, Finish finish) {
     SHARED(float, parts, 2 * WARPS * TILES * SUMS);
@@ -106,11 +107,11 @@ __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILE
     input();
     int stage = 0;
     for (int turn = 0; turn < turns; turn++) {
-        // Of partial sums w and w + 8.
+        // Partial sums w and w + 8.
         float sums[2][TILES][4] = {};
         for (int first = 0; first < groups; first += PIECE) {
             wait_for_copies<PLACES - 2>();
-            // All copies of this piece are done, and nobody reads the one before it.
+            // All copies of this piece are complete, and no thread reads the previous one.
             __syncthreads();
             ask(stage == 0 ? PLACES - 1 : stage - 1);
             auto row = [&](int i) {
@@ -123,7 +124,8 @@ __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILE
             for (int of_piece = 0; of_piece < PIECE; of_piece += 16) {
                 const int number = of_piece + warp;
                 if (first + number >= groups) break;
-                // Lanes 0 and 1 of four find the scales of the first group, for their two rows; the others those of the second.
+                // Of four lanes, lanes 0 and 1 compute the scales of the first group for their two rows, and the others
+                // those of the second group.
                 float of_own[2] = {}, minima_of_own[2] = {};
                 scales_in<WEIGHT>(own, number + thread / 2 * 8, of_own, minima_of_own);
 #pragma unroll
@@ -176,7 +178,8 @@ __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILE
             }
             stage = stage + 1 == PLACES ? 0 : stage + 1;
         }
-        // The tile after this one has its parts beside these, and that after it comes once everybody is done with these.
+        // The next tile uses the other half of this memory. The tile after it begins when all threads have finished
+        // this one.
         float* const own_parts = parts + turn % 2 * WARPS * TILES * SUMS;
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
@@ -190,7 +193,7 @@ __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILE
             float of[WARPS];
 #pragma unroll
             for (int k = 0; k < WARPS; k++) of[k] = own_parts[k * TILES * SUMS + i];
-            // As reduce_lanes goes on.
+            // The same order as in reduce_lanes.
 #pragma unroll
             for (int width = WARPS / 2; width > 0; width /= 2) {
 #pragma unroll
@@ -202,8 +205,8 @@ __device__ inline void multiply_in_tiles(unsigned char* memory, const Tiles<TILE
     wait_for_copies<0>();
 }
 
-// Which row of x, and which of the first eight rows of weights, sum number i belongs to; the next eight are two times 32
-// further on.
+// The row of x, and the row among the first eight rows of weights, of sum number i. The sums of the other eight rows
+// are two times 32 further on.
 __device__ inline int row_of_sum(int i) { return i / SUMS * 8 + i % 4 * 2 + i / 32 % 2; }
 __device__ inline int output_of_sum(int i) { return i % 32 / 4; }
 
@@ -235,10 +238,10 @@ __device__ inline void stream_rows(const Products& products, const Quantized& fr
     });
 }
 
-// Up to three products of x (rows, I), int8 with scales (rows, I / 32), with w (O, I), into out (rows, O) each; rows is at most
-// the number in the name. Of a single product the sum with something else may be wanted too, with the bits of add.
-// `tiles` is Σ ceil(O / 16).
-// Grid: up to `tiles`, as many as there is room for; block 256; shared memory: the ring, and x.
+// Up to three products of x (rows, I), int8 with scales (rows, I / 32), with w (O, I), into out (rows, O) each. rows is
+// at most the number in the name. For a single product, its sum with another tensor can be computed too, with the bits
+// of add. `tiles` is Σ ceil(O / 16). Grid: up to `tiles`, and as many blocks as fit on the device; block 256; shared
+// memory: the ring, and x.
 #define STREAM(name, TILES)                                                                       \
     KERNEL_WITH(256, 2) name(Products products, Quantized from, int rows, int tiles, Added added) { \
         LET_NEXT_START();                                                                         \
@@ -247,7 +250,8 @@ __device__ inline void stream_rows(const Products& products, const Quantized& fr
 STREAM(stream_q8_8, 1)
 STREAM(stream_q8_16, 2)
 
-// Half of a tile's rows of weights are gate's, the others the same of up: four tiles are a group of the input that follows.
+// Half of a tile's rows of weights belong to gate, and the others are the same rows of up. Four tiles are a group of
+// the next product's input.
 template <int TILES>
 __device__ inline void gated_rows(const Gated& gated, const Quantized& from, int rows, Quantized to) {
     constexpr int EACH = OUTPUTS / 2, TURNS = TILE / EACH;
@@ -276,7 +280,8 @@ __device__ inline void gated_rows(const Gated& gated, const Quantized& from, int
             tile[row * TILE + output % TILE] = product;
         }
         if (!to.values || turn % TURNS != TURNS - 1) return;
-        // Those of the four tiles after these lie beside them, and nobody comes to the next before all are done with these.
+        // The values of the next four tiles are in the other half of this memory. The tiles after them begin when all
+        // threads have finished with these.
         __syncthreads();
         for (int row = warp; row < rows; row += WARPS) {
             quantize_group(tile[row * TILE + lane], to, static_cast<long long>(row) * outputs + output / TILE * TILE);
@@ -284,8 +289,8 @@ __device__ inline void gated_rows(const Gated& gated, const Quantized& from, int
     });
 }
 
-// gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (rows, F) each, as stream_gated_q8_1; x as above.
-// Grid: up to ceil(F / 32), as many as there is room for; block 256; shared memory as above.
+// gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (rows, F) each, as in stream_gated_q8_1; x as above. Grid: up
+// to ceil(F / 32), and as many blocks as fit on the device; block 256; shared memory as above.
 #define STREAM_GATED(name, TILES)                                                       \
     KERNEL_WITH(256, 2) name(Gated gated, Quantized from, int rows, Quantized to) {     \
         LET_NEXT_START();                                                               \

@@ -1,16 +1,16 @@
-// What the kernels for one row of x have in common (stream_q8.cu, stream_tiles.cu): how x comes to shared memory, and what
-// becomes of a sum.
+// Shared code of the kernels for one row of x (stream_q8.cu, stream_tiles.cu): loading x into shared memory, and the
+// operations after a sum.
 //
-// A block makes x once: a copy of a quantised row, or int8 of float32 values, or of the norm of a row (as rms_norm and
-// quantize).
+// A block prepares x once: it copies a quantised row, or quantises float32 values to int8, or the norm of a row (as
+// rms_norm and quantize).
 #pragma once
 #include "stream.cuh"
 
-// Sums of x of each group that its products with weights want: for minima as float32, for an offset as whole numbers.
+// The sums of x in each group that its products need: for minima as float32, for an offset as integers.
 constexpr int OF_SUMS = Of::MINIMA || Of::OFFSET ? Of::RUNS : 0;
 
-// The row of x in the shared memory of a block: the words of each group, which those lay out who read them; a scale for each group;
-// and sums.
+// The row of x in the shared memory of a block: the words of each group, in a layout that the reading kernel chooses; a
+// scale for each group; and sums.
 struct Row8 {
     unsigned char* words;
     float* scales;
@@ -21,7 +21,7 @@ struct Row8 {
         scales = reinterpret_cast<float*>(words + 32 * groups);
         sums = scales + up4(groups);
     }
-    // What lies after all of it.
+    // The memory after all of it.
     __device__ inline float* behind() const { return sums + OF_SUMS * up4(groups); }
     __device__ inline float& sum(int run, int group) const { return sums[run * up4(groups) + group]; }
     __device__ inline void put_sum(int run, int group, int of_run) const {
@@ -49,7 +49,7 @@ __device__ inline void copy_row(const X& x, const Quantized& from) {
     __syncthreads();
 }
 
-// Quantises a row, of which `value4` gives four values, numbers 4i to 4i + 3: eight lanes find a group's scale together.
+// Quantises a row. `value4` returns four values, numbers 4i to 4i + 3. Eight lanes compute a group's scale together.
 // All threads of the block call it.
 template <class X, class Value4>
 __device__ inline void quantize_row(const X& x, Value4 value4) {
@@ -71,17 +71,17 @@ __device__ inline void quantize_row(const X& x, Value4 value4) {
     __syncthreads();
 }
 
-// What x is: int8 with scales where there are values; otherwise float32, which a block quantises itself, or makes the norm of
-// first where there is a weight.
+// The kind of x. With `values`, x is int8 with scales. Otherwise x is float32, and a block quantises it. With a weight,
+// a block computes the norm first.
 struct Source {
     Quantized quantized;
     Norm norm;
 };
 
-// Leaves x in shared memory. The weights of the norm are asked for when this is made.
+// Writes x to shared memory. The constructor loads the weights of the norm.
 template <class X>
 struct OwnInput {
-    static constexpr int FIRST = 4;  // fours of the weights that a thread has before there is an input
+    static constexpr int FIRST = 4;  // weights (in fours) that a thread loads before the input is complete
     const Source& source;
     const X& x;
     float4 weights[FIRST];
@@ -129,7 +129,7 @@ struct OwnInput {
     }
 };
 
-// Number types of the cache, by the host's numbers.
+// Number types of the cache, with the numbers of the host code.
 enum CacheType { IN_F32, IN_F16, IN_BF16 };
 
 __device__ inline void store_cached(void* cache, int type, long long i, float x) {
@@ -140,12 +140,14 @@ __device__ inline void store_cached(void* cache, int type, long long i, float x)
     }
 }
 
-// An output: of which product, its number there, and its pair's in its head where it is turned.
+// An output: the number of its product, its number in the product, and, if it is rotated, its pair's number in its
+// head.
 struct Output {
     int product, number, pair;
 };
 
-// Output `row` of one of two halves of a unit, each of EACH outputs. Of pairs that are turned the second half has the second values.
+// Output `row` of one of two halves of a unit, each of EACH outputs. For rotated pairs, the second half has the second
+// values.
 template <int EACH>
 __device__ inline Output output_of(const Products& products, const Turns& turns, int unit, int row, int second) {
     const Part part = part_of(products, unit, 2 * EACH);
@@ -161,21 +163,21 @@ __device__ inline From from_of(const Products& products, const Output& output) {
     return from_of(matrix, min(output.number, matrix.outputs - 1));
 }
 
-// What becomes of the sums of products.
+// The operations after the products.
 struct Finish {
     const Products& products;
     const Added& added;
     const Turns& turns;
     int cache_type;
 
-    // What is added to an output, or by what it is turned: asked for early.
+    // The value that is added to an output, or the angle that rotates it. It is loaded early.
     __device__ inline float2 ask(const Output& output) const {
         if (turns.at(output.product).out) return {turns.cos[output.pair], turns.sin[output.pair]};
         const bool there = added.sum && output.number < products.of[output.product].matrix.outputs;
         return {there ? added.to[output.number] : 0.0f, 0.0f};
     }
 
-    // Writes an output, whose sum the first lane of each half of a warp has: of a pair each half has one.
+    // Writes an output. The first lane of each half of a warp has a sum. For a pair, each half has one of its values.
     __device__ inline void write(const Output& output, float sum, float2 asked) const {
         const Product& product = products.of[output.product];
         const int outputs = product.matrix.outputs, second = threadIdx.x % 32 / HALF;
@@ -198,8 +200,8 @@ struct Finish {
     }
 };
 
-// Writes what the gate makes of one output, of which the first lane of a warp has the sum of gate, and that of its second half the
-// sum of up: silu · up, in the first lane.
+// Computes silu · up of one output, in the first lane. The first lane of the warp has the sum of gate, and the first
+// lane of its second half has the sum of up.
 __device__ inline float finish_gated(const Gated& gated, int output, float sum) {
     const int lane = threadIdx.x % 32, outputs = gated.gate.outputs;
     const float out = finished<F32>(sum, lane < HALF ? gated.gate_bias : gated.up_bias, min(output, outputs - 1));

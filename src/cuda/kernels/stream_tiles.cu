@@ -1,23 +1,25 @@
-// Products in whole numbers of one row by tensor cores, as a decode pass has it, with all that comes before and after them
+// Integer products of one row on tensor cores, for a decode pass, fused with the operations before and after them
 // (stream_row.cuh). -DWEIGHT (a format with blocks of 256).
 //
-// A block has 16 rows of weights at a time, those of a tile of mma, and x in shared memory for all of them. Segments of all 16
-// rows, a chunk of eight groups for each warp, are copied to a ring of stages. A warp multiplies every group of its chunk of
-// weights with all eight of x. Of the eight columns that come out, one is wanted: that of the group itself. So each lane gets
-// four sums, of two rows and two groups, and applies their scales.
+// A block has 16 rows of weights at a time, one tile of mma, and x in shared memory for all of them. Segments of all 16
+// rows, a chunk of eight groups for each warp, are copied to a ring of stages. A warp multiplies every group of its
+// chunk of weights with all eight groups of x. Of the eight resulting columns, only the one of the same group is
+// needed. So each lane gets four sums, of two rows and two groups, and applies their scales.
 //
-// What the groups add to an output is kept in shared memory, so that any warp may find it; then 16 lanes add it up in the order
-// of ops, lane l the groups l, l + 16, l + 32 …, a segment at a time.
+// The contributions of the groups to an output are stored in shared memory, so any warp may compute them. Then 16 lanes
+// add them in the order of ops, lane l the groups l, l + 16, l + 32 …, a segment at a time.
 #include "stream_row.cuh"
 
-// Rows of weights of a block, and groups of a chunk.
+// Number of rows of weights of a block, and of groups in a chunk.
 constexpr int OUTPUTS = 16, CHUNK = 8;
-// Segments that are in shared memory, at most.
+// Maximum number of segments in shared memory.
 constexpr int MOST_STAGES = 4;
-// Where the terms of a group are after those of the group before: four lanes write those of other groups to other banks.
+// Distance between the terms of consecutive groups, such that four lanes with different groups write to different
+// banks.
 constexpr int NEXT_GROUP = OUTPUTS + 4;
 
-// A row of x with words 0 and 4, 1 and 5, 2 and 6, 3 and 7 of each group, as lanes take them to tensor cores.
+// A row of x with words 0 and 4, 1 and 5, 2 and 6, 3 and 7 of each group next to each other, as lanes need them for
+// tensor cores.
 struct Prepared : Row8 {
     using Row8::Row8;
     __device__ inline uint2* pairs(int group) const { return reinterpret_cast<uint2*>(words) + 4 * group; }
@@ -30,7 +32,7 @@ struct Prepared : Row8 {
     }
 };
 
-// What a block has in shared memory: so many stages, with up to so many groups of each row; then x, and the terms.
+// The shared memory of a block: this many stages, with up to this many groups of each row; then x, and the terms.
 struct Ring {
     int stages, segment;
 };
@@ -40,7 +42,7 @@ __device__ inline Prepared prepared(unsigned char* memory, const Ring& ring, int
     return {memory + ring.stages * OUTPUTS * row_room(min(inputs / 32, ring.segment)), inputs / 32};
 }
 
-// Scales and minima of groups `number` and `number` + 1, of which the first is even, in a row of a piece.
+// Scales and minima of groups `number` and `number` + 1 in a row of a piece, where `number` is even.
 template <class W>
 __device__ inline void scales_of_two(const InPiece& row, int number, float (&scales)[2][2], float (&minima)[2][2]) {
     if constexpr (Same<W, Q4K>::value || Same<W, Q5K>::value) {
@@ -51,12 +53,12 @@ __device__ inline void scales_of_two(const InPiece& row, int number, float (&sca
     }
 }
 
-// Multiplies the chunk at `low` and `high`, a lane's two rows, with x from group `first` on, and leaves what its groups add in
-// `terms` from `to` on.
+// Multiplies the chunk at `low` and `high`, a lane's two rows, with x from group `first` on. Writes the contributions
+// of its groups to `terms` from `to` on.
 __device__ inline void multiply_chunk(const InPiece& low, const InPiece& high, const Prepared& x, int first, float* terms, int to) {
     const int lane = threadIdx.x % 32, row = lane / 4, thread = lane % 4;
     const uint2 of_x = x.pairs(first + row)[thread];
-    int sums[2][2][2] = {};  // of each run, of the lane's groups, of its rows
+    int sums[2][2][2] = {};  // of each run, for the lane's groups and rows
 #pragma unroll
     for (int i = 0; i < CHUNK; i++) {
         const Pair a = pair_in<WEIGHT>(low, i, thread), b = pair_in<WEIGHT>(high, i, thread);
@@ -93,22 +95,23 @@ __device__ inline void multiply_chunk(const InPiece& low, const InPiece& high, c
     }
 }
 
-// Multiplies x with 16 rows of weights in each of `turns` turns: `row_of(turn, i)` gives row i, `input` leaves x in shared memory
-// once it is there, and `finish(turn, sum, asked)` has the product of a row in the first lane of each half of a warp, that of row w
-// in the first half of warp w and that of row w + 8 in the second, with what `early(turn)` asked for when the turn began. The ring
-// is at `memory`, the terms at `for_terms`. Waits for the input; all threads of the block call it.
+// Multiplies x with 16 rows of weights in each of `turns` turns. `row_of(turn, i)` returns row i. `input` waits for x
+// and writes it to shared memory. `finish(turn, sum, asked)` receives the product of a row in the first lane of each
+// half of a warp: of row w in the first half of warp w, and of row w + 8 in the second half. `asked` is the result of
+// `early(turn)`, which is called when the turn begins. The ring is at `memory`, the terms are at `for_terms`. Waits for
+// the input. All threads of the block call it.
 template <class RowOf, class Input, class Early, class Finish>
 __device__ inline void stream(unsigned char* memory, float* for_terms, const Ring& ring, const Prepared& x, int turns,
                               RowOf row_of, Input input, Early early, Finish finish) {
     SHARED(uint64_t, arrivals, MOST_STAGES);
-    SHARED(uint32_t, befores, MOST_STAGES * OUTPUTS);  // bytes before the rows of each stage that were copied too
+    SHARED(uint32_t, befores, MOST_STAGES * OUTPUTS);  // extra bytes copied before the rows of each stage
     const int warp = threadIdx.x / 32, groups = x.groups, stages = ring.stages, segment = ring.segment;
     const int of_segment = min(groups, segment);
     const int room = row_room(of_segment), of_stage = OUTPUTS * room;
     const SharedPlace to_ring = shared_place(memory);
     From from = {};
     int next = 0, next_group = 0;
-    // Each warp has two rows copied, by two lanes.
+    // Each warp copies two rows, each by one lane.
     auto ask = [&](int stage) {
         if (threadIdx.x % 32 >= 2 || next == turns) return;
         const int own = warp + threadIdx.x % 32 * 8, count = min(groups - next_group, segment);
@@ -136,7 +139,8 @@ __device__ inline void stream(unsigned char* memory, float* for_terms, const Rin
         float sum = 0.0f;
         const auto asked = early(turn);
         for (int first = 0; first < groups; first += segment) {
-            // The segment after this one has its terms beside these, and the one after that waits at the next barrier.
+            // The next segment has its terms in the other half of this memory. The segment after it waits at the next
+            // barrier.
             float* const terms = for_terms + place * of_terms;
             const int end = min(groups - first, segment);
             wait_for_arrivals(arrivals + stage, parity);
@@ -148,7 +152,7 @@ __device__ inline void stream(unsigned char* memory, float* for_terms, const Rin
                 multiply_chunk(in_piece(row), in_piece(row + 8), x, first + own, terms, own);
             }
             __syncthreads();
-            // Everybody is done with the stage.
+            // All threads have finished with the stage.
             ask(stage);
 #pragma unroll 4
             for (int group = lane; group < end; group += LANES) {
@@ -161,11 +165,11 @@ __device__ inline void stream(unsigned char* memory, float* for_terms, const Rin
     }
 }
 
-// Up to three products of a row x (I) with w (O, I), into out (O) each. Of a single product the sum with something else may be
-// wanted too, with the bits of add; or results may be turned and cached, with the bits of rope and cache. I is a multiple of 256
-// and, for a norm, up to KEPT. `tiles` is Σ ceil(O / 16); the ring has 2 to 4 stages of 32 or 64 groups.
-// Grid: up to `tiles`, as many as there is room for; block 256; shared memory: the ring, x, and the terms of two segments, or
-// the row of which the norm is made.
+// Up to three products of a row x (I) with w (O, I), into out (O) each. For a single product, its sum with another
+// tensor can be computed too, with the bits of add. Or results can be rotated and cached, with the bits of rope and
+// cache. I is a multiple of 256 and, for a norm, at most KEPT. `tiles` is Σ ceil(O / 16). The ring has 2 to 4 stages of
+// 32 or 64 groups. Grid: up to `tiles`, and as many blocks as fit on the device; block 256; shared memory: the ring, x,
+// and the terms of two segments, or the row whose norm is computed.
 KERNEL_WITH(256, 2) stream_tiles_1(Products products, Source source, int tiles, Added added, int cache_type, Ring ring, Turns turns) {
     LET_NEXT_START();
     DYNAMIC_SHARED(unsigned char, memory);
@@ -173,7 +177,7 @@ KERNEL_WITH(256, 2) stream_tiles_1(Products products, Source source, int tiles, 
     OwnInput<Prepared> own(source, x);
     const Finish finish = {products, added, turns, cache_type};
     auto output = [&](int turn, int i) { return output_of<OUTPUTS / 2>(products, turns, blockIdx.x + turn * gridDim.x, i % 8, i / 8); };
-    // Of a warp's halves.
+    // Of the two halves of a warp.
     auto own_output = [&](int turn) { return output(turn, threadIdx.x / 32 + threadIdx.x % 32 / HALF * 8); };
     auto row_of = [&](int turn, int i) { return from_of(products, output(turn, i)); };
     auto early = [&](int turn) { return finish.ask(own_output(turn)); };
@@ -182,11 +186,11 @@ KERNEL_WITH(256, 2) stream_tiles_1(Products products, Source source, int tiles, 
     });
 }
 
-// The gated half of the feed-forward network (Shazeer, 2020): gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up, (F) each, with
-// the bits of silu and mul; x as for stream_tiles_1. The first half of a tile has rows of gate, the second the same of up. 32
-// hidden values one after the other are a block's. Where `to` is somewhere they go there too, quantised; F is a multiple of 32
-// then.
-// Grid: up to ceil(F / 32), as many as there is room for; block 256; shared memory as above.
+// The gated half of the feed-forward network (Shazeer, 2020): gate = x · w1ᵀ, silu(gate), up = x · w3ᵀ and silu · up,
+// (F) each, with the bits of silu and mul; x as for stream_tiles_1. The first half of a tile has rows of gate, and the
+// second the same rows of up. A block computes 32 consecutive hidden values. If `to` is given, they are also written
+// there, quantised; then F is a multiple of 32. Grid: up to ceil(F / 32), and as many blocks as fit on the device;
+// block 256; shared memory as above.
 KERNEL_WITH(256, 2) stream_gated_tiles_1(Gated gated, Source source, Quantized to, Ring ring) {
     LET_NEXT_START();
     constexpr int EACH = OUTPUTS / 2, TURNS = TILE / EACH;
@@ -209,7 +213,8 @@ KERNEL_WITH(256, 2) stream_gated_tiles_1(Gated gated, Source source, Quantized t
         const float product = finish_gated(gated, output, sum);
         if (lane == 0) tile[output % TILE] = product;
         if (!to.values || turn % TURNS != TURNS - 1) return;
-        // Those of the 32 after these lie beside them, and nobody comes to the next before all are done with these.
+        // The next 32 values are in the other half of this memory. The values after them begin when all threads have
+        // finished with these.
         __syncthreads();
         if (warp == 0) quantize_group(tile[lane], to, output / TILE * TILE);
     });

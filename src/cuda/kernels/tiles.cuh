@@ -1,28 +1,28 @@
-// Products with many rows, by tensor cores: tiles of both matrices in shared memory, and what becomes of the sums.
+// Products with many rows on tensor cores: tiles of both matrices in shared memory, and the operations after the sums.
 #pragma once
 #include "tensor.cuh"
 
-// A tile has DEPTH inputs of each of its rows. Of a row's 16 bytes number `chunk`, eight values, lie in place
-// chunk ^ swizzle(row), so that eight rows at the same chunk lie in all banks. Rows that are a multiple of eight apart have
-// the same.
+// A tile has DEPTH inputs of each of its rows. Chunk number `chunk` of a row, 16 bytes with eight values, is at place
+// chunk ^ swizzle(row), so that eight rows at the same chunk use all banks. Rows at a distance of a multiple of eight
+// have the same swizzle.
 template <int DEPTH>
 __device__ inline int swizzle(int row) {
     return row * DEPTH / 64 & (DEPTH / 8 - 1);
 }
 
-// Rows from number `first` of a matrix (count, inputs) on, of which a tile has those that are there.
+// The rows of a matrix (count, inputs) from number `first` on. A tile has those that exist.
 struct Rows {
     const uint16_t* values;
     int first, count, inputs;
 
-    // Where row i of the tile begins, how many rows from it on there are, and how many rows on a tile's row is that is `apart`
-    // further.
+    // The beginning of row i of the tile, the number of existing rows from it on, and the distance in rows between tile
+    // rows that are `apart` rows apart.
     __device__ const uint16_t* begin(int i) const { return values + (static_cast<long long>(first) + i) * inputs; }
     __device__ int left(int i) const { return count - first - i; }
     __device__ static constexpr int further(int apart) { return apart; }
 };
 
-// Rows of two matrices of the same sizes, eight of the one and eight of the other by turns.
+// Rows of two matrices of the same sizes, alternating: eight of the one, then eight of the other.
 struct RowsOfTwo {
     Rows one;
     const uint16_t* other;
@@ -35,16 +35,16 @@ struct RowsOfTwo {
     __device__ static constexpr int further(int apart) { return apart / 2; }
 };
 
-// What a thread copies of tiles of ROWS rows that all THREADS of a block fill: the same 16 bytes of some rows. Rows that are not
-// there are left as they are, for nobody looks at their sums; inputs that are not there are zeros.
+// The copies of a thread for tiles of ROWS rows, which all THREADS of a block fill: the same 16 bytes of several rows.
+// Missing rows are left unchanged, because their sums are not used. Missing inputs are zeros.
 template <int DEPTH, int ROWS, int THREADS>
 struct Copier {
     static constexpr int CHUNKS = DEPTH / 8, APART = THREADS / CHUNKS, EACH = (ROWS + APART - 1) / APART;
     static_assert(APART % 16 == 0, "a thread's rows have one swizzle, and are of one matrix");
 
     const uint16_t* from;  // its part of the first of them
-    long long apart;       // from one to the next
-    int rows, inputs;      // how many of them there are, and the inputs from its own in the first tile on
+    long long apart;       // distance between rows
+    int rows, inputs;      // number of rows, and number of inputs from its own on in the first tile
 
     template <class Of>
     __device__ Copier(const Of& of, int all_inputs) {
@@ -55,7 +55,7 @@ struct Copier {
         inputs = all_inputs - input;
     }
 
-    // Its part of the tile that is `step` tiles into the inputs.
+    // The thread's part of the tile that is `step` tiles into the inputs.
     __device__ void copy(uint16_t* to, int step) const {
         const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
         to += row * DEPTH + (chunk ^ swizzle<DEPTH>(row)) * 8;
@@ -68,8 +68,8 @@ struct Copier {
     }
 };
 
-// What a thread has of the sums of one product: of a row those for `output` and the one after it. With WHOLE both are there,
-// and an even number of outputs.
+// Finishes the thread's sums of one product: of a row, the sums of `output` and the next one. With WHOLE, both exist,
+// and the number of outputs is even.
 template <bool WHOLE>
 __device__ inline void finish_pair(const Product& product, int rows, int row, int output, float first, float second) {
     const int outputs = product.matrix.outputs;
@@ -89,8 +89,8 @@ __device__ inline void finish_pair(const Product& product, int rows, int row, in
     }
 }
 
-// The same of gate and up as finish_pair, with its bits. Hidden may be written in bfloat16 to `narrow`, and the others to
-// nowhere. F is even.
+// The same for gate and up, with the bits of finish_pair. Hidden may be written in bfloat16 to `narrow`, and the other
+// outputs may be null. F is even.
 __device__ inline void finish_gated(const Gated& gated, uint16_t* narrow, int rows, int row, int output, float2 gate,
                                     float2 up) {
     const int outputs = gated.gate.outputs;
@@ -111,8 +111,8 @@ __device__ inline void finish_gated(const Gated& gated, uint16_t* narrow, int ro
     *reinterpret_cast<float2*>(gated.hidden + at) = widen_pair(hidden);
 }
 
-// What follows takes a TILE: what has the sums of ROWS rows of x and OUTPUTS rows of weights once it has multiplied them. Tiles
-// are numbered from the first rows to the last, and then go on to the next outputs.
+// The following functions take a TILE: a type that has the sums of ROWS rows of x and OUTPUTS rows of weights after it
+// has multiplied them. Tiles are numbered along the rows first, and then along the outputs.
 
 // Up to three products of x (rows, I) with w (O, I) into out (rows, O) each, the products one after the other.
 template <class TILE>
@@ -156,11 +156,11 @@ __device__ inline void swiglu(const uint16_t* x, int rows, const Gated& gated, u
     TILE tile;
     tile.each_tile(down * ceil_div(outputs, OUTPUTS), rows_of_x, weights, inputs, [&](int number) {
         const int first_row = number % down * TILE::ROWS, first = number / down * OUTPUTS;
-        // Most often silu · up is all that is wanted, of outputs that are all there and have no bias. Then a pair takes a few
-        // instructions, and those whose silu is not surely near come once more.
+        // Usually only silu · up is needed, all outputs exist, and there is no bias. Then a pair takes a few
+        // instructions, and pairs whose silu may be inexact are computed a second time.
         if (narrow && !gated.hidden && !gated.gate_bias && !gated.up_bias && first + OUTPUTS <= outputs) {
             uint16_t* const to = narrow + static_cast<long long>(first_row) * outputs + first;
-            uint2 later[TILE::ROWS * OUTPUTS / 2 / TILE::THREADS];  // the two of gate, and those of up
+            uint2 later[TILE::ROWS * OUTPUTS / 2 / TILE::THREADS];  // the two sums of gate, and those of up
             uint32_t* where[TILE::ROWS * OUTPUTS / 2 / TILE::THREADS];
             int count = 0;
             auto write = [](uint32_t* at, float2 silu, uint32_t up) {

@@ -1,15 +1,16 @@
-// What a product of one row makes of its results where they are queries, keys and values: RoPE (rope.cu), and the cache.
+// The operations on the results of a product of one row that computes queries, keys and values: RoPE (rope.cu), and the
+// cache.
 #pragma once
 #include "common.cuh"
 
-// What becomes of one of the products by RoPE: `out` is its result turned, and `cache` from the span's start on that, or the
-// result where out is null, in the cache's number type; each where it is not null.
+// The outputs of RoPE for one of the products. `out` is the rotated result. `cache`, from the span's start on, is the
+// rotated result, or the plain result if out is null, in the cache's number type. Each of the two may be null.
 struct Turned {
     float* out;
     void* cache;
 };
 
-// Of all products of one row: by these tables (C/2), in pairs as rope.cu has them, in heads of C values.
+// RoPE for all products of one row: by these tables (C/2), in pairs as in rope.cu, in heads of C values.
 struct Turns {
     Turned of[MOST_PRODUCTS];
     const float* cos;
@@ -17,10 +18,10 @@ struct Turns {
     const Span* span;
     int neighbours, head_dim;
 
-    // By numbers that the compiler knows: it would copy all of them otherwise.
+    // Selected by constant indices, because otherwise the compiler would copy all of them.
     __device__ inline Turned at(int product) const { return product == 0 ? of[0] : product == 1 ? of[1] : of[2]; }
 
-    // Where pair `number` of a product begins, and its second value; and its number in its head.
+    // The places of the first and second value of pair `number` of a product, and its number in its head.
     struct Place {
         int first, second, pair;
     };
@@ -31,7 +32,7 @@ struct Turns {
     }
 };
 
-// Where what is added to the only product goes, and what: `sum` (rows, O) = `to` + the product, where it is not null.
+// Addition to the only product: `sum` (rows, O) = `to` + the product, if it is not null.
 struct Added {
     const float* to;
     float* sum;

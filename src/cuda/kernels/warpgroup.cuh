@@ -1,30 +1,30 @@
-// Tensor cores of compute capability 9.0 (wgmma, of sm_90a), which a group of four warps uses together and which read both
-// matrices from shared memory while the warps go on. The emulation has its own (emulate.hpp).
+// Tensor cores of compute capability 9.0 (wgmma, of sm_90a). A group of four warps uses them together, and they read
+// both matrices from shared memory while the warps go on. The emulation has its own versions (emulate.hpp).
 #pragma once
 #include "tiles.cuh"
 
-// Threads of a group.
+// Number of threads in a group.
 constexpr int GROUP = 128;
 
-// A matrix (any multiple of 8 rows, 16) of bfloat16 in shared memory, as wgmma is told of it (PTX, "Matrix descriptor
-// format"): where it begins, 1,024 bytes from eight rows to the next eight, and the swizzle of 128 bytes, for rows that are
-// 64 values long. `at` lies in a tile (Copier<64, …>) whose own address is a multiple of 1,024, at the beginning of every eighth
-// row; 16 inputs further it is 32 bytes further.
+// The descriptor of a matrix (any multiple of 8 rows, 16) of bfloat16 in shared memory for wgmma (PTX, "Matrix
+// descriptor format"): its address, 1,024 bytes between groups of eight rows, and the swizzle of 128 bytes, for rows of
+// 64 values. `at` is in a tile (Copier<64, …>) whose own address is a multiple of 1,024, at the beginning of every
+// eighth row. 16 inputs further on, the address is 32 bytes higher.
 __device__ inline uint64_t operand(const uint16_t* at) {
     const uint64_t begins = (shared_address(at) & 0x3ffff) >> 4, rows = 1024 >> 4, swizzled = 1;
     return begins | rows << 32 | swizzled << 62;
 }
 
 #ifndef LLT_EMULATED
-// What this thread's copies, which were waited for, and its own writes have put into shared memory is seen by tensor cores,
-// after a barrier by those of others too.
+// Makes this thread's finished copies and its own writes to shared memory visible to tensor cores. After a barrier this
+// holds for those of other threads too.
 __device__ inline void show_to_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Products may be asked for from here on: the registers of the sums are as the program left them.
+// Products may be started from here on. The registers of the sums are as the program left them.
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
-// Begins sums (64, N) = a (64, 16) · b (N, 16)ᵀ, and with ADD adds what the sums were, a group together. Of the sums a thread
-// has, for each 8 columns, what multiply_tiles gives its lane: warp w of the group has rows 16w to 16w + 15.
+// Starts sums (64, N) = a (64, 16) · b (N, 16)ᵀ, by the whole group. With ADD, adds the previous sums. For each 8
+// columns, a thread has the sums that multiply_tiles gives its lane. Warp w of the group has rows 16w to 16w + 15.
 #define REGISTERS_OF(i)                                                                                      \
     "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]),               \
         "+f"(sums[i + 5]), "+f"(sums[i + 6]), "+f"(sums[i + 7])
@@ -59,16 +59,16 @@ __device__ inline void multiply_async(float (&sums)[32], uint64_t a, uint64_t b)
 }
 #undef REGISTERS_OF
 
-// The products begun since the last call belong together.
+// Commits the products started since the last call as one group.
 __device__ inline void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most LEFT of those that belong together are under way.
+// Waits until at most LEFT groups are unfinished.
 template <int LEFT>
 __device__ inline void wait_for_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
-// Waits for all, and only then lets the program have the sums.
+// Waits for all products. Only then may the program use the sums.
 template <int HALF>
 __device__ inline void take_sums(float (&sums)[HALF]) {
     wait_for_products<0>();

@@ -1,10 +1,10 @@
-// Rows of weights in any number type, widened to float32: exactly where they are floats, by the formula of the format
-// where they are blocks or int8 with scales, and rounded where PRECISION is bfloat16.
+// Rows of weights in any number type, converted to float32: exactly if they are floats, by the formula of the format if
+// they are blocks or int8 with scales, and rounded if PRECISION is bfloat16.
 #pragma once
 #include "blocks.cuh"
 
-// A row of a Matrix; the rest for int8 alone: the scale that it begins with, number of its first value in that scale's
-// group, and values that share a scale.
+// A row of a Matrix. The other fields are only for int8: the scale at its beginning, the index of its first value in
+// that scale's group, and the number of values that share a scale.
 struct Row {
     const uint8_t* bytes;
     const float* scales;
@@ -33,7 +33,7 @@ __device__ inline Row row_of(const Matrix& matrix, int row) {
     if constexpr (!Same<W, I8>::value) {
         return {bytes, nullptr, 0, 0};
     } else {
-        // Dividing takes many instructions, of such large numbers most.
+        // Division takes many instructions, most of all for such large numbers.
         const long long first = matrix.first + static_cast<long long>(row) * matrix.inputs;
         const long long before = first / matrix.group;
         const uint32_t group = matrix.group;
@@ -41,13 +41,13 @@ __device__ inline Row row_of(const Matrix& matrix, int row) {
     }
 }
 
-// A weight as PRECISION uses it.
+// A weight rounded to PRECISION.
 template <class W, class P>
 __device__ inline float used(float weight) {
     return Same<W, BF16>::value ? weight : rounded<P>(weight);
 }
 
-// Value i of a row, one by one: for what is not in a hurry.
+// Value i of a row, one at a time, for code that need not be fast.
 template <class W, class P>
 __device__ inline float weight_at(const Row& row, int i) {
     float value;
@@ -64,8 +64,8 @@ __device__ inline float weight_at(const Row& row, int i) {
     return used<W, P>(value);
 }
 
-// What a lane of a product takes from a row at once: 16 bytes of it, or 32 values of a block. `load` asks for it, `widen`
-// waits for it.
+// The part of a row that a lane of a product reads together: 16 bytes of it, or 32 values of a block. `load` starts the
+// load, `widen` waits for it.
 template <class W>
 struct Unit {
     static constexpr int VALUES = 32;
@@ -103,7 +103,7 @@ struct Unit<F16> : Unit16<F16> {};
 template <>
 struct Unit<BF16> : Unit16<BF16> {};
 
-// Int8 whose groups begin and end with 16 values.
+// Int8 whose groups begin and end at multiples of 16 values.
 template <>
 struct Unit<I8> {
     static constexpr int VALUES = 16;

@@ -1,8 +1,7 @@
-// Rows of weights as the numbers that a viewer reads. -DWEIGHT, -DPRECISION.
+// Rows of weights as float32, for a viewer. -DWEIGHT, -DPRECISION.
 #include "weights.cuh"
 
-// out (rows, I) = rows first_row and following of w (O, I) as float32.
-// Grid (rows), block 128.
+// out (rows, I) = the rows of w (O, I) from first_row on, as float32. Grid (rows), block 128.
 KERNEL(128) widen(Matrix w, int first_row, float* out) {
     LET_NEXT_START();
     WAIT_FOR_INPUT();

@@ -304,8 +304,8 @@ pub(super) fn find(sources: &[Source], name: &str) -> Option<&'static Row> {
         .find_map(|&source| TABLE.iter().find(|row| row.source == source && row.names.iter().any(is)))
 }
 
-/// Whether a field with this value changes nothing: it is null, false, empty, one of `neutral`, or a list of only such
-/// values.
+/// Returns whether a field with this value changes nothing: it is null, false, empty, one of `neutral`, or a list of
+/// only such values.
 pub(super) fn is_neutral(value: &Value, neutral: &[Neutral]) -> bool {
     let named = |wanted: &Neutral| match (wanted, value) {
         (Neutral::Number(number), value) => value.as_f64() == Some(*number),
@@ -353,7 +353,7 @@ fn listed(words: &[String]) -> String {
     }
 }
 
-/// Whether the name of an unknown field suggests that it could change the numbers.
+/// Returns whether the name of an unknown field suggests that it could change the numbers.
 pub(super) fn speaks_of_numbers(name: &str) -> bool {
     /// Parts that count anywhere in the name.
     const PARTS: &[&str] = &[

@@ -38,7 +38,7 @@ impl Strided {
         last.into_iter().try_fold(self.offset, |sum, step| sum.checked_add(step?))?.checked_add(1)
     }
 
-    /// Whether the values are stored row-major and without gaps. The stride of a size of 1 is ignored.
+    /// Returns whether the values are stored row-major and without gaps. The stride of a size of 1 is ignored.
     pub(super) fn is_contiguous(&self) -> bool {
         let mut expected = 1_usize;
         self.shape.iter().zip(&self.strides).rev().filter(|(size, _)| **size != 1).all(|(size, stride)| {

@@ -27,12 +27,12 @@ pub const WEIGHTS: [&str; 4] = [
     "pytorch_model.bin.index.json",
 ];
 
-/// Whether a file of [`WEIGHTS`] is an index of shards.
+/// Returns whether a file of [`WEIGHTS`] is an index of shards.
 pub fn is_index(name: &str) -> bool {
     name.ends_with(".index.json")
 }
 
-/// Whether the directory `path` has the files that [`open`] reads.
+/// Returns whether the directory `path` has the files that [`open`] reads.
 pub(super) fn is_here(path: &Path) -> bool {
     exists(&path.join("config.json")) && weights(path).is_some()
 }

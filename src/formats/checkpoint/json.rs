@@ -8,7 +8,7 @@ use llama_trace_core::error::{Error, Result};
 /// Parses the text of a file as a JSON object.
 pub(super) fn parse_object(text: &str, place: &str) -> Result<Map<String, Value>> {
     read_json(text).map_err(|error| {
-        Error::model("the file is no JSON object")
+        Error::model("the file is not a JSON object")
             .at(place)
             .expected("JSON with the model's hyperparameters")
             .found(printable(&error.to_string()))

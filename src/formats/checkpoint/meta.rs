@@ -29,7 +29,7 @@ pub(super) fn shards(folder: &Path) -> Vec<PathBuf> {
     numbers.into_iter().map(|number| folder.join(format!("consolidated.{number:02}.pth"))).collect()
 }
 
-/// Whether `path` is the params.json of a directory with such files.
+/// Returns whether `path` is the params.json of a directory with such files.
 pub(super) fn is_params(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == "params.json") && !shards(folder_of(path)).is_empty()
 }

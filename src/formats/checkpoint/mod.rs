@@ -247,7 +247,7 @@ impl Checkpoint {
         self.notes.ablated.iter().filter_map(|part| part.columns(weight, &self.config)).collect()
     }
 
-    /// Whether the checkpoint has its own tensor for `weight`; for a tied head it has none.
+    /// Returns whether the checkpoint has its own tensor for `weight`; for a tied head it has none.
     #[cfg(test)]
     pub(crate) fn has(&self, weight: Weight) -> bool {
         !(self.config.tied && weight == Weight::Head) && self.tensors.contains_key(&self.stored_name(weight))

@@ -193,7 +193,7 @@ impl Naming {
 }
 
 impl Weight {
-    /// Whether a model of this configuration reads the weight. A tied head counts as the embedding table.
+    /// Returns whether a model of this configuration reads the weight. A tied head counts as the embedding table.
     pub(super) fn is_in(self, config: &ModelConfig) -> bool {
         use LayerWeight as L;
         match self {

@@ -23,13 +23,13 @@ const LEGACY: &[u8] = b"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 /// allows norm weights that were expanded from one value.
 pub(super) const SPARE: usize = 64 << 20;
 
-/// Whether a file that begins with `bytes` was written by PyTorch, old or new.
+/// Returns whether a file that begins with `bytes` was written by PyTorch, old or new.
 pub(super) fn is_pth(bytes: &[u8]) -> bool {
     bytes.starts_with(ZIP) || is_legacy(bytes)
 }
 
-/// Whether a file that begins with `bytes` was written before PyTorch 1.6. It is then a pickle of any protocol and
-/// begins with the protocol number. Protocols 4 and 5 have the length of a frame after it.
+/// Returns whether a file that begins with `bytes` was written before PyTorch 1.6. It is then a pickle of any protocol
+/// and begins with the protocol number. Protocols 4 and 5 have the length of a frame after it.
 fn is_legacy(bytes: &[u8]) -> bool {
     let start = match bytes {
         [0x80, 2 | 3, ..] => 2,
@@ -61,7 +61,7 @@ pub(super) fn read(file: &Bytes, place: &str) -> Result<Contents> {
     }
     if !file.starts_with(ZIP) {
         let found = magic::recognise(file).unwrap_or("something else").to_string();
-        let what = "the file is no PyTorch checkpoint".into();
+        let what = "the file is not a PyTorch checkpoint".into();
         return Err(wrong(Wrong { what, expected: "a zip archive, as torch.save writes".into(), found }));
     }
     let archive = Archive::open(file).map_err(wrong)?;

@@ -61,7 +61,7 @@ impl Weights {
     }
 }
 
-/// Whether `attn_v` and `ffn_down` of this layer are stored with more bits than the rest, by llama.cpp's
+/// Returns whether `attn_v` and `ffn_down` of this layer are stored with more bits than the rest, by llama.cpp's
 /// `use_more_bits`. This holds in the first and the last eighth of the layers, and in every third layer between.
 fn has_more_bits(layer: usize, layers: usize) -> bool {
     let eighth = layers / 8;

@@ -69,7 +69,7 @@ pub(super) fn screen(
     Ok(unread)
 }
 
-/// Whether all weights of the forward pass of this configuration are present.
+/// Returns whether all weights of the forward pass of this configuration are present.
 fn is_whole(contents: &Contents, naming: Naming, config: &ModelConfig) -> bool {
     let has = |weight: Weight| {
         let name = naming.name(weight);
@@ -84,7 +84,8 @@ fn is_whole(contents: &Contents, naming: Naming, config: &ModelConfig) -> bool {
     tables && has(Weight::FinalNorm) && (0..config.layers).all(in_layer)
 }
 
-/// Whether a tensor belongs to no part of the forward pass: it is in a layer after the last, or in an additional head.
+/// Returns whether a tensor belongs to no part of the forward pass: it is in a layer after the last, or in an
+/// additional head.
 fn is_outside(name: &str, naming: Naming, config: &ModelConfig) -> bool {
     let (layers, parts): (_, &[&str]) = match naming {
         Naming::HuggingFace => ("model.layers.", &["model.", "lm_head."]),

@@ -246,7 +246,7 @@ impl Beside {
         })
     }
 
-    /// Whether a file other than the tokenizer's own defines tokens.
+    /// Returns whether a file other than the tokenizer's own defines tokens.
     pub(crate) fn names_tokens(&self) -> bool {
         !self.added.is_empty() || !self.named.is_empty() || self.extra.is_some() || self.additional.is_some()
     }

@@ -12,12 +12,12 @@ pub use huge::{Given, Huge};
 pub use map::{File, map};
 pub use regular::{at_once, itself, open_regular, read_text};
 
-/// Whether `path` exists.
+/// Returns whether `path` exists.
 pub(crate) fn exists(path: &Path) -> bool {
     path.exists()
 }
 
-/// Whether a directory is at `path`.
+/// Returns whether a directory is at `path`.
 ///
 /// # Errors
 /// The system's error, if nothing is there or it may not be read.

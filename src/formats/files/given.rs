@@ -56,12 +56,12 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     })
 }
 
-/// Whether `path` is a file or a folder.
+/// Returns whether `path` is a file or a folder.
 pub(crate) fn exists(path: &Path) -> bool {
     is_folder(path).is_ok()
 }
 
-/// Whether `path` is a folder.
+/// Returns whether `path` is a folder.
 ///
 /// # Errors
 /// If nothing is there.

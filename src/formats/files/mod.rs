@@ -28,7 +28,7 @@ pub(crate) use json::read_json;
 pub use name::{brief, printable};
 pub use vocabulary::Vocabulary;
 
-/// The directory that the file at `path` lies in.
+/// The directory of the file at `path`.
 pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

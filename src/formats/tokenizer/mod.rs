@@ -98,7 +98,7 @@ pub trait Tokenizer: Send + Sync {
         None
     }
 
-    /// Whether a text was abandoned because it took too long. The work on it continues until the process ends.
+    /// Returns whether a text was abandoned because it took too long. The work on it continues until the process ends.
     fn late(&self) -> bool {
         false
     }

@@ -68,8 +68,8 @@ impl Default for Settings {
     }
 }
 
-/// Whether a file that begins with `bytes` is probably a model: its first field is a piece, whose first field is its
-/// text.
+/// Returns whether a file that begins with `bytes` is probably a model: its first field is a piece, whose first field
+/// is its text.
 pub(super) fn recognise(bytes: &[u8]) -> bool {
     matches!(bytes, [0x0a, length, 0x0a, inner, ..] if length > inner && *length < 0x80)
 }

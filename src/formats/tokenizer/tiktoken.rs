@@ -58,7 +58,7 @@ const BEGIN: &str = "<|begin_of_text|>";
 /// Tokens that end a text: the end of the document, of the message, of the turn.
 const ENDS: [&str; 3] = ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"];
 
-/// Whether a file that begins with `bytes` is probably a file of ranks: base64, a space and a number.
+/// Returns whether a file that begins with `bytes` is probably a file of ranks: base64, a space and a number.
 pub(super) fn recognise(bytes: &[u8]) -> bool {
     let beginning = &bytes[..bytes.len().min(1024)];
     beginning.split(|&byte| byte == b'\n').next().is_some_and(|line| parse_line(line).is_some())

@@ -38,7 +38,7 @@ impl Utf8Stream {
     }
 }
 
-/// Whether more bytes could complete `bytes` to a character.
+/// Returns whether more bytes could complete `bytes` to a character.
 fn is_beginning(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
 }

@@ -135,7 +135,7 @@ impl Folder {
         })
     }
 
-    /// Whether the stage has a file of its own in this pass, and not one that all passes share.
+    /// Returns whether the stage has a file of its own in this pass, and not one that all passes share.
     fn writes(&self, site: Site) -> bool {
         let file = self.file(site);
         file.is_file() && (site.pass == 0 || file != self.file(Site { pass: 0, ..site }))

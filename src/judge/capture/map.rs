@@ -111,7 +111,7 @@ impl Capture {
             let names: Vec<_> =
                 known.as_object().into_iter().flat_map(Map::keys).map(String::as_str).collect();
             return Err(format!(
-                "[config] `{other}`, which is no setting; the settings are {}",
+                "[config] `{other}`, which is not a setting; the settings are {}",
                 names.join(", ")
             ));
         }
@@ -232,7 +232,7 @@ impl Capture {
         self.stages.get(site.stage.name()).filter(|layout| layout.is_of(site))
     }
 
-    /// Whether the map names a file.
+    /// Returns whether the map names a file.
     pub(super) fn names_files(&self) -> bool {
         self.stages.values().any(|layout| layout.file.is_some())
     }
@@ -304,7 +304,7 @@ pub fn config_of(about: &About, keys: usize) -> Result<ModelConfig, String> {
     for (key, value) in &about.settings {
         all.insert(key.clone(), value.clone());
         config = serde_json::from_value(Value::Object(all.clone())).map_err(|error| {
-            format!("[config] with a {} that cannot be: {}", printable(key), printable(&error.to_string()))
+            format!("[config] with an impossible {}: {}", printable(key), printable(&error.to_string()))
         })?;
     }
     Ok(config)

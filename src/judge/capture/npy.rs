@@ -41,14 +41,15 @@ pub(crate) fn read(path: &Path, site: Site) -> Found {
                 "its bytes are in big-endian order: save it with numpy's `<` types".into()
             }
             _ if !bytes.starts_with(b"\x93NUMPY") => {
-                "it is no .npy file: one begins with the bytes \\x93NUMPY, as numpy.save writes them".into()
+                "it is not a .npy file, which begins with the bytes \\x93NUMPY, as numpy.save writes them"
+                    .into()
             }
             Err(ViewNpyError::MissingBytes(missing)) => {
                 format!("it is cut off: {missing} bytes of its values are missing")
             }
             Err(ViewNpyError::Io(_)) => "it is cut off in its header".into(),
             Err(error) => format!(
-                "it is no .npy file of numbers that are read here (float16, bfloat16, float32, float64, int8, int32, int64): {error}"
+                "it is not a .npy file of supported numbers (float16, bfloat16, float32, float64, int8, int32, int64): {error}"
             ),
             Ok(_) => "it cannot be read".into(),
         }),
@@ -76,7 +77,7 @@ pub(crate) fn shape(path: &Path) -> Option<Vec<usize>> {
         .or_else(|| sixteen::read(&bytes).map(|x| of(x.shape())))
 }
 
-/// Whether the file at `path` holds int8 values.
+/// Returns whether the file at `path` holds int8 values.
 pub(crate) fn is_int8(path: &Path) -> bool {
     llama_trace_formats::files::map(path).is_ok_and(|bytes| view::<i8>(&bytes).is_some())
 }

@@ -85,12 +85,12 @@ impl RecordedFolder {
         self.folder.about_of(0).known()
     }
 
-    /// Whether another program wrote the folder.
+    /// Returns whether another program wrote the folder.
     pub fn is_captured(&self) -> bool {
         self.folder.manifest().is_none()
     }
 
-    /// Whether the folder has a file for every stage of every pass.
+    /// Returns whether the folder has a file for every stage of every pass.
     pub fn is_complete(&self) -> bool {
         let (sizes, files) = (self.card.sizes(), self.folder.manifest().map_or(0, |it| it.files.len()));
         let all = self.passes.iter().flatten().map(|pass| Site::all(&sizes, pass.dims).len());

@@ -118,7 +118,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether all checks that ran have passed.
+    /// Returns whether all checks that ran have passed.
     pub fn ok(&self) -> bool {
         self.checks.iter().all(|check| check.ok)
     }

@@ -119,13 +119,13 @@ impl<'a, B: Backend> Bench<'a, B> {
         chain
     }
 
-    /// Whether the computation of the stage uses one of the run's own stages in a layer.
+    /// Returns whether the computation of the stage uses one of the run's own stages in a layer.
     pub(super) fn stands_on_own(&self, site: Site) -> bool {
         let own = |source: &Site| source.layer.is_some() && self.is_there(*source);
         self.chain(site).iter().any(|site| self.sources(*site).iter().any(own))
     }
 
-    /// Whether the computation of the stage uses one of the reference's.
+    /// Returns whether the computation of the stage uses one of the reference's.
     pub(super) fn borrows(&self, site: Site) -> bool {
         let borrowed = |source: &Site| {
             source.stage != Stage::Tokens && !self.is_there(*source) && !computable(*source, site)
@@ -133,7 +133,7 @@ impl<'a, B: Backend> Bench<'a, B> {
         self.chain(site).iter().any(|site| self.sources(*site).iter().any(borrowed))
     }
 
-    /// Whether the run has the stage itself, or a substitute for it.
+    /// Returns whether the run has the stage itself, or a substitute for it.
     pub(super) fn is_there(&self, site: Site) -> bool {
         self.both.contains_key(&site) && !self.otherwise.again.contains(&site.stage)
             || self.kept.contains_key(&site)
@@ -202,8 +202,8 @@ impl<'a, B: Backend> Bench<'a, B> {
     }
 }
 
-/// Whether a missing `source` is computed for `site`: yes if it is in the same layer, or before the layers. The output
-/// of an earlier layer is taken from a substitute or from the reference.
+/// Returns whether a missing `source` is computed for `site`: yes if it is in the same layer, or before the layers. The
+/// output of an earlier layer is taken from a substitute or from the reference.
 fn computable(source: Site, site: Site) -> bool {
     let start = matches!(source.stage, Stage::Embedding | Stage::RopeCos | Stage::RopeSin | Stage::Mask);
     start || (source.stage != Stage::Tokens && source.layer == site.layer)

@@ -144,7 +144,7 @@ fn apart(a: &Pass, b: &Pass) -> usize {
     (0..longest).filter(|&row| id(a, row).is_none() || id(a, row) != id(b, row)).count()
 }
 
-/// Whether only the beginning-of-text token differs: it is missing, there is one too many, or it is another.
+/// Returns whether only the beginning-of-text token differs: it is missing, there is one too many, or it is another.
 fn bos(a: &Pass, b: &Pass) -> Option<Diagnosis> {
     let ids = |pass: &Pass| pass.tokens.iter().map(|token| token.id).collect::<Vec<_>>();
     let (ours, theirs) = (ids(a), ids(b));

@@ -302,7 +302,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         Ok(())
     }
 
-    /// Whether `site` comes after the layers that ran, if not all of them did.
+    /// Returns whether `site` comes after the layers that ran, if not all of them did.
     fn is_after(&self, about: &About, site: Site) -> bool {
         about.layers.is_some_and(|ran| match site.layer {
             Some(layer) => layer >= ran,
@@ -467,8 +467,8 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         self.b.about().sampling.or(self.a.about().sampling)
     }
 
-    /// Whether `drawn`, B's values at `site`, need not be compared with A's: they follow from B's own logits and
-    /// probabilities, or cannot be judged. If the logits have the same bits, A's values are compared.
+    /// Returns whether `drawn`, B's values at `site`, need not be compared with A's: they follow from B's own logits
+    /// and probabilities, or cannot be judged. If the logits have the same bits, A's values are compared.
     fn drew_right(&mut self, site: Site, drawn: &Frame, apart: impl FnOnce() -> Apart) -> bool {
         if !matches!(site.stage, Stage::Nucleus | Stage::Sampled) {
             return false;
@@ -544,7 +544,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
         self.waits = (kind == Kind::Stage).then_some(site);
     }
 
-    /// Where else the mistake that shows at `site` may be: in earlier stages that were not compared.
+    /// The other places where the mistake that shows at `site` may be: earlier stages that were not compared.
     fn unseen(&self, site: Site) -> Option<String> {
         let compared: HashSet<Site> = self.report.lines.iter().map(|line| line.site).collect();
         let (mut unseen, mut open) = (BTreeSet::new(), vec![site]);
@@ -637,7 +637,7 @@ impl<'a, A: Traced, B: Traced, J: Judge> Comparison<'a, A, B, J> {
     }
 }
 
-/// Whether the run has the tokens of a pass.
+/// Returns whether the run has the tokens of a pass.
 fn says_ids(about: &About, pass: usize) -> bool {
     about.passes.get(pass).is_some_and(|pass| !pass.tokens.is_empty())
 }

@@ -94,8 +94,9 @@ impl Apart {
         }
     }
 
-    /// Whether ‖found − expected‖ / ‖expected‖ exceeds `most` over these cells and any others. ‖found‖² over all of
-    /// them is `norm`. If it did not, ‖expected‖ ≤ ‖found‖ + `most` · ‖expected‖ would hold, which bounds the error.
+    /// Returns whether ‖found − expected‖ / ‖expected‖ exceeds `most` over these cells and any others. ‖found‖² over
+    /// all of them is `norm`. If it did not, ‖expected‖ ≤ ‖found‖ + `most` · ‖expected‖ would hold, which bounds the
+    /// error.
     pub(super) fn is_above(&self, most: f64, norm: f64) -> bool {
         self.broken.is_some() || most < 1.0 && self.error > norm * (most / (1.0 - most)).powi(2)
     }
@@ -117,7 +118,7 @@ fn larger(most: &mut Option<(f64, usize)>, other: (f64, usize)) {
     }
 }
 
-/// Whether a value hides a key.
+/// Returns whether a value hides a key.
 pub(super) fn is_hidden(x: f32) -> bool {
     f64::from(x) < HIDDEN
 }
@@ -238,8 +239,8 @@ pub fn fitted(site: Site, shape: &[usize], frame: &Frame) -> Result<(Frame, usiz
     Ok((Frame { site, axes, data: data.map_err(|_| wrong())? }, first))
 }
 
-/// Whether one shape becomes the other by merging or splitting neighbouring axes: concatenated heads, an axis of length
-/// 1.
+/// Returns whether one shape becomes the other by merging or splitting neighbouring axes: concatenated heads, an axis
+/// of length 1.
 fn refines(a: &[usize], b: &[usize]) -> bool {
     let ends = |shape: &[usize]| {
         let mut count = 1_usize;

@@ -26,7 +26,7 @@ impl Own {
         }
     }
 
-    /// Whether `nucleus` or `sampled` follows from these values; `None` if that cannot be decided.
+    /// Returns whether `nucleus` or `sampled` follows from these values; `None` if that cannot be decided.
     pub(super) fn leads_to(&self, drawn: &Frame, sampling: Sampling) -> Option<bool> {
         let greedy = sampling.temperature == 0.0;
         match drawn.site.stage {

@@ -24,7 +24,7 @@ pub(super) trait Judge {
         None
     }
 
-    /// Whether stages may be compared part by part.
+    /// Returns whether stages may be compared part by part.
     fn streams(&self) -> bool {
         false
     }
@@ -45,12 +45,12 @@ pub(super) trait Judge {
         Ok(())
     }
 
-    /// Whether some rows of a matrix were not computed.
+    /// Returns whether some rows of a matrix were not computed.
     fn samples(&self) -> bool {
         false
     }
 
-    /// Whether tolerances are measured on the inputs.
+    /// Returns whether tolerances are measured on the inputs.
     fn measures(&self) -> bool {
         false
     }

@@ -141,7 +141,7 @@ pub struct Distance {
 }
 
 impl Distance {
-    /// Whether the first token's values are equal up to rounding.
+    /// Returns whether the first token's values are equal up to rounding.
     pub fn is_near_first(&self) -> bool {
         /// The tolerance of the first token.
         const NEAR: f64 = 0.01;

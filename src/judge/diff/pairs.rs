@@ -52,7 +52,7 @@ impl<'a, T: Traced> InOrder<'a, T> {
         Self { run, about, to }
     }
 
-    /// Whether the values of a stage are reordered.
+    /// Returns whether the values of a stage are reordered.
     fn turns(&self, site: Site) -> bool {
         let stages = [
             Stage::Xq,

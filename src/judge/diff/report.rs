@@ -40,7 +40,7 @@ pub struct First {
 }
 
 impl First {
-    /// Whether it is a difference of shapes.
+    /// Returns whether it is a difference of shapes.
     fn is_shape(&self) -> bool {
         self.kind == Kind::Stage && self.error.is_none()
     }
@@ -132,7 +132,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Whether the error exceeds the tolerance.
+    /// Returns whether the error exceeds the tolerance.
     pub fn differs(&self) -> bool {
         // NaN does.
         !self.error.le(&self.tolerance)
@@ -254,7 +254,8 @@ impl Report {
         self.measured |= next.measured;
     }
 
-    /// Whether nothing exceeds its tolerance, everything could be read, and no sequence, branch or pass is absent.
+    /// Returns whether nothing exceeds its tolerance, everything could be read, and no sequence, branch or pass is
+    /// absent.
     pub fn same(&self) -> bool {
         self.first.is_none() && self.uncompared().is_none()
     }

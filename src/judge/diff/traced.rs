@@ -48,12 +48,13 @@ impl About {
         }
     }
 
-    /// Whether another runtime wrote it; this program always writes the complete model card.
+    /// Returns whether another runtime wrote it; this program always writes the complete model card.
     pub fn is_foreign(&self) -> bool {
         self.card.is_none()
     }
 
-    /// Whether its cache may have fewer bits than float32: by declaration, or without one if it computes in fewer bits.
+    /// Returns whether its cache may have fewer bits than float32: by declaration, or without one if it computes in
+    /// fewer bits.
     pub(super) fn may_cache_fewer(&self) -> bool {
         match self.cache {
             Some(dtype) => dtype != CacheDtype::F32,
@@ -124,7 +125,7 @@ pub trait Traced {
         None
     }
 
-    /// Whether it has a stage that this pass does not have.
+    /// Returns whether it has a stage that this pass does not have.
     fn has_beyond(&self, _site: Site) -> bool {
         false
     }

@@ -88,13 +88,13 @@ impl TraceRun {
         Site { run: self.run, sequence: self.sequence, ..site }
     }
 
-    /// Whether both keep the same stages.
+    /// Returns whether both keep the same stages.
     pub(super) fn keeps_as(&self, other: &Self) -> bool {
         let kept = |of: &Self| of.trace.about().stages.clone();
         kept(self) == kept(other)
     }
 
-    /// Whether it keeps the values of no stage.
+    /// Returns whether it keeps the values of no stage.
     pub(super) fn has_statistics_alone(&self) -> bool {
         self.trace.about().keep == Keep::Stats
     }

@@ -74,12 +74,12 @@ struct Led {
 }
 
 impl Led {
-    /// Whether the place was right. If only norms read it, the length of its rows may be wrong.
+    /// Returns whether the place was right. If only norms read it, the length of its rows may be wrong.
     fn has(&self, (site, apart): &(Site, Distance)) -> bool {
         self.places.get(site).is_some_and(|is_exact| *is_exact || !is_scaled(apart))
     }
 
-    /// Whether the stage was right in a place where the file is far off.
+    /// Returns whether the stage was right in a place where the file is far off.
     fn clears(&self, way: &Way<'_>) -> bool {
         // Queries and keys that are rotated by the same wrong angles give the right scores.
         !way.is_turned && way.first().iter().any(|place| place.1.error > SURE && self.has(place))
@@ -94,7 +94,8 @@ struct Choice<'a, 'f> {
 }
 
 impl<'f> Choice<'_, 'f> {
-    /// Whether the stage has no file yet and the file no stage. Disjoint parts of a file count as different files.
+    /// Returns whether the stage has no file yet and the file no stage. Disjoint parts of a file count as different
+    /// files.
     fn is_free(&self, way: &Way<'f>) -> bool {
         if self.found.iter().any(|one| one.way.stage == way.stage) {
             return false;
@@ -351,8 +352,8 @@ fn streams<'f>(fits: &Fits<'f>, ways: &mut [Way<'f>]) {
     }
 }
 
-/// Whether the file may hold the stage, judged by the sums and families that were found. `of_streams` are the names of
-/// families that start with the embedding.
+/// Returns whether the file may hold the stage, judged by the sums and families that were found. `of_streams` are the
+/// names of families that start with the embedding.
 fn is_known(way: &Way<'_>, sums_found: &Sums<'_>, of_streams: &BTreeSet<String>) -> bool {
     let fits_sums = || sums_found.get(&*way.pattern.name).is_none_or(|stages| stages.contains(&way.stage));
     let is_of_stream = || way.pattern.has_layer && of_streams.contains(&way.pattern.zero_based());
@@ -361,8 +362,8 @@ fn is_known(way: &Way<'_>, sums_found: &Sums<'_>, of_streams: &BTreeSet<String>)
     way.is_called || way.is_stream || way.is_full() || is_named_norm() || fits_sums() && !is_of_stream()
 }
 
-/// Whether the first token of a stage may be right while other tokens are wrong. Before RoPE and attention, the first
-/// layer computes each token alone, so there it may not.
+/// Returns whether the first token of a stage may be right while other tokens are wrong. Before RoPE and attention, the
+/// first layer computes each token alone, so there it may not.
 fn may_turn(way: &Way<'_>) -> bool {
     let is_of_token_alone = matches!(
         way.stage,
@@ -437,22 +438,22 @@ fn cut<'f>(fits: &Fits<'f>, ways: &mut [Way<'f>]) {
     }
 }
 
-/// Whether the file's name suggests another stage, which a known mistake would give these values.
+/// Returns whether the file's name suggests another stage, which a known mistake would give these values.
 fn looks_like_another(way: &Way<'_>, ways: &[Way<'_>], choice: &Choice<'_, '_>) -> bool {
     let Some(named) = way.hinted.filter(|named| may_look_like(*named, way.stage)) else { return false };
     let is_open = !choice.found.iter().any(|one| one.way.stage == named);
     is_open && ways.iter().any(|other| other.stage == named && other.pattern == way.pattern)
 }
 
-/// Whether the pattern has a layer's number, or its file may hold a stage outside the layers because it is not one of a
-/// family of files.
+/// Returns whether the pattern has a layer's number, or its file may hold a stage outside the layers because it is not
+/// one of a family of files.
 fn is_alone(fits: &Fits<'_>, way: &Way<'_>) -> bool {
     // If the reference has only one pass, a number that changes is not the pass.
     let is_one_of_several = way.pattern.is_lone || way.pattern.passes > 1 && !fits.has_several();
     way.pattern.has_layer || !is_one_of_several || way.is_paired
 }
 
-/// Whether a way may be guessed although its values do not match.
+/// Returns whether a way may be guessed although its values do not match.
 fn may_be_guessed(fits: &Fits<'_>, way: &Way<'_>) -> bool {
     let shares = matches!(way.stage, Stage::Probs | Stage::Nucleus | Stage::Sampled);
     let is_family = !way.pattern.has_layer
@@ -525,7 +526,7 @@ fn left_out<'f>(fits: &Fits<'f>, ways: &[Way<'f>], found: &mut Vec<Chosen<'f>>) 
     found.push(Chosen { maybe, ..Chosen::new(own.clone(), How::Guess) });
 }
 
-/// Whether a file may hold the logits.
+/// Returns whether a file may hold the logits.
 fn found_logits(ways: &[Way<'_>]) -> bool {
     ways.iter().any(|way| way.stage == Stage::Logits)
 }

@@ -64,13 +64,13 @@ impl<'f> Fits<'f> {
         }
     }
 
-    /// Whether several passes are compared.
+    /// Returns whether several passes are compared.
     pub(super) fn has_several(&self) -> bool {
         self.passes.len() > 1
     }
 
-    /// Whether a site is compared. These are stages of floats: those outside the layers, and those of the first two
-    /// layers and the last layer.
+    /// Returns whether a site is compared. These are stages of floats: those outside the layers, and those of the first
+    /// two layers and the last layer.
     pub(super) fn samples(&self, site: Site) -> bool {
         let layer = site.layer.is_none_or(|layer| layer < 2 || layer + 1 == self.sizes.layers);
         let dims = self.passes.iter().find(|dims| dims.pass == site.pass);
@@ -195,8 +195,8 @@ impl<'f> Fits<'f> {
         (may_be || way.matched() > 0 || way.has_first_token()).then_some(way)
     }
 
-    /// Whether values of the logits' shape are probabilities or their logarithms: rows with sum 1, or the logits up to a
-    /// constant per row.
+    /// Returns whether values of the logits' shape are probabilities or their logarithms: rows with sum 1, or the
+    /// logits up to a constant per row.
     fn is_of_shares(&self, site: Site, values: &ArrayD<f32>) -> bool {
         let Some(FrameData::F32(logits)) = self.frames.get(&site).map(|frame| &frame.data) else {
             return false;
@@ -273,8 +273,8 @@ impl<'f> Fits<'f> {
         diff::distance(site, &self.sizes, self.dims(site)?, self.frames.get(&site)?, &read)
     }
 
-    /// Whether the rows of a norm's values have the size that this norm gives, with its weight, with its weight + 1, or
-    /// without a weight.
+    /// Returns whether the rows of a norm's values have the size that this norm gives, with its weight, with its weight
+    /// + 1, or without a weight.
     fn is_normed(&self, site: Site, values: &ArrayD<f32>) -> bool {
         let input = self.dims(site).and_then(|dims| {
             let input = site.stage.inputs(&self.sizes, dims).into_iter().next()?;
@@ -285,8 +285,8 @@ impl<'f> Fits<'f> {
         plausible::is_normed(values, input, of_a, self.sizes.dim)
     }
 
-    /// Whether the heads have the same lengths as in the reference, but other directions, as after RoPE with other
-    /// angles.
+    /// Returns whether the heads have the same lengths as in the reference, but other directions, as after RoPE with
+    /// other angles.
     fn is_turned(&self, site: Site, values: &ArrayD<f32>) -> bool {
         let Some(FrameData::F32(of_a)) = self.frames.get(&site).map(|frame| &frame.data) else {
             return false;
@@ -294,14 +294,14 @@ impl<'f> Fits<'f> {
         plausible::is_turned(values, of_a, self.sizes.head_dim)
     }
 
-    /// Whether the values of an activation equal its input: the port left the activation out.
+    /// Returns whether the values of an activation equal its input: the port left the activation out.
     fn is_unchanged(&self, site: Site, values: &ArrayD<f32>) -> bool {
         let given = site.other(Stage::FfnGate);
         let apart = (site.stage == Stage::FfnSilu).then(|| self.apart(given, values.clone())).flatten();
         apart.is_some_and(|apart| apart.error <= SURE)
     }
 
-    /// Whether a file of the final norm's shape has the values of the last layer's output.
+    /// Returns whether a file of the final norm's shape has the values of the last layer's output.
     pub(super) fn is_last_output(&self, way: &Way<'f>) -> bool {
         let Some(last) = self.sizes.layers.checked_sub(1) else { return false };
         let site = Site::layer(self.first_pass(), last, Stage::FfnResidual);
@@ -327,18 +327,18 @@ impl<'f> Fits<'f> {
     }
 }
 
-/// Whether the stage is a norm over the model's width.
+/// Returns whether the stage is a norm over the model's width.
 pub(super) fn is_norm(stage: Stage) -> bool {
     stage.info().op == Op::RmsNorm && stage.axes() == [Axis::Token, Axis::Dim]
 }
 
-/// Whether the stage is the residual stream.
+/// Returns whether the stage is the residual stream.
 fn is_residual(stage: Stage) -> bool {
     matches!(stage, Stage::AttnResidual | Stage::FfnResidual)
 }
 
-/// Whether only a name can identify a stage whose values differ: the stage has the values of another stage, or values
-/// like no other stage.
+/// Returns whether only a name can identify a stage whose values differ: the stage has the values of another stage, or
+/// values like no other stage.
 pub(super) fn needs_name(stage: Stage) -> bool {
     matches!(
         stage,

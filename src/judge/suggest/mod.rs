@@ -100,9 +100,8 @@ impl Proposal<'_, '_> {
                 (name, format!("not sure: {why} in f32,"))
             }
             Bits::Alone(name) => {
-                let why = format!(
-                    "the residual stream is rounded to {name}, but the stages that lead to it are not"
-                );
+                let why =
+                    format!("the residual stream is rounded to {name}, but the stages before it are not");
                 ("f32", why)
             }
             Bits::Some(name, stages) => {
@@ -126,7 +125,7 @@ impl Proposal<'_, '_> {
         lines.push(format!("precision = \"{precision}\"  # {why}"));
         if why.starts_with("not sure") {
             lines.push(
-                "# write that here: a coarser precision allows a larger distance from the reference."
+                "# write that precision here: a coarser one allows a larger distance from the reference."
                     .to_owned(),
             );
         }
@@ -189,7 +188,7 @@ impl Display for Proposal<'_, '_> {
         )?;
         writeln!(out, "# in the folder.")?;
         if self.found.iter().any(|one| !one.is_live) {
-            writeln!(out, "# Lines that are not sure are comments: remove the # of a line that is right.")?;
+            writeln!(out, "# Uncertain lines are comments: remove the # of a line that is correct.")?;
         }
         let head = self.head();
         write!(out, "{head}")?;
@@ -198,7 +197,7 @@ impl Display for Proposal<'_, '_> {
         if self.live().any(|one| !one.maybe.is_empty()) {
             writeln!(
                 out,
-                "# The file of a line with `maybe` may be any of the stages in that line: `diff` says so where it matters."
+                "# The file of a line with `maybe` may be any of the stages in that line: `diff` names it if this matters."
             )?;
         }
         for one in &self.found {

@@ -205,8 +205,8 @@ impl Kind<'_> {
         says(pass, &OF_PASS, &OF_LAYER) + says(layer, &OF_LAYER, &OF_PASS)
     }
 
-    /// Whether the words in several names show which number is the pass and which the layer, and contradict this choice
-    /// of `pass` and `layer`.
+    /// Returns whether the words in several names show which number is the pass and which the layer, and contradict
+    /// this choice of `pass` and `layer`.
     fn is_contradicted(&self, pass: Option<usize>, layer: Option<usize>) -> bool {
         let places = || 0..self.values.len();
         let is_said = || places().any(|pass| places().any(|layer| self.said(Some(pass), Some(layer)) == 2));

@@ -7,7 +7,7 @@ use llama_trace_core::trace::Stage;
 /// A bound below every activation's minimum: SiLU's is -0.2785, GELU's is -0.17, and a 16-bit type rounds.
 const LEAST: f32 = -0.285;
 
-/// Whether these may be the values of a stage after an earlier mistake.
+/// Returns whether these may be the values of a stage after an earlier mistake.
 pub(super) fn may_be(stage: Stage, values: &ArrayD<f32>) -> bool {
     match stage {
         Stage::FfnSilu => !values.iter().any(|&x| x < LEAST),
@@ -17,7 +17,7 @@ pub(super) fn may_be(stage: Stage, values: &ArrayD<f32>) -> bool {
     }
 }
 
-/// Whether every row holds probabilities: no value is below 0, and the sum is 1.
+/// Returns whether every row holds probabilities: no value is below 0, and the sum is 1.
 fn are_shares(values: &ArrayD<f32>) -> bool {
     /// The largest error of a sum of rounded probabilities.
     const NEAR: f64 = 2e-2;
@@ -31,8 +31,9 @@ fn are_shares(values: &ArrayD<f32>) -> bool {
     width > 1 && values.chunks(width).all(is_row)
 }
 
-/// Whether the rows of `values` have the size that the norm from `input` to `normed` gives. After a division by the
-/// norm's weight, by the weight + 1 or by 1, all rows then have the same root mean square. All three are (T, `dim`).
+/// Returns whether the rows of `values` have the size that the norm from `input` to `normed` gives. After a division by
+/// the norm's weight, by the weight + 1 or by 1, all rows then have the same root mean square. All three are (T,
+/// `dim`).
 pub(super) fn is_normed(values: &ArrayD<f32>, input: &ArrayD<f32>, normed: &ArrayD<f32>, dim: usize) -> bool {
     /// The largest spread of the sizes, and their largest distance from 1.
     const SPREAD: f64 = 0.03;
@@ -83,7 +84,7 @@ pub(super) fn is_normed(values: &ArrayD<f32>, input: &ArrayD<f32>, normed: &Arra
     })
 }
 
-/// Whether every head of `values` has the length of the head in `of_a`, and some have another direction.
+/// Returns whether every head of `values` has the length of the head in `of_a`, and some have another direction.
 pub(super) fn is_turned(values: &ArrayD<f32>, of_a: &ArrayD<f32>, head_dim: usize) -> bool {
     /// The largest difference of lengths, and the least distance of a turned head, relative to the length.
     const NEAR: f64 = 0.01;

@@ -83,8 +83,8 @@ pub(super) fn find<'f>(fits: &Fits<'f>, ways: &[Way<'f>]) -> Sums<'f> {
     found
 }
 
-/// Whether a file is the sum of the parts in every layer for which all of them have values. Each file or part has a
-/// number: its values are taken from so many layers before.
+/// Returns whether a file is the sum of the parts in every layer for which all of them have values. Each file or part
+/// has a number: its values are taken from so many layers before.
 fn holds(sum: &[(&Family<'_>, usize); 1], parts: &[(&Family<'_>, usize)]) -> bool {
     let of = |&(family, before): &(&'_ Family<'_>, usize), layer: usize| {
         family.layers.get(layer.checked_sub(before)?)?.clone()

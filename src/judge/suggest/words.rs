@@ -2,7 +2,8 @@
 
 use llama_trace_core::trace::Stage;
 
-/// Whether a file has the stage's name, here or in transformers. It then holds that stage, even if the values are wrong.
+/// Returns whether a file has the stage's name, here or in transformers. It then holds that stage, even if the values
+/// are wrong.
 pub(super) fn calls(pattern: &str, stage: Stage) -> bool {
     let stem = pattern.strip_suffix(".npy").unwrap_or(pattern);
     let module = stage.info().aliases.hugging_face;
@@ -199,7 +200,7 @@ fn parts(word: &str) -> Vec<&str> {
     ways.pop().flatten().filter(is_told).unwrap_or_else(|| vec![word])
 }
 
-/// Whether a known mistake gives the stage `named` the values of `stage`.
+/// Returns whether a known mistake gives the stage `named` the values of `stage`.
 pub(super) fn may_look_like(named: Stage, stage: Stage) -> bool {
     use Stage::{
         AttnNorm, AttnOutput, AttnResidual, FfnDown, FfnGate, FfnHidden, FfnNorm, FfnResidual, FfnSilu,

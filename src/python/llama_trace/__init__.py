@@ -1,4 +1,4 @@
-"""Read what llama-trace recorded, write what a port computed, and compare the two.
+"""Read runs that llama-trace recorded, write the stages of a port, and compare the two.
 
     import llama_trace
 

@@ -11,7 +11,7 @@ from ._stages import AXES
 
 
 class Array(np.ndarray):
-    """A numpy array that knows the names of its axes, outermost first: `trace["p0/L1/xq"].axes`."""
+    """A numpy array with the names of its axes, outermost first: `trace["p0/L1/xq"].axes`."""
 
     axes: tuple[str, ...] | None
 
@@ -53,7 +53,7 @@ _ADDRESS = re.compile(
 
 
 def parse(text: str) -> Address:
-    """Reads an address of llama-trace. Parts that are left out are r0, s0 and p0."""
+    """Reads an address of llama-trace. Omitted parts are r0, s0 and p0."""
     found = _ADDRESS.fullmatch(text.strip())
     index: list[tuple[str, int]] = []
     for part in (found["index"] or "").split(",") if found else []:

@@ -13,7 +13,7 @@ Path = "str | os.PathLike[str]"
 
 
 class Failed(RuntimeError):
-    """The program refused its input. The message is its own; `code` is its exit code."""
+    """The program refused its input. The message is the program's; `code` is its exit code."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -21,7 +21,7 @@ class Failed(RuntimeError):
 
 
 def program() -> str:
-    """The path of the program: beside this module's Python, or on the PATH; LLAMA_TRACE names another one."""
+    """The path of the program: next to this module's Python, or on the PATH. LLAMA_TRACE names another one."""
     scripts = sysconfig.get_path("scripts")
     found = os.environ.get("LLAMA_TRACE") or shutil.which("llama-trace", path=scripts) or shutil.which("llama-trace")
     if not found:
@@ -57,7 +57,7 @@ def diff(reference: Path, own: Path, *, model: Path | None = None, full: bool = 
 
     Raises `Failed` if the two cannot be compared.
     """
-    # 0: the same; 1: they differ; 3: something of the second run cannot be read, which the answer says.
+    # 0: the same; 1: they differ; 3: something in the second run cannot be read, and the answer says what.
     _, answer = run([*_arguments(reference, own, model, full), "--format", "json"], (0, 1, 3))
     return json.loads(answer)
 

@@ -34,7 +34,7 @@ def _values(array: Any) -> tuple[np.ndarray, bool]:
         return np.array(array), False
     if hasattr(array, "__dlpack__") and not hasattr(array, "__array__"):
         array = np.from_dlpack(array)
-    # jax gives ml_dtypes' bfloat16, which is a 16-bit type of its own.
+    # jax returns ml_dtypes' bfloat16, which is a separate 16-bit type.
     array = np.asarray(array)
     return (array.view(np.int16), True) if array.dtype.name == "bfloat16" else (array, False)
 
@@ -42,7 +42,7 @@ def _values(array: Any) -> tuple[np.ndarray, bool]:
 def _save(path: Path, values: np.ndarray, bfloat16: bool) -> None:
     values = np.ascontiguousarray(values)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # What ml_dtypes makes of a bfloat16 array: two bytes without a meaning of numpy's.
+    # The type of an ml_dtypes bfloat16 array for numpy: two bytes without a meaning.
     np.save(path, values.view("V2") if bfloat16 else values, allow_pickle=False)
 
 
@@ -55,9 +55,9 @@ class Recorder:
             recorder["L0/xq"] = q                         # (T, H, C)
             recorder.stage("xq_rope", q, layer=0, axes=["batch", "head", "token", "head_dim"])
 
-    Arrays are numpy's, torch's, jax's or mlx's; bfloat16 is kept. The names and shapes of the stages are those of llama-trace.
-    `precision` is that of the run: f32, bf16, f16 or q8; `cache` that of its keys and values. `config` has settings of the model
-    under llama-trace's names; those given are compared. Stages may be left out.
+    Arrays are of numpy, torch, jax or mlx. bfloat16 stays bfloat16. The names and shapes of the stages are those of llama-trace.
+    `precision` is the precision of the run: f32, bf16, f16 or q8; `cache` is that of its keys and values. `config` has settings of
+    the model under llama-trace's names; `diff` compares the given ones. Stages may be left out.
 
     Nothing is written to `path` before the block ends without an error: the folder then appears whole. An existing folder is
     replaced only with `force=True`.
@@ -136,7 +136,7 @@ class Recorder:
         values = values.transpose([given.index(axis) for axis in expected])
         tokens = len(self._passes[-1][1])
         if "token" in expected and values.shape[expected.index("token")] != tokens:
-            # One id is drawn after a pass, and the last row of logits alone is enough for diff.
+            # One id is sampled after a pass. The last row of logits is enough for diff.
             if not (name in ("sampled", "logits") and values.shape[0] == 1):
                 raise ValueError(f"{name} of shape {values.shape} is not of the {tokens} tokens of this pass")
         part = "" if layer is None else f"layer_{layer:02}/"

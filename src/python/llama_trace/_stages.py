@@ -15,7 +15,7 @@ AXES = {
     "j": "group",
 }
 
-# The stages that int8 products read. Their scales have a group along the last axis, of all heads side by side.
+# The stages that int8 products read. Their scales have groups along the last axis, in which all heads are joined.
 _QUANTIZED = ("attn_norm", "attn_heads", "ffn_norm", "ffn_hidden", "final_norm")
 
 _LETTERS = {

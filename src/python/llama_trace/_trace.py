@@ -16,7 +16,7 @@ from . import _program
 from ._array import Address, Array, parse, select
 from ._stages import axes, shape
 
-# Bytes of a stage that share a digest.
+# Number of bytes of a stage per digest.
 _BLOCK = 256 << 10
 
 _DTYPES = {"F32": "<f4", "I64": "<i8", "I8": "i1", "U8": "u1"}
@@ -29,7 +29,7 @@ class Damaged(ValueError):
 class Trace:
     """A recorded run. Stages are read when they are asked for.
 
-    A trace of `record` keeps what cannot be derived from other stages. The program derives the rest, with the bits of the run.
+    A trace of `record` keeps the stages that cannot be derived from others. The program derives the rest, with the bits of the run.
     """
 
     path: Path
@@ -41,7 +41,7 @@ class Trace:
 
     @property
     def tokens(self) -> list[int]:
-        """The ids that the first sequence read, pass after pass. `sequence_tokens` has those of others."""
+        """The ids that the first sequence read, pass after pass. `sequence_tokens` returns those of other sequences."""
         return self.sequence_tokens(0)
 
     def sequence_tokens(self, sequence: int) -> list[int]:
@@ -51,7 +51,7 @@ class Trace:
         return [int(token) for tokens in read for token in tokens]
 
     def stages(self) -> list[str]:
-        """The addresses of the stages that the file or folder holds."""
+        """The addresses of the stages in the file or folder."""
         return [str(place) for place in self._places()]
 
     def __iter__(self) -> Iterator[str]:
@@ -83,7 +83,7 @@ class Trace:
         raise NotImplementedError
 
     def _derived(self, place: Address) -> Array:
-        """What the program derives, or computes again from what is kept."""
+        """Stages that the program derives, or computes again from kept stages."""
         if place.run != "r0":
             raise KeyError(f"{place} is not kept, and branches have no derived stages here: record with --keep all")
         with tempfile.TemporaryDirectory() as folder:
@@ -98,7 +98,7 @@ class Trace:
             found = exported._read(place)
             if found is None:
                 raise KeyError(f"{place} is not in {os.fspath(self.path)}")
-            # The folder goes, so the values must not stay mapped.
+            # The folder is deleted, so the values must not stay mapped.
             return Array(np.array(found), found.axes or ())
 
 
@@ -152,7 +152,7 @@ class _File(Trace):
             step = ("p0/" if number == 0 else "decode/") + (f"L{layer}/" if layer >= 0 else "") + names[stage]
             name = next((name for name in (prefix + step, "s*/" + step) if name in self._tensors), None)
             if name is None:
-                continue  # statistics alone were kept
+                continue  # only the statistics were kept
             shape_of = shape(names[stage], self._run, *dims[course, number])
             count = int(np.prod(shape_of)) * np.dtype(_DTYPES[self._tensors[name]["dtype"]]).itemsize
             place = Address(run, sequence, number, layer if layer >= 0 else None, names[stage])
@@ -242,7 +242,7 @@ class _Plain(Trace):
 
 
 class _Capture(Trace):
-    """A folder of another runtime with its capture.toml. The program reads it, with the maps that the file describes."""
+    """A folder of another runtime with its capture.toml. The program reads it by its capture.toml."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

@@ -51,7 +51,7 @@ impl Marks {
                 continue;
             }
             let (letter, mark) = read(line).map_err(|wrong| {
-                Error::usage("this line is no mark")
+                Error::usage("this line is not a mark")
                     .at(format!("{}:{number}", path.display()))
                     .expected("a letter, a space and an address: a p0/L1/softmax[h=2,t=5,k=1]")
                     .found(wrong)
@@ -180,7 +180,7 @@ fn merged(text: &str, mut changed: BTreeMap<char, &Mark>) -> String {
     out
 }
 
-/// Whether a line is a comment or blank.
+/// Returns whether a line is a comment or blank.
 fn is_for_people(line: &str) -> bool {
     line.trim().is_empty() || line.starts_with('#')
 }

@@ -82,8 +82,8 @@ impl View for Parts {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "What each head, feed-forward network and the embedding added to the likeliest token's logit, less the runner-up's.",
-            "All parts sum to the difference of the two logits. Another rival: choose it in the list of the largest, then v.",
+            "How much each head, each feed-forward network and the embedding add to the likeliest token's logit minus the runner-up's.",
+            "All parts sum to the difference of the two logits. To compare with another token, choose it in the view largest, then press v.",
             "Enter goes to the head or the network under the cursor.",
         ]
     }

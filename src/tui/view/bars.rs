@@ -35,9 +35,9 @@ impl View for Bars {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "One query: what it gives to each key, as a bar with the key's text.",
-            "Bars of all queries of a head have one scale, so they can be compared.",
-            "↑ ↓ go from key to key, ← → from query to query, [ ] from head to head. Other heads stand below, where all their keys have room.",
+            "One query: its value for each key, as a bar with the key's text.",
+            "The bars of all queries of a head have the same scale, so you can compare them.",
+            "↑ ↓ go from key to key, ← → from query to query, [ ] from head to head. The other heads are below, if all their keys fit.",
         ]
     }
 

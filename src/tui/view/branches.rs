@@ -51,7 +51,7 @@ fn name(row: &BranchRow) -> String {
 fn parts(row: &BranchRow) -> String {
     match row.parent {
         Some((of, pass)) if row.same_token => format!("as {of} after p{pass}"),
-        Some((of, pass)) => format!("parts from {of} after p{pass}"),
+        Some((of, pass)) => format!("forks from {of} after p{pass}"),
         None if row.run == Run::ITSELF => "the run itself".to_owned(),
         None if !row.without.is_empty() => {
             format!("without {}", text::visible(&row.without.join(", ")))
@@ -89,9 +89,9 @@ impl Widget for BranchesPopup<'_> {
             (list.rows.iter().any(|one| one.branched), list.rows.iter().any(|one| !one.branched));
         let note = match (list.rows.len(), parted, whole) {
             (0 | 1, ..) => "b in the sampler view, or on a token of logits or probs, makes a branch",
-            (_, true, true) => "║ they part · → prompt ends · ▸ is shown · Enter goes there, c: both",
-            (_, true, false) => "║ is where they part; ▸ is shown; Enter goes there, c shows both",
-            (_, false, _) => "→ is where a prompt ends; ▸ is shown; Enter goes there, c shows both",
+            (_, true, true) => "║ fork · → end of the prompt · ▸ shown · Enter goes there, c: both",
+            (_, true, false) => "║ is the fork; ▸ is the shown run; Enter goes there, c shows both",
+            (_, false, _) => "→ is the end of a prompt; ▸ is the shown run; Enter goes there, c shows both",
         };
         put(buf, inner, 0, inner.height.saturating_sub(1), note, theme.dim());
     }

@@ -103,9 +103,9 @@ impl View for Cache {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "The rows of the cache: + marks what this pass wrote, the bytes are those of all layers up to that row.",
-            "Each token adds the same number of bytes, of which heads that share a kv head save their part.",
-            "t runs the next token: one row more. Nothing that stands there already changes.",
+            "The rows of the cache: + marks the rows that this pass wrote; the bytes count all layers, up to that row.",
+            "Each token adds the same number of bytes. Query heads that share a kv head need fewer bytes.",
+            "t runs the next token, which adds one row. The earlier rows do not change.",
         ]
     }
 
@@ -296,10 +296,10 @@ fn account(app: &App) -> Vec<Vec<Piece>> {
         format!("{of} tokens: {left} left, {} bytes", left * token),
     ];
     let shared = match sizes.heads / sizes.kv_heads.max(1) {
-        0 | 1 => vec!["each head has a kv head of its own: nothing is saved".to_owned()],
+        0 | 1 => vec!["each head has its own kv head: nothing is saved".to_owned()],
         group => vec![
             format!(
-                "{group} heads share a kv head: else a token took {without_sharing} bytes, {group} times as much"
+                "{group} heads share a kv head: otherwise {without_sharing} bytes a token, {group} times as much"
             ),
             format!("{group} heads share a kv head: else {without_sharing} a token"),
         ],

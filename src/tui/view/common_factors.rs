@@ -35,7 +35,7 @@ pub fn factors(terms: &[Term]) -> Option<Vec<Factor>> {
     (0..pattern.operands.len()).map(factor).collect()
 }
 
-/// Whether the term is a product of the common factors.
+/// Returns whether the term is a product of the common factors.
 pub fn fits(term: &Term, factors: &[Factor]) -> bool {
     term.operands.len() == factors.len()
         && term.operands.iter().zip(factors).all(|(operand, factor)| {

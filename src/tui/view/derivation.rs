@@ -81,12 +81,12 @@ pub fn rows(app: &App, width: u16) -> Vec<Row> {
         (None, Some(Ok(explanation))) => out.explanation(explanation),
         (None, Some(Err(reason))) => {
             out.gap();
-            out.text("This number cannot be taken apart:", app.theme.error());
+            out.text("This number cannot be explained:", app.theme.error());
             out.text(reason, Style::new());
         }
         (None, None) => {
             out.gap();
-            out.text("taking it apart …", app.theme.dim());
+            out.text("explaining …", app.theme.dim());
         }
     }
     out.rows
@@ -262,10 +262,10 @@ impl Writer<'_> {
         let shares = numbers + SHARE <= self.width;
         let bars = numbers + SHARE + BAR <= self.width;
         let heading = match explanation.is_sum {
-            true if bars => "the terms, the largest first: █ adds, ░ takes away; % of all sizes down to here",
-            true if shares => "the terms, largest first; % of all sizes down to here",
+            true if bars => "the terms, the largest first: █ adds, ░ subtracts; cumulative % of all |terms|",
+            true if shares => "the terms, largest first; cumulative % of all |terms|",
             true => "the terms, the largest first",
-            false => "operand by operand: what stands once it was applied",
+            false => "operand by operand: the result after each",
         };
         self.text(heading, theme.dim());
         if let Some(factors) = &factors {
@@ -453,7 +453,7 @@ impl Writer<'_> {
         let [least, most] = [least, most].map(|value| number(value.into()));
         self.text(
             &format!(
-                "The weights were learned: nothing leads further back. Its row has {} values, from {least} to {most}; \
+                "Weights are learned, so the explanation ends here. The row of this weight has {} values, from {least} to {most}; \
                  █ above 0, ░ below.",
                 values.len()
             ),

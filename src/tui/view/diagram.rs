@@ -37,7 +37,7 @@ pub(super) struct Diagram {
 /// Number of boxes side by side.
 pub(super) const LANES: usize = 3;
 
-/// Whether a stage is an addition to the residual stream.
+/// Returns whether a stage is an addition to the residual stream.
 fn adds(stage: Stage) -> bool {
     stage.info().op == Op::Add
 }

@@ -138,7 +138,7 @@ fn below(both: &Both<'_>, found: &Found, layout: &Layout, foot: Rect, buf: &mut 
     let mut pieces =
         vec![Piece::whole(format!("equal in {} of the {} cells shown", found.equal, found.cells), dim)];
     if let Some(index) = found.furthest.and_then(|(cell, _)| grid::index(app, cell)) {
-        let furthest = format!(" · furthest apart at {}", app.place().address(&index));
+        let furthest = format!(" · largest difference at {}", app.place().address(&index));
         pieces.push(Piece::whole(furthest, dim).rank(1));
     }
     put_fit(buf, foot, 0, 1, &pieces);

@@ -9,7 +9,7 @@ use llama_trace_core::trace::{Axis, Part, Query, Region, Site};
 use super::super::app::App;
 use super::super::place::{Place, Walk};
 
-/// Whether rows of earlier passes are drawn above the rows of this pass.
+/// Returns whether rows of earlier passes are drawn above the rows of this pass.
 pub(super) fn applies(app: &App) -> bool {
     let axes = app.place().step.axes();
     let queries = axes.get(app.cut().rows) == Some(&Axis::Token);

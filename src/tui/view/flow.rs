@@ -248,7 +248,7 @@ fn reads(app: &App) -> String {
     });
     let weights = Weight::read_in(stage, card).map(|weight| weight.to_string());
     let all: Vec<String> = inputs.chain(weights).collect();
-    if all.is_empty() { "nothing: it is given".to_owned() } else { all.join(", ") }
+    if all.is_empty() { "nothing: it is an input".to_owned() } else { all.join(", ") }
 }
 
 /// The part of the stages that the thumbnails show: the tokens, and the head of stages with several heads. A held head
@@ -293,9 +293,9 @@ impl View for Flow {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "The layer as a diagram: a box is a stage with its values and its shape, an edge leads to what reads it. Read downwards.",
+            "The layer as a diagram, from top to bottom: a box is a stage with its values and its shape, an edge leads to a stage that reads it.",
             "The line at the left is the residual stream: attention and the feed-forward network read it and add to it.",
-            "Arrows go from box to box, Enter opens the stage; what it reads and what reads it is marked.",
+            "The arrow keys go from box to box, Enter opens the stage. Its inputs and its readers are marked.",
         ]
     }
 
@@ -368,9 +368,9 @@ impl View for Pass {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "The whole pass as a diagram, from the tokens to the one that is drawn; each layer is one box, with what leaves it.",
-            "The layers write into one stream, one after the other; the tables of RoPE and the mask are made once for all of them.",
-            "Arrows go from box to box, Enter opens the stage, or goes into the layer.",
+            "The whole pass as a diagram, from its tokens to the sampled token; each layer is one box, with its output.",
+            "The layers write into one stream, one after the other. The RoPE tables and the mask are computed once for all layers.",
+            "The arrow keys go from box to box. Enter opens the stage, or the layer.",
         ]
     }
 

@@ -30,10 +30,10 @@ const LISTED: usize = 10;
 /// inside brackets, otherwise examples of places.
 fn hint(app: &App, text: &str) -> String {
     if prompt_of(text).is_some() {
-        return "Enter runs this text in a run of its own".to_owned();
+        return "Enter runs this text as a new run".to_owned();
     }
     if comparison_in(text).is_some() {
-        return "Enter sets it beside what is shown".to_owned();
+        return "Enter compares it with the shown place".to_owned();
     }
     let name = text.split('[').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default().trim();
     let step =

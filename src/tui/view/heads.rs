@@ -100,9 +100,9 @@ impl View for Heads {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "All heads of the layer at once, each a small heatmap; a line runs over those that share a kv head.",
-            "A line along the diagonal looks a fixed number of tokens back, a bright first column looks at the start.",
-            "Arrows and [ ] choose a head; 1 shows it large.",
+            "All heads of the layer, each as a small heatmap; a line runs over the heads that share a kv head.",
+            "A bright diagonal: the head attends a fixed number of tokens back. A bright first column: it attends to the first token.",
+            "The arrow keys and [ ] choose a head; 1 shows it large.",
         ]
     }
 

@@ -23,7 +23,7 @@ fn digits(app: &App, cell: u16) -> Option<usize> {
     (cell >= least).then(|| usize::from(cell) - beside)
 }
 
-/// Whether a value on the screen has no room for even one digit.
+/// Returns whether a value on the screen has no room for even one digit.
 fn cut_numbers(app: &App) -> bool {
     let (Some(layout), Some(tensor)) = (app.layout(), app.tensor()) else { return false };
     let Some(columns) = digits(app, layout.cell) else { return false };
@@ -44,9 +44,9 @@ impl View for Heatmap {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "Every value of the slice is a colour; the line below says what the colours span. 1 is exactly 1, 1.000 is rounded.",
-            "A bright column is an index that matters for every row; a bright row, one that matters by itself.",
-            "▲ and ▼ are values beyond the colours: s chooses another span. In attention of decode passes earlier rows stand above.",
+            "Each cell has the colour of its value; the line below shows the colour scale. 1 is exactly 1, 1.000 is rounded.",
+            "A bright column: this index has large values in every row. A bright row: this row has large values at every index.",
+            "▲ and ▼ are values beyond the colour scale: s chooses another one. In attention of decode passes, the rows of earlier passes are above.",
         ]
     }
 

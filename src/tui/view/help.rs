@@ -66,13 +66,13 @@ fn lines(theme: Theme, width: usize, wanted: &str) -> Vec<Line<'static>> {
             lines.push(Line::from(vec![Span::styled(text::left(name, KEYS), theme.key()), line.into()]));
         }
     }
-    let mouse = "A click selects a step, a cell or a token; the wheel scrolls what it is over. \
-                 Shift selects text, as in any terminal.";
-    let screen = "␣ is a space in a token. ▸ ▾ are closed and open parts of the outline; slanted steps are views \
-                  of the step they come from. In a heatmap [ ] is the cursor, · is exactly 0, a - is \
-                  below 0, -∞ is -inf (masked), ?? is no number, and ▲ or ▼ is beyond the last colour; the line \
-                  below it says what the colours, or the shades and signs, stand for, and how many values are \
-                  beyond.";
+    let mouse = "A click selects a step, a cell or a token. The wheel scrolls the panel under the \
+                 pointer. Hold Shift to select text, as in any terminal.";
+    let screen = "␣ is a space in a token. ▸ and ▾ are closed and open parts of the outline. A step in \
+                  italics is a view of another step. In a heatmap, [ ] is the cursor, · is exactly 0, a \
+                  - is below 0, -∞ is -inf (masked), ?? is NaN, and ▲ or ▼ is beyond the colour scale. \
+                  The legend below the heatmap explains the colours, or the shades and signs, and counts \
+                  the values beyond the scale.";
     for (title, words) in [("The mouse", mouse), ("On the screen", screen)] {
         if is_wanted(&[title, words]) {
             lines.push(Line::default());
@@ -81,7 +81,7 @@ fn lines(theme: Theme, width: usize, wanted: &str) -> Vec<Line<'static>> {
         }
     }
     if lines.is_empty() {
-        lines.push(Line::from("nothing here has to do with it; Backspace takes a letter back"));
+        lines.push(Line::from("nothing matches; Backspace deletes a letter"));
     }
     lines
 }

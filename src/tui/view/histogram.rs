@@ -110,7 +110,7 @@ impl Bins {
     }
 }
 
-/// Whether empty bins between others are left out.
+/// Returns whether empty bins between others are left out.
 fn bins_left_out(app: &App) -> bool {
     let last = app.answers.bins.0.borrow();
     let bins = last.as_ref().map(|(_, bins)| bins);
@@ -131,9 +131,9 @@ impl View for Histogram {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "How many values of the slice lie between two bounds, in bins of one width; ⋮ where empty ones are left out.",
-            "A few values far from all others decide what colours and int8 scales span.",
-            "Arrows go from bin to bin, each time to the first value in it.",
+            "The number of values of the slice in each bin. All bins have the same width; ⋮ stands for empty bins.",
+            "A few extreme values can determine the colour scale and the int8 scales.",
+            "The arrow keys go from bin to bin, to the first value in each.",
         ]
     }
 
@@ -185,7 +185,7 @@ impl View for Histogram {
     fn caption(&self, app: &App, _: &Layout) -> Vec<Piece> {
         let (all, dim) = (app.shape()[app.cut().rows], app.theme.dim());
         let (rows, _) = part(app);
-        let mut pieces = vec![Piece::whole("how many values are how large", dim)];
+        let mut pieces = vec![Piece::whole("the number of values by size", dim)];
         if rows.len() < all {
             let range = format!(", of rows {}-{}", rows.start, rows.end.saturating_sub(1));
             pieces.push(Piece::whole(range, dim));
@@ -206,7 +206,7 @@ impl View for Histogram {
             pieces.push(Piece::whole(" · ⋮ empty bins", dim).rank(2));
         }
         if stats.neg_inf + stats.pos_inf + stats.nan > 0 {
-            pieces.push(Piece::whole(" · not finite: in none", dim).rank(1));
+            pieces.push(Piece::whole(" · not finite: in no bin", dim).rank(1));
         }
         put_fit(buf, foot, 0, 0, &pieces);
     }

@@ -23,15 +23,15 @@ pub trait View: fmt::Debug + Sync {
     /// Three lines of help: what the view shows, and what to look for.
     fn hint(&self) -> [&'static str; 3];
 
-    /// Whether the view can show `step`.
+    /// Returns whether the view can show `step`.
     fn fits(&self, step: Step) -> bool;
 
-    /// Whether the view shows more than the held slice, so that its colours span the whole tensor.
+    /// Returns whether the view shows more than the held slice, so that its colours span the whole tensor.
     fn spans_all(&self) -> bool {
         false
     }
 
-    /// Whether the view is a grid, which can be drawn without a cursor.
+    /// Returns whether the view is a grid, which can be drawn without a cursor.
     fn is_grid(&self) -> bool {
         false
     }
@@ -74,7 +74,7 @@ pub trait View: fmt::Debug + Sync {
         None
     }
 
-    /// Whether the cells are the step's values, which have a derivation.
+    /// Returns whether the cells are the step's values, which have a derivation.
     fn shows_numbers(&self) -> bool {
         true
     }
@@ -104,7 +104,7 @@ pub trait View: fmt::Debug + Sync {
         None
     }
 
-    /// Whether the view is drawn without the step's own values, because it shows other stages too.
+    /// Returns whether the view is drawn without the step's own values, because it shows other stages too.
     fn needs_no_values(&self) -> bool {
         false
     }

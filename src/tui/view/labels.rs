@@ -23,7 +23,7 @@ pub fn text_of(app: &App, axis: Axis, index: usize) -> Option<String> {
     raw.map(|raw| text::visible(&raw))
 }
 
-/// Whether the indices of an axis stand for tokens.
+/// Returns whether the indices of an axis stand for tokens.
 pub fn has_text(axis: Axis) -> bool {
     matches!(axis, Axis::Token | Axis::Key | Axis::Vocab | Axis::One)
 }
@@ -74,13 +74,13 @@ pub fn name(axis: Axis) -> &'static str {
 
 /// The next token and its origin: it follows in the prompt, was sampled, or was picked for a branch.
 pub fn next_token(app: &App) -> (Option<u32>, &'static str) {
-    let Some(pass) = app.outline().passes.get(app.place().pass) else { return (None, "drawn") };
+    let Some(pass) = app.outline().passes.get(app.place().pass) else { return (None, "sampled") };
     let row = app.cursor.selected.get(Axis::Token, pass.tokens.len());
     match pass.tokens.get(row + 1) {
         Some(next) if app.place().step.axes().contains(&Axis::Token) => (Some(next.id), "came next"),
         _ => {
             let picked = app.outline().fork.is_some_and(|fork| fork.pass == app.place().pass);
-            (pass.sampled.as_ref().map(|token| token.id), if picked { "picked" } else { "drawn" })
+            (pass.sampled.as_ref().map(|token| token.id), if picked { "picked" } else { "sampled" })
         }
     }
 }

@@ -62,9 +62,9 @@ impl View for Layers {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "All heads of all layers: how much of its attention each gives to the token before, on average.",
-            "A head near 1 looks one token back, whatever the text; below are also those that look at the first token.",
-            "Arrows choose a head, Enter shows it large.",
+            "All heads of all layers: the mean attention of each head to the previous token.",
+            "A head near 1 attends one token back, whatever the text. The lines below also name heads that attend to the first token.",
+            "The arrow keys choose a head, Enter shows it large.",
         ]
     }
 
@@ -135,7 +135,7 @@ impl View for Layers {
         let dim = app.theme.dim();
         vec![
             Piece::whole("all heads", dim),
-            Piece::whole(" of all layers: how much each looks one token back", dim).rank(1),
+            Piece::whole(" of all layers: attention to the previous token", dim).rank(1),
         ]
     }
 
@@ -147,7 +147,7 @@ impl View for Layers {
             pieces.push(Piece::whole(cell.fill, cell.style));
         }
         pieces.push(Piece::whole(" 1", Style::new()));
-        let number = [" · the weight of the token before, on average", " · mean weight of the token before"];
+        let number = [" · mean weight of the previous token", " · mean, previous token"];
         let forms = number.iter().map(|&said| said.to_owned()).chain([String::new()]);
         pieces.push(Piece::forms(forms, theme.dim()).rank(1));
         put_fit(buf, foot, 0, 0, &pieces);
@@ -225,7 +225,7 @@ impl Layers {
                     heads.extend(patterns.iter().enumerate().map(|(head, it)| ((layer, head), it)));
                 }
                 Some(Err(reason)) => {
-                    put(buf, area, 0, y, &format!("this cannot be told: {reason}"), theme.error());
+                    put(buf, area, 0, y, &format!("not available: {reason}"), theme.error());
                     return;
                 }
                 None => {}

@@ -189,7 +189,7 @@ fn scale_name(app: &App, span: Span) -> [String; 2] {
         }
         _ if app.comparison.shared_span.is_some() => both("both"),
         _ if app.largest_with_earlier_rows().is_some() => {
-            ["the rows that are seen".to_owned(), "these rows".to_owned()]
+            ["the visible rows".to_owned(), "these rows".to_owned()]
         }
         Scale::Slice | Scale::Tensor if span.clipped > 0 => {
             [format!("usual in {values}"), "usual".to_owned()]

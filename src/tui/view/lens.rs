@@ -23,7 +23,7 @@ use super::tensor_foot;
 
 /// Number of likeliest tokens in the list.
 const TOP: usize = 5;
-/// Number of tokens that are asked for at once.
+/// Number of tokens in one query.
 const AT_ONCE: usize = 8;
 /// Columns of a cell (`CELL`), and of the token in it (`TEXT`).
 const CELL: u16 = 12;
@@ -64,9 +64,9 @@ impl View for Lens {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "The final norm and the head on each layer's residual: what the model would answer, had it no further layers.",
-            "The likeliest token and its probability; * marks what the last layer answers. Where does it come up?",
-            "↑ ↓ go from layer to layer: the likeliest tokens there are listed below.",
+            "The final norm and the output head on each layer's residual: the answer if the model ended after this layer.",
+            "The likeliest token and its probability; * marks the last layer's answer. In which layer does it first appear?",
+            "↑ ↓ go from layer to layer; the layer's likeliest tokens are listed below.",
         ]
     }
 
@@ -144,7 +144,7 @@ impl View for Lens {
     }
 
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
-        put(buf, foot, 0, 0, "% its probability · * what the last layer answers", app.theme.dim());
+        put(buf, foot, 0, 0, "% its probability · * the last layer's answer", app.theme.dim());
     }
 
     fn foot(&self, app: &App, foot: Rect, buf: &mut Buffer) {
@@ -155,7 +155,7 @@ impl View for Lens {
     fn failure(&self, app: &App) -> Option<String> {
         let (layer, token) = app.layout()?.cursor;
         let reason = app.answers.get(&Self::question(app, layer, token))?.err()?;
-        Some(format!("What the layers would answer cannot be told: {reason}"))
+        Some(format!("The answers of the layers are not available: {reason}"))
     }
 
     fn render(&self, app: &App, layout: &Layout, buf: &mut Buffer) {

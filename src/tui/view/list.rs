@@ -39,9 +39,9 @@ impl View for List {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "Every value has a line, with its token where it has one, and a bar; ids have none.",
-            "Bars begin at the lowest value, or at 0 where none is below; the line below them says so.",
-            "Where a vocabulary is listed by id, v lists the largest first.",
+            "Each value has a line with a bar, and with its token if it has one. Ids have no bar.",
+            "Bars begin at the lowest value, or at 0 if no value is below 0; the line below them shows which.",
+            "If a vocabulary is listed by id, v lists the largest values first.",
         ]
     }
 
@@ -79,9 +79,9 @@ impl View for Largest {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "The tokens that the model finds likeliest stand on top, with a bar each.",
-            "The token that was drawn, or that stands next in the prompt, has an arrow.",
-            "In a nucleus those that are left out are counted in the last line; one that was picked all the same has a row.",
+            "The likeliest tokens come first, each with a bar.",
+            "An arrow marks the token that was sampled, or that comes next in the prompt.",
+            "In a nucleus, the last line counts the tokens that are left out. A picked token has a row even if it is left out.",
         ]
     }
 

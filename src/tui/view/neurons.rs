@@ -22,7 +22,7 @@ use super::{labels, tensor_foot};
 /// The stages of a unit, in the order of the pass.
 const STAGES: [(Stage, &str); 4] =
     [(Stage::FfnGate, "gate"), (Stage::FfnSilu, "silu"), (Stage::FfnUp, "up"), (Stage::FfnHidden, "hidden")];
-/// Number of units whose output is asked for at once (`AT_ONCE`); number of promoted and of suppressed tokens (`TOP`).
+/// Number of units whose output is in one query (`AT_ONCE`); number of promoted and of suppressed tokens (`TOP`).
 const AT_ONCE: usize = 8;
 const TOP: usize = 6;
 /// Columns of a unit's number (`UNIT`), and of a value with the space before it (`VALUE`).
@@ -90,9 +90,9 @@ impl View for Neurons {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "The units of the feed-forward network for a token, the strongest first: hidden = silu(gate) × up, a line a unit.",
-            "+ are the tokens whose logits a unit raises most by what it writes, − those it lowers: what do they have in common?",
-            "It is what reaches the logits directly, by the final norm as it was for this token; what later layers make of it is left out.",
+            "The units of the feed-forward network for a token, the strongest first: hidden = silu(gate) × up, one line per unit.",
+            "+ are the tokens whose logits a unit's output raises most, − those that it lowers most. What do they have in common?",
+            "This is the direct effect on the logits, through the final norm of this token. The effect through later layers is left out.",
         ]
     }
 
@@ -308,14 +308,14 @@ impl Neurons {
                 (&writing.most[..], &writing.least[..])
             }
             Some(Err(reason)) => {
-                let said = format!("what it writes cannot be told: {reason}");
+                let said = format!("its effect is not available: {reason}");
                 for (down, line) in (0..).zip(text::wrap(&said, area.width.into())) {
                     put(buf, area, 0, top + 1 + down, &line, theme.error());
                 }
                 (&[][..], &[][..])
             }
             None => {
-                pieces.push(Piece::whole(" · reading what it writes …", theme.dim()).rank(1));
+                pieces.push(Piece::whole(" · reading its effect …", theme.dim()).rank(1));
                 (&[][..], &[][..])
             }
         };

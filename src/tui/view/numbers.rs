@@ -26,9 +26,9 @@ impl View for Numbers {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "Every value of the slice is written out, to as many digits as have room.",
+            "Every value of the slice as a number, with as many digits as fit.",
             "The last line has the value under the cursor with all its digits.",
-            "Compare rows and columns here where colours only hint at a difference.",
+            "Use this view to compare rows and columns exactly.",
         ]
     }
 

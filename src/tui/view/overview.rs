@@ -1,4 +1,4 @@
-//! The overview: a whole slice of any size at once.
+//! The overview: a whole slice of any size on one screen.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -96,9 +96,9 @@ impl View for Overview {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "The whole slice at once: where there is no room for every value, the one furthest from 0 is shown.",
-            "Stripes across are rows that stand out, stripes down are columns (dimensions, keys) that do so in every row.",
-            "Arrows go from place to place, each time to the value that is furthest from 0 there.",
+            "The whole slice. If several values share a cell, it shows the value furthest from 0.",
+            "A horizontal stripe is a row with large values. A vertical stripe is a column (a dimension, a key) with large values in every row.",
+            "The arrow keys go from cell to cell, to the value furthest from 0 in each.",
         ]
     }
 

@@ -48,9 +48,9 @@ impl View for Pieces {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "Each token with its bytes, and how likely the model found it before it read it: log p and its rank among all.",
+            "Each token with its bytes, and its log-probability and rank in the model's prediction before it.",
             "A long bar is a surprise: the first letters of a name, the start of a sentence. Which tokens were certain?",
-            "Below: how the tokenizer merged the token under the cursor, and what the model expected in its place. T: surprise on the strip.",
+            "Below: the merges of the token under the cursor, and the tokens that the model expected instead. T: surprise on the strip.",
         ]
     }
 
@@ -250,15 +250,15 @@ fn below(app: &App, layout: &Layout, buf: &mut Buffer) {
     let failed = app.answers.get(&TokenPiecesAt(site(app))).and_then(Result::err);
     let at = app.logprob_question(app.place().pass, layout.cursor.0);
     for (down, reason) in (y..).zip(failed.into_iter().chain(app.answers.get(&at).and_then(Result::err))) {
-        put(buf, area, 0, down, &format!("this cannot be told: {reason}"), theme.error());
+        put(buf, area, 0, down, &format!("not available: {reason}"), theme.error());
     }
     let Some(made) = made(app).and_then(|made| made.get(layout.cursor.0)) else { return };
     let name = labels::text_of(app, Axis::Token, layout.cursor.0).unwrap_or_default();
     let said = match (made.parts.len(), made.merges.len()) {
         _ if made.bytes.is_empty() => " is a special token: it adds no bytes to the text".to_owned(),
-        (0, _) if app.place().pass > 0 => " was drawn, not split from a text".to_owned(),
-        (0, _) => " : how it was split is not known".to_owned(),
-        (_, 0) => " is in the vocabulary as it stands: nothing was merged".to_owned(),
+        (0, _) if app.place().pass > 0 => " was sampled, not split from a text".to_owned(),
+        (0, _) => ": its merges are not known".to_owned(),
+        (_, 0) => " is in the vocabulary as a whole: nothing was merged".to_owned(),
         (parts, 1) => format!(": {parts} parts, 1 merge"),
         (parts, merges) => format!(": {parts} parts, {merges} merges"),
     };
@@ -290,7 +290,7 @@ fn expected(app: &App, area: Rect, y: u16, layout: &Layout, buf: &mut Buffer) {
         return;
     }
     let (theme, columns) = (app.theme, Columns::new(app, layout));
-    put(buf, area, 0, y, "what the model expected in its place:", theme.dim());
+    put(buf, area, 0, y, "the model expected instead:", theme.dim());
     let read = app.outline().passes.get(app.place().pass).and_then(|pass| pass.tokens.get(layout.cursor.0));
     for (rank, (y, &(id, log_prob))) in (y + 1..).zip(told.likeliest.iter().take(room)).enumerate() {
         let text = app.answers.text(id).unwrap_or_default().to_owned();

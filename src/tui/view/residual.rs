@@ -19,7 +19,7 @@ use super::list::bar;
 use super::paint::{put, put_fit, put_line};
 use super::{figure, grid, labels, tensor_foot};
 
-/// Number of tokens that are asked for at once.
+/// Number of tokens in one query.
 const AT_ONCE: usize = 16;
 /// Columns of a row's name, of a norm with the space before it, of an angle, and of a share.
 const NAME: u16 = 9;
@@ -66,7 +66,7 @@ fn question(app: &App, layer: usize, token: usize) -> StreamAt {
     StreamAt { site, tokens: first..app.dims().tokens.min(first + AT_ONCE) }
 }
 
-/// What a row's sublayer adds to a token's stream, once it is known.
+/// The vector that a row's sublayer adds to a token's stream, once it is known.
 fn addition(app: &App, row: usize, token: usize) -> Option<&Addition> {
     let at = row.checked_sub(1)?;
     let all = app.answers.get(&question(app, at / 2, token))?.ok()?;
@@ -93,8 +93,8 @@ impl View for Residual {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "The residual stream of a token: how long it is after each sublayer, and what each adds. Where does it grow most?",
-            "A share of 100% is as long as the stream itself. The arrow is what is added, where the stream points to the right: ↑ (90°) is something new, ← takes away what was there.",
+            "The residual stream of a token: its norm after each sublayer, and what each sublayer adds. Where does it grow most?",
+            "At a share of 100%, the added vector is as long as the stream. The arrow is the added vector, if the stream points to the right: ↑ (90°) adds something new, ← removes a part of the stream.",
             "↑ ↓ go from sublayer to sublayer, ← → from token to token; Enter opens the stage.",
         ]
     }
@@ -187,14 +187,14 @@ impl View for Residual {
     fn legend(&self, app: &App, foot: Rect, buf: &mut Buffer) {
         let dim = app.theme.dim();
         let forms = [
-            "x: the row above, drawn →; a: what is added, the arrow beside the angle · ‖v‖ = √(Σ v²)",
-            "x (→) comes in, from the row above; a (the arrow) is added · ‖v‖ = √(Σ v²)",
+            "x: the row above, shown as →; a: the added vector, shown as the arrow next to the angle · ‖v‖ = √(Σ v²)",
+            "x (→) is the row above; a (the arrow) is the added vector · ‖v‖ = √(Σ v²)",
             "x (→): the row above, a (arrow): added · ‖v‖ = √(Σ v²)",
             "x (→) in, a (arrow) added · ‖v‖ = √(Σ v²)",
         ];
         put_fit(buf, foot, 0, 0, &[Piece::forms(forms.map(str::to_owned), dim)]);
         let forms = [
-            "share = ‖a‖ / ‖x‖ · angle = arccos(x·a / (‖x‖·‖a‖)) · colours: the share, to 200% at the most",
+            "share = ‖a‖ / ‖x‖ · angle = arccos(x·a / (‖x‖·‖a‖)) · colours: the share, up to 200%",
             "share = ‖a‖ / ‖x‖ · angle = arccos(x·a / (‖x‖·‖a‖))",
             "‖a‖ / ‖x‖ · angle = arccos(x·a/(‖x‖·‖a‖))",
         ];
@@ -247,7 +247,7 @@ impl View for Residual {
         self.shares(app, layout, buf);
         self.triangle(app, layout, buf);
         if let Some(reason) = reason(app, layout) {
-            let said = format!("this cannot be told: {reason}");
+            let said = format!("not available: {reason}");
             put(buf, area, 0, layout.header + layout.visible_rows(app).len() as u16, &said, theme.error());
         }
     }
@@ -289,7 +289,7 @@ impl Residual {
         let (theme, (row, token)) = (app.theme, layout.cursor);
         let y = layout.header + layout.visible_rows(app).len() as u16 + 1;
         let Some(addition) = addition(app, row, token) else {
-            let said = "what the embedding puts into the stream; every sublayer below adds to it";
+            let said = "the stream begins with the embedding; every sublayer below adds to it";
             let lines = text::wrap(if row == 0 { said } else { "" }, layout.area.width.into());
             for (y, line) in (y..).zip(&lines) {
                 put(buf, layout.area, 0, y, line, theme.dim());

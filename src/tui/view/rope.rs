@@ -44,7 +44,7 @@ const POSITIONS: usize = 4096;
 #[derive(Debug)]
 pub struct Rope;
 
-/// Whether `step` is one of the tables.
+/// Returns whether `step` is one of the tables.
 fn is_table(step: Step) -> bool {
     [Stage::RopeCos, Stage::RopeSin].map(Step::Stage).contains(&step)
 }
@@ -134,9 +134,9 @@ impl View for Rope {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "Pairs of components as vectors of length 1, ○ before and ● after they are turned; in the tables as directions.",
-            "Down the tokens the first pairs spin and the last ones hardly move: near and far are told by different pairs.",
-            "← → choose a pair, ↑ ↓ a token; the curves are the angles of the fastest pair, the one under the cursor, and the slowest, over the positions.",
+            "Pairs of components as vectors of length 1, ○ before and ● after the rotation; in the tables as directions.",
+            "From token to token, the first pairs rotate fast and the last ones hardly move. So different pairs show near and far distances.",
+            "← → choose a pair, ↑ ↓ a token. The curves show the angle at each position, for the fastest pair, the chosen one and the slowest.",
         ]
     }
 

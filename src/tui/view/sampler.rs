@@ -64,7 +64,7 @@ fn picked(app: &App) -> Option<u32> {
     (draws(app)?.0.drawn != sampled).then_some(sampled)
 }
 
-/// Whether a token cannot be sampled with any top-k and top-p, because its probability is 0 in float32.
+/// Returns whether a token cannot be sampled with any top-k and top-p, because its probability is 0 in float32.
 fn vanishes(draw: &Draw, token: &Weighed) -> bool {
     draw.setting.temperature > 0.0 && token.prob == 0.0
 }
@@ -122,8 +122,8 @@ impl View for Sampler {
 
     fn hint(&self) -> [&'static str; 3] {
         [
-            "From logits to a token: divided by the temperature, softmax, cut by top-k and top-p, drawn by a random number.",
-            "[ ] choose temperature, top-k, top-p or seed, ← → change it, Esc gives the run's own: what stays, and what is drawn?",
+            "From logits to a token: divide by the temperature, softmax, cut by top-k and top-p, sample with a random number.",
+            "[ ] choose temperature, top-k, top-p or seed, ← → change it, Esc restores the run's own. Which tokens stay, and which one is sampled?",
             "The model is not run again: the sampler draws from the same logits.",
         ]
     }
@@ -217,10 +217,10 @@ impl View for Sampler {
 
     fn caption(&self, app: &App, _: &Layout) -> Vec<Piece> {
         let (theme, pass) = (app.theme, app.place().pass);
-        let mut pieces = vec![Piece::whole(format!("the draw after pass {pass}"), theme.dim())];
+        let mut pieces = vec![Piece::whole(format!("sampling after pass {pass}"), theme.dim())];
         if app.sampler.setting().is_some() {
             pieces.push(Piece::forms(
-                [" · tried: not what the run does", " · tried"].map(String::from),
+                [" · tried settings, not the run's", " · tried"].map(String::from),
                 theme.key(),
             ));
         }
@@ -232,14 +232,14 @@ impl View for Sampler {
         let pieces = [
             Piece::whole("█", theme.bar()),
             Piece::forms(
-                [" may be drawn, with its share · ", " may be drawn · ", " stays · "].map(String::from),
+                [" may be sampled, with its share · ", " may be sampled · ", " stays · "].map(String::from),
                 theme.dim(),
             )
             .rank(2),
             Piece::whole("░", theme.dim()),
             Piece::whole(" is cut · ", theme.dim()),
             Piece::whole("←", theme.key()),
-            Piece::whole(" is drawn", theme.dim()),
+            Piece::whole(" is sampled", theme.dim()),
             Piece::whole(if app.sampler.setting().is_some() { " (R run, T tried)" } else { "" }, theme.dim())
                 .rank(1),
         ];
@@ -253,7 +253,7 @@ impl View for Sampler {
             Piece::whole(" the run's own", theme.dim()),
         ];
         // Enter does nothing on a line without a token.
-        let chosen = Self::token(app).map(|id| format!("  Enter goes on with {}", token_text(app, id)));
+        let chosen = Self::token(app).map(|id| format!("  Enter continues with {}", token_text(app, id)));
         let chosen = chosen.map(|words| Piece::forms([words, String::new()], theme.key()).rank(1));
         let pieces: Vec<Piece> = pieces.into_iter().chain(chosen).collect();
         put_fit(buf, foot, 0, 1, &pieces);
@@ -268,14 +268,14 @@ impl View for Sampler {
         let (theme, area) = (app.theme, layout.area);
         let asked = app.sampler.setting().and_then(|tried| app.answers.get(&app.draw_at(Some(tried))));
         if let Some(Err(reason)) = app.answers.get(&app.draw_at(None)).filter(Result::is_err).or(asked) {
-            let said = format!("what is drawn cannot be told: {reason}");
+            let said = format!("the sampled token is not available: {reason}");
             for (y, line) in text::wrap(&said, area.width.into()).iter().enumerate() {
                 put(buf, area, 0, y as u16, line, theme.error());
             }
             return;
         }
         let Some((own, tried)) = draws(app) else {
-            put(buf, area, 0, 1, "drawing …", theme.dim());
+            put(buf, area, 0, 1, "sampling …", theme.dim());
             return;
         };
         match layout.header {
@@ -305,7 +305,7 @@ fn settings(app: &App, own: &Draw, tried: Option<&Draw>, area: Rect, buf: &mut B
     let (sum_at, drawn_at) = if narrow { (6, 13) } else { (7, 14) };
     put(buf, area, x, 0, "stay", theme.dim());
     put(buf, area, x + sum_at, 0, "sum", theme.dim());
-    put(buf, area, x + drawn_at, 0, if picked(app).is_some() { "picked" } else { "drawn" }, theme.dim());
+    put(buf, area, x + drawn_at, 0, if picked(app).is_some() { "picked" } else { "sampled" }, theme.dim());
     let rows = [(1, "run", Some(own), false), (2, "tried", tried, app.sampler.setting().is_some())];
     for (y, name, draw, lit) in rows {
         let style = if lit { theme.key() } else { theme.strong() };
@@ -399,13 +399,14 @@ fn way(app: &App, draw: &Draw, area: Rect, buf: &mut Buffer) {
     match draw.random {
         _ if picked(app).is_some() && app.sampler.setting().is_none() => {
             pieces.push(
-                Piece::forms([" → another one was picked", " → picked"].map(String::from), dim).rank(2),
+                Piece::forms([" → another token was picked", " → picked"].map(String::from), dim).rank(2),
             );
         }
         Some(random) => {
             let random = text::figure_in(random, false, 6);
-            pieces
-                .push(Piece::forms([format!(" → drawn by {random}"), format!(" → u {random}")], dim).rank(5));
+            pieces.push(
+                Piece::forms([format!(" → sampled with {random}"), format!(" → u {random}")], dim).rank(5),
+            );
         }
         None => {}
     }
@@ -426,7 +427,7 @@ fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut 
     let share_at = prob_at + NUMBER;
     let own_at = share_at + NUMBER;
     let bar_at = if tried.is_some() { own_at + NUMBER } else { own_at } + 1;
-    let mark = if tried.is_some() { " ← drawn, run and tried" } else { " ← drawn" };
+    let mark = if tried.is_some() { " ← sampled by the run" } else { " ← sampled" };
     let rest = usize::from(area.width.saturating_sub(bar_at));
     let (wide, bars) = match rest.checked_sub(text::width(mark)) {
         Some(bars) if bars >= usize::from(BARS) => (true, bars),
@@ -487,10 +488,10 @@ fn list(app: &App, own: &Draw, tried: Option<&Draw>, layout: &Layout, buf: &mut 
         let went_on = picked(app).unwrap_or(own.drawn);
         let drawn_by = match (token.id == went_on, tried.map(|tried| token.id == tried.drawn)) {
             (true, None) if picked(app).is_some() => Some((" ← picked", " ←")),
-            (true, Some(true)) => Some((" ← drawn, run and tried", " ←RT")),
-            (true, Some(false)) => Some((" ← drawn by the run", " ←R")),
-            (_, Some(true)) => Some((" ← drawn, tried", " ←T")),
-            (true, None) => Some((" ← drawn", " ←")),
+            (true, Some(true)) => Some((" ← sampled by both", " ←RT")),
+            (true, Some(false)) => Some((" ← sampled by the run", " ←R")),
+            (_, Some(true)) => Some((" ← sampled, tried", " ←T")),
+            (true, None) => Some((" ← sampled", " ←")),
             (false, _) => None,
         };
         if let Some((words, short)) = drawn_by {

@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// A change of a model's tensors: a mistake in reading them.
+/// A change of a model's tensors, which simulates a mistake in reading them.
 type Mistake = (&'static str, fn(&mut crate::models::Tensors));
 
-/// Mistakes in the golden GQA model, of those that show in one stage first.
+/// Mistakes in the golden GQA model that show first in a single stage.
 const MISTAKES: [Mistake; 7] = [
     ("values' weights are read transposed", |tensors| transpose(tensors, "v_proj")),
     ("queries' weights are read transposed", |tensors| transpose(tensors, "q_proj")),
@@ -64,7 +64,8 @@ fn the_first_stage_is_the_same_with_the_proposed_map_as_with_the_right_one() {
             let (code, report) = diff(&[a.clone(), own], &["--model", model.to_str().unwrap()]);
             let found = address(&report);
             assert_eq!((right.0, code), (1, 1), "{mistake}");
-            // Names that say nothing may leave a stage beside the wrong one as likely as itself: then both are named.
+            // With names that tell nothing, a neighbouring stage may be as likely as the wrong one. Then the note names
+            // both.
             let stage = right.1.rsplit('/').next().unwrap();
             let names_both = |note: &serde_json::Value| {
                 let note = note.as_str().unwrap();
@@ -77,7 +78,7 @@ fn the_first_stage_is_the_same_with_the_proposed_map_as_with_the_right_one() {
     }
 }
 
-/// Files of a mistaken port and how they are called, with where the right map finds the mistake.
+/// Checks the files of a mistaken port under the names of `scheme`. With the correct map, the mistake is at `expected`.
 fn held(change: fn(&mut crate::models::Tensors), scheme: Scheme, expected: &str) {
     let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
     let folder = TempDir::new().unwrap();
@@ -94,8 +95,8 @@ fn held(change: fn(&mut crate::models::Tensors), scheme: Scheme, expected: &str)
     assert_eq!((code, &*address), (1, expected), "{map}");
 }
 
-/// A port's files under `scheme`: with the right map `expected` is where the mistake is, and with the proposed one too, or it is
-/// named as what a file may be.
+/// Checks a port's files under `scheme`. With the correct map the mistake is at `expected`. With the suggested map it
+/// is there too, or the map names it as a possible stage of a file.
 fn told(a: &Path, b: &Path, model: &Path, scheme: Scheme, expected: &str) {
     let folder = TempDir::new().unwrap();
     let own = folder.path().join("own");
@@ -124,14 +125,14 @@ fn told(a: &Path, b: &Path, model: &Path, scheme: Scheme, expected: &str) {
     assert!(self::address(&report) == expected || is_unsure, "{expected}: {report}\n{map}");
 }
 
-/// Mistakes that give a stage the values of another one: its file is taken for that, and the next stage is blamed, unless the map
-/// says what the file may be.
+/// Mistakes that give a stage the values of another stage. The file is then assigned to that stage and the next stage
+/// is blamed, unless the map names the other possibility.
 #[test]
 fn a_file_with_the_values_that_a_known_mistake_gives_it_is_not_surely_another_stage_s() {
     let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
     let folder = TempDir::new().unwrap();
     let a = exported(&model, ids, folder.path().join("a"));
-    // RoPE left out: angles of nothing.
+    // RoPE left out: all angles are close to 0.
     let still = crate::models::golden("gqa", |_| {});
     crate::models::edit_json(&still.path().join("config.json"), |config| {
         config["rope_parameters"] = json!({"rope_type": "linear", "factor": 1e9, "rope_theta": 2000.0});
@@ -147,7 +148,7 @@ fn a_file_with_the_values_that_a_known_mistake_gives_it_is_not_surely_another_st
     );
     let keys: Scheme = &[("xk", "ja{l}"), ("xk_rope", "jb{l}"), ("ffn_norm", "jc{l}"), ("logits", "jd")];
     told(&a, &still, &model, keys, "p0/L0/xk_rope");
-    // Keys and values, and gate and up, that stand for each other.
+    // Keys and values are exchanged, and gate and up are exchanged.
     let swapped = |one: &'static str, other: &'static str| {
         let wrong = crate::models::golden("gqa", |tensors| swap(tensors, one, other));
         exported(wrong.path(), ids, folder.path().join(one))
@@ -160,7 +161,7 @@ fn a_file_with_the_values_that_a_known_mistake_gives_it_is_not_surely_another_st
     let gates: Scheme =
         &[("ffn_gate", "ja{l}"), ("ffn_silu", "jd{l}"), ("ffn_up", "jb{l}"), ("ffn_hidden", "jc{l}")];
     told(&a, &swapped("gate_proj", "up_proj"), &model, gates, "p0/L0/ffn_gate");
-    // Files that are another's: an activation that is left out, and all that comes after it wrong.
+    // A file with the values of another stage: the activation is left out, and everything after it is wrong.
     let wrong = crate::models::golden("gqa", |tensors| scale(tensors, "down_proj", |x| x * -3.0));
     let silent = exported(wrong.path(), ids, folder.path().join("silent"));
     for layer in 0..3 {
@@ -171,7 +172,7 @@ fn a_file_with_the_values_that_a_known_mistake_gives_it_is_not_surely_another_st
     told(&a, &silent, &model, gates, "p0/L0/ffn_silu");
     let alone: Scheme = &[("ffn_silu", "jd{l}"), ("ffn_hidden", "jc{l}"), ("logits", "je")];
     told(&a, &silent, &model, alone, "p0/L0/ffn_silu");
-    // What the second layer's network gives is not added to what it read.
+    // The output of the second layer's feed-forward network is not added to its input.
     let bare = exported(wrong.path(), ids, folder.path().join("bare"));
     for entry in fs::read_dir(a.join("pass_000/layer_00")).unwrap().map(Result::unwrap) {
         for layer in ["layer_00", "layer_01"] {
@@ -187,7 +188,8 @@ fn a_file_with_the_values_that_a_known_mistake_gives_it_is_not_surely_another_st
     told(&a, &bare, &model, sums, "p0/L1/ffn_residual");
 }
 
-/// Queries and keys that stand one place further on have the same scores: what comes after them says nothing of them.
+/// Queries and keys that are both shifted by one position have the same scores, so the stages after them do not show
+/// the mistake.
 #[test]
 fn queries_and_keys_that_are_turned_alike_by_other_angles_are_no_other_files() {
     let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
@@ -215,7 +217,8 @@ fn queries_and_keys_that_are_turned_alike_by_other_angles_are_no_other_files() {
     told(&a, &b, &model, opaque, "p0/L0/xq_rope");
 }
 
-/// A mistake may leave nothing that is like any stage: families are comments then, and no file is left out.
+/// A mistake may leave no file that is similar to a stage. Then families of files are comments in the map, and no file
+/// is left out.
 #[test]
 fn families_of_which_nothing_is_near_are_told_of() {
     let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
@@ -240,7 +243,7 @@ fn families_of_which_nothing_is_near_are_told_of() {
     assert_eq!(output.status.code(), Some(2), "{map}");
 }
 
-/// Names of several words in one, in capitals or not.
+/// Names that join several words, with or without capitals.
 #[test]
 fn words_that_stand_in_one_say_what_a_file_is_after_a_mistake() {
     let camel: Scheme = &[
@@ -265,7 +268,8 @@ fn words_that_stand_in_one_say_what_a_file_is_after_a_mistake() {
     held(|tensors| swap(tensors, "gate_proj", "up_proj"), capitals, "p0/L0/ffn_up");
 }
 
-/// A norm hides how long its input is: that it is right says nothing of that.
+/// A norm does not depend on the length of its input. So a correct norm does not show that the input's length is
+/// correct.
 #[test]
 fn a_file_that_points_where_its_stage_does_is_that_stage_however_long_it_is() {
     let scheme =
@@ -273,7 +277,8 @@ fn a_file_that_points_where_its_stage_does_is_that_stage_however_long_it_is() {
     held(|tensors| scale(tensors, "embed_tokens", |x| x * 5.0), scheme, "p0/embedding");
 }
 
-/// The states before and after each layer, in one family: what follows the embedding in it is no sublayer's.
+/// The states before and after each layer in one family of files. After the embedding, such a file is not the output of
+/// a sublayer.
 #[test]
 fn a_family_that_goes_on_from_the_embedding_is_the_residual_stream() {
     let scheme = &[("embedding", "state_0"), ("ffn_residual", "state_{m}")];
@@ -281,7 +286,7 @@ fn a_family_that_goes_on_from_the_embedding_is_the_residual_stream() {
     held(loud, scheme, "p0/L0/ffn_residual");
 }
 
-/// Two numbers in a name: the layer's is the one by which most fits.
+/// Two numbers in a name. The layer's number is the one with which most files fit.
 #[test]
 fn the_layer_s_number_is_the_same_one_in_all_names_of_a_kind() {
     let scheme =
@@ -290,7 +295,8 @@ fn the_layer_s_number_is_the_same_one_in_all_names_of_a_kind() {
     held(last, scheme, "p0/L2/attn_output");
 }
 
-/// What turns by its position alone is first right at the first token, and what is of each token alone is not.
+/// A stage that depends on positions is at first correct only at the first token. A stage that depends on each token
+/// alone is not.
 #[test]
 fn what_is_right_at_the_first_token_alone_is_behind_rope() {
     let folder = TempDir::new().unwrap();
@@ -309,7 +315,7 @@ fn what_is_right_at_the_first_token_alone_is_behind_rope() {
     assert_eq!((code, &*address), (1, "p0/L0/xq_rope"), "{map}");
 }
 
-/// The final norm was left out: its file has what the last layer gives, and nothing after it says that it is wrong.
+/// The final norm was left out. Its file has the output of the last layer, and no later stage shows the mistake.
 #[test]
 fn a_final_norm_that_is_left_out_does_not_pass() {
     let folder = TempDir::new().unwrap();
@@ -333,7 +339,7 @@ fn a_final_norm_that_is_left_out_does_not_pass() {
         let is_unsure = report["notes"].to_string().contains("unsure between final_norm and ffn_residual");
         assert_eq!(is_unsure, name != "named", "{report}\n{map}");
     }
-    // Wrong logits follow it: the file is no embedding, whatever its name.
+    // The wrong logits follow from it, so the file is not an embedding, whatever its name is.
     for name in ["last_hidden_state", "z"] {
         let own = folder.path().join(format!("logits of {name}"));
         renamed(&b, &own, 4, &[("logits", "logits")]);
@@ -344,13 +350,13 @@ fn a_final_norm_that_is_left_out_does_not_pass() {
         let (code, report) = diff(&[a.clone(), own], &["--model", fixture("builtin").to_str().unwrap()]);
         assert_eq!((code, &*address(&report)), (1, "p0/final_norm"), "{report}\n{map}");
     }
-    // Of other names nothing says that the last state is normed: the map says what that would mean.
+    // Other names do not say that the last state is normed. The map says what that would mean.
     let own = folder.path().join("others");
     renamed(&b, &own, 4, &[("embedding", "state_0"), ("ffn_residual", "state_{m}")]);
     let map = propose(&a, &own);
     assert!(map.contains("leaves that norm out"), "{map}");
     fs::write(own.join("capture.toml"), &map).unwrap();
-    // What was compared is right: no difference, and the report says where a mistake would not show.
+    // All compared stages are equal: no difference, and the report names the stages where a mistake would not show.
     let folders = [a.clone(), own];
     let beyond = "not compared, and no compared stage depends on them: p0/final_norm, p0/logits; a mistake there does not show";
     for model in [&["--model", fixture("builtin").to_str().unwrap()][..], &[]] {
@@ -360,7 +366,7 @@ fn a_final_norm_that_is_left_out_does_not_pass() {
     }
     let text = ok(&llama_trace(["diff".as_ref(), folders[0].as_os_str(), folders[1].as_os_str()]));
     assert!(text.contains(beyond), "{text}");
-    // Where logits are there and right, all that leads to them is.
+    // If the logits are present and correct, all stages before them are correct.
     let own = folder.path().join("whole");
     renamed(&b, &own, 4, &[("embedding", "state_0"), ("logits", "logits")]);
     fs::write(own.join("capture.toml"), propose(&a, &own)).unwrap();
@@ -368,7 +374,7 @@ fn a_final_norm_that_is_left_out_does_not_pass() {
     assert_eq!((code, &report["notes"]), (0, &json!([])), "{report}");
 }
 
-/// A wrong θ in a port that writes layer outputs alone.
+/// A wrong θ in a port that writes only the outputs of layers.
 #[test]
 fn a_mistake_of_every_layer_is_named_where_layer_outputs_alone_are_written() {
     let folder = TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! The precision that a proposed map states.
+//! The precision in a suggested map.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn a_coarser_precision_is_proposed_where_the_values_show_it() {
         assert!(map.contains(&format!("precision = \"{precision}\"  # ")), "{map}");
         assert!(!map.contains("precision = \"q8\"  # not sure"), "{map}");
         if precision == "q8" {
-            // Without the int8 values nothing shows it.
+            // Without the int8 values, no file shows the int8 precision.
             for layer in 0..4 {
                 for stage in ["attn_norm", "attn_heads", "ffn_norm", "ffn_hidden"] {
                     fs::remove_file(own.join(format!("pass_000/layer_{layer:02}/{stage}_q8.npy"))).unwrap();
@@ -29,7 +29,8 @@ fn a_coarser_precision_is_proposed_where_the_values_show_it() {
     }
 }
 
-/// Where everything is rounded to float16, which is nearer than bfloat16, it is no residual stream alone that is.
+/// If all files are rounded to float16, which is closer than bfloat16, the residual stream is not the only one that is
+/// rounded.
 #[test]
 fn a_run_in_float16_with_logits_in_float32_is_told_by_all_of_its_files() {
     let folder = TempDir::new().unwrap();
@@ -55,7 +56,8 @@ fn a_run_in_float16_with_logits_in_float32_is_told_by_all_of_its_files() {
     assert_eq!(first(&[a, own], &fixture("builtin")).0, 0, "{map}");
 }
 
-/// Healthy runs in bfloat16 whose logits were made in float32. Of the rest they wrote only what not every such run rounds.
+/// Correct runs in bfloat16 with float32 logits. The other files that they wrote are stages that not every bfloat16 run
+/// rounds.
 #[test]
 fn a_run_in_bfloat16_of_which_little_was_written_passes() {
     let (ids, model) = ("1,5,9,13,17,21", fixture("golden/gqa"));
@@ -74,7 +76,7 @@ fn a_run_in_bfloat16_of_which_little_was_written_passes() {
     for (name, scheme) in schemes {
         let own = folder.path().join(name);
         renamed(&sixteen, &own, 3, scheme);
-        // A runtime that keeps cos and sin, shares and what it looked up in the type of the model.
+        // A runtime that stores cos, sin, attention weights and the embedding in the number type of the model.
         let files = fs::read_dir(&own).unwrap().map(|entry| entry.unwrap().path());
         files.filter(|file| !file.ends_with("logits.npy")).for_each(|file| round(&file));
         if let Ok(mut bytes) = fs::read(own.join("logits.npy")) {
@@ -89,7 +91,8 @@ fn a_run_in_bfloat16_of_which_little_was_written_passes() {
             assert_eq!((code, &*address(&report)), (0, "same"), "{name}: {report}\n{map}");
         }
     }
-    // With a stage that every such run rounds and that is not: it ran in float32, and its angles alone were rounded.
+    // Includes a stage that every bfloat16 run rounds, and that is not rounded here. So the run was in float32, and
+    // only its angles were rounded.
     let own = folder.path().join("exact");
     let some: Scheme =
         &[("embedding", "e"), ("attn_norm", "n{l}"), ("rope_cos", "cos"), ("logits", "logits")];
@@ -101,7 +104,7 @@ fn a_run_in_bfloat16_of_which_little_was_written_passes() {
     let (code, address, names) = first(&[a.clone(), own], &model);
     assert_eq!((code, &*address), (1, "p0/rope_cos"), "{map}");
     assert!(names.contains("bf16_rounding"), "{names}");
-    // A table that has 16 bits in the reference too says nothing of the run.
+    // If a table has 16 bits in the reference too, it does not show the precision of the run.
     let own = folder.path().join("table");
     renamed(&a, &own, 3, &[("embedding", "e"), ("logits", "logits")]);
     round(&own.join("e.npy"));
@@ -136,7 +139,7 @@ fn a_residual_that_is_kept_in_16_bits_in_a_run_of_float32_does_not_pass() {
         let address = report["first"]["address"].as_str().unwrap_or("same");
         assert!(code == 1 && address.starts_with("p0/L0/ffn_residual["), "{report}\n{map}");
     }
-    // A run that rounds every result, and leaves logits, shares and angles as they are, is one of 16 bits.
+    // A run that rounds every result, but not logits, attention weights and angles, has 16 bits.
     let sixteen = folder.path().join("sixteen");
     ok(&llama_trace(["export", "--ids", IDS, "--precision", "bf16", "--out", sixteen.to_str().unwrap()]));
     for (name, scheme) in [

@@ -1,5 +1,5 @@
-//! The library on the CUDA backend, with kernels that run on the processor: the same text as the CPU's, the same stages
-//! within a bound, and the same bits recorded or not.
+//! The library on the CUDA backend, with kernels that run on the CPU. The text is the same as the CPU backend's, the
+//! stages are within a bound, and the bits are the same whether recorded or not.
 
 #[path = "cuda/ahead.rs"]
 mod ahead;
@@ -24,13 +24,13 @@ use llama_trace_formats::checkpoint::Checkpoint;
 /// Bytes of the device's memory.
 pub(super) const ROOM: usize = 1 << 30;
 
-/// A small model with what makes a difference: a window, norms of heads, biases, tied or not.
+/// Small models that cover the differences: a window, norms of heads, biases, tied or not.
 pub(super) fn small(i: usize) -> ModelConfig {
     let plain = ModelConfig { vocab: 96, context: 64, ..config(64) };
     match i {
-        // Every width is one that the fast kernels take; an odd number of layers changes buffers in every pass.
+        // The fast kernels support every width. With an odd number of layers, each pass uses other buffers.
         0 => ModelConfig { layers: 3, ..plain },
-        // None is.
+        // The fast kernels support none of these widths.
         1 => ModelConfig {
             dim: 36,
             heads: 6,
@@ -50,14 +50,15 @@ fn checkpoints() -> impl Iterator<Item = Checkpoint> {
     random.chain([llama_trace::builtin::open().unwrap()])
 }
 
-/// Both devices with the same model.
+/// The same model on both devices.
 fn both(checkpoint: &Checkpoint, precision: Precision) -> Option<(Model<Cuda>, Model<Cpu>)> {
     let cuda = Cuda::of_tests(ROOM)?.with_precision(precision);
     let cpu = Cpu::default().with_precision(precision);
     Some((Model::load(checkpoint, cuda).unwrap(), Model::load(checkpoint, cpu).unwrap()))
 }
 
-/// Runs a prompt of `tokens` tokens and two decode passes: every frame, and the bits of the logits of each pass.
+/// Runs a prompt of `tokens` tokens and two decode passes. Returns every frame, and the bits of the logits of each
+/// pass.
 fn run<B: Backend>(
     model: &Model<B>,
     tokens: usize,
@@ -84,7 +85,7 @@ fn run<B: Backend>(
     (frames.into_inner(), logits)
 }
 
-/// The relative L2 distance of two frames of floats, −∞ beside −∞ being no distance.
+/// The relative L2 distance of two float frames. −∞ in both is no distance.
 fn apart(found: &Frame, expected: &Frame) -> f64 {
     let (Some(found), Some(expected)) = (found.floats(), expected.floats()) else {
         assert_same(found, expected, "whole numbers");
@@ -103,7 +104,8 @@ fn apart(found: &Frame, expected: &Frame) -> f64 {
 #[test]
 fn every_stage_of_prefill_and_decode_agrees_with_the_cpus() {
     for checkpoint in checkpoints() {
-        // In bfloat16 a sum that rounds to the other neighbour is a 256th of its value, and goes on from there.
+        // In bfloat16, a sum that rounds to the other neighbour differs by 1/256 of its value, and later stages pass
+        // this on.
         for (precision, bound) in [(Precision::F32, 1e-5), (Precision::Bf16, 3e-2)] {
             let Some((cuda, cpu)) = both(&checkpoint, precision) else { return };
             for tokens in [3, 20] {
@@ -125,7 +127,7 @@ fn in_int8_the_same_numbers_are_multiplied_until_a_rounding_falls_the_other_way(
         let Some((cuda, cpu)) = both(&checkpoint, Precision::Q8 { group: 32 }) else { return };
         let (found, _) = run(&cuda, 20, Some(&Select::all()));
         let (expected, _) = run(&cpu, 20, Some(&Select::all()));
-        // Up to the first attention all is computed in whole numbers.
+        // Before the first attention, all products are in whole numbers.
         for stage in
             [Stage::Embedding, Stage::AttnNorm, Stage::AttnNormQ8, Stage::AttnNormScale, Stage::Xq, Stage::Xv]
         {
@@ -142,7 +144,7 @@ fn in_int8_the_same_numbers_are_multiplied_until_a_rounding_falls_the_other_way(
     }
 }
 
-/// Texts that grow side by side, and each alone, and on the CPU.
+/// Texts in one batch, each text alone, and each on the CPU.
 #[test]
 fn a_batch_draws_what_each_draws_alone() {
     for precision in sampled("precisions of a batch", PRECISIONS, 1) {
@@ -192,7 +194,7 @@ fn the_device_draws_what_the_sampler_draws() {
         (1.0, 1, 1.0),
         (2.0, 7, 0.01),
     ];
-    // Of the last two the kernels take more than one round in some loops, and then in all.
+    // For the last two sizes, some loops of the kernels, and then all of them, take more than one round.
     let vocabularies = [
         (1, &SETTINGS[..], 0..6),
         (2, &SETTINGS, 0..6),
@@ -206,7 +208,7 @@ fn the_device_draws_what_the_sampler_draws() {
         for &(temperature, top_k, top_p) in settings {
             let mut sampler = Sampler::new(Sampling { temperature, top_k, top_p, seed: 11 }).unwrap();
             for round in rounds.clone() {
-                // Equal logits, and some that are no candidates.
+                // Equal logits, and some that are not candidates.
                 let mut logits: Vec<f32> =
                     (0..vocab).map(|_| (noise() * 12.0).round() / 2.0 * (1.0 + round as f32 / 7.0)).collect();
                 if round == 4 {
@@ -215,7 +217,7 @@ fn the_device_draws_what_the_sampler_draws() {
                 if round == 5 {
                     logits[vocab / 2] = f32::NAN;
                 }
-                // The same among other rows, in another setting and by another random number.
+                // The same row among other rows, with another setting and another random number.
                 let zeros = vec![0.0; vocab];
                 let all: Vec<f32> = [&zeros, &logits, &logits].into_iter().flatten().copied().collect();
                 let mut buffer = cuda.buffer(all.len()).unwrap();
@@ -254,14 +256,14 @@ fn an_unwatched_decode_pass_is_asked_for_before_the_tokens_that_it_reads_are_loo
             batch.pass(&mut NoProbe).unwrap();
             passes += 1;
             let asked = log.lock().unwrap();
-            // An id each, and whether a logit is not a number.
+            // An id for each sequence, and whether a logit is NaN.
             let drawn = Asked::Look(8 * sequences);
-            // The last pass was asked for with the one before it.
+            // The last pass was launched together with the previous one.
             if passes == 12 {
                 assert_eq!(asked[..], [drawn], "nothing is asked for that nobody wants");
-            // The first passes make the graphs, of which there is one for each place of what is drawn.
+            // The first passes build the graphs, one for each buffer of sampled ids.
             } else if passes > 6 {
-                // What is new are the random numbers.
+                // Only the random numbers are new.
                 let randoms = Asked::Write(8 * sequences);
                 let expected = if temperature == 0.0 { vec![] } else { vec![randoms] };
                 let [ref rest @ .., Asked::Graph(launches), looked] = asked[..] else {
@@ -269,9 +271,11 @@ fn an_unwatched_decode_pass_is_asked_for_before_the_tokens_that_it_reads_are_loo
                 };
                 assert_eq!((rest, looked), (&expected[..], drawn), "{asked:?}");
                 let layers = model.config.layers;
-                // Norm, projections, RoPE and cache, attention, output, norm, FFN's two; and what begins and ends a pass.
+                // Norm, projections, RoPE and cache, attention, output, norm, and the two products of the feed-forward
+                // network; and the launches at the beginning and end of a pass.
                 assert!(launches < layers * 9 + 12, "{asked:?}");
-                // Keys, values and attention of all sequences go together, layer by layer; of one alone RoPE caches.
+                // Keys, values and attention of all sequences share launches, layer by layer. For one sequence, RoPE's
+                // launch writes the cache.
                 if sequences == 1 {
                     alone = launches;
                 } else {
@@ -303,7 +307,7 @@ fn nobody_waits_for_the_stages_of_a_decode_pass_before_it_is_over() {
     for number in 0..6 {
         log.lock().unwrap().clear();
         let stages = pass(&mut session);
-        // The parts of attention are done in another order.
+        // The stages of attention are recorded in another order.
         let of_attention =
             [Stage::Keys, Stage::Values, Stage::Qk, Stage::Scores, Stage::MaskedScores, Stage::Softmax];
         let others = |stages: &[Site]| -> Vec<Site> {
@@ -312,7 +316,7 @@ fn nobody_waits_for_the_stages_of_a_decode_pass_before_it_is_over() {
         let (own, cpus) = (others(&stages), others(&pass(&mut cpus)));
         assert_eq!(own, cpus);
         assert_eq!(stages.len(), own.len() + of_attention.len() * 2, "{stages:?}");
-        // The first two make room: for what is brought, and for attention over one token.
+        // The first two passes allocate memory, for copied stages and for attention over one token.
         if number > 1 {
             let asked = log.lock().unwrap();
             let [Asked::Write(_), ref work @ .., Asked::Read(logits)] = asked[..] else {
@@ -327,16 +331,16 @@ fn nobody_waits_for_the_stages_of_a_decode_pass_before_it_is_over() {
                 other => panic!("pass {number}: {other:?}"),
             });
             assert!(launches.sum::<usize>() > 60 && looks.len() > 50, "pass {number}: {asked:?}");
-            // A copy for each layer, and one for what comes after them.
+            // One copy for each layer, and one for the stages after the layers.
             let copies = work.iter().filter(|asked| matches!(asked, Asked::Bring(_))).count();
             assert_eq!(copies, model.config.layers + 1, "pass {number}: {asked:?}");
-            // A probe of the draw makes the processor draw.
+            // With a probe of the sampler's stages, the CPU samples.
             assert_eq!(logits, 96 * 4);
         }
     }
 }
 
-/// A probe that wants all stages of one layer, and counts them.
+/// A probe that records all stages of one layer, and counts them.
 struct OfLayer {
     layer: usize,
     stages: usize,
@@ -370,7 +374,7 @@ fn where_a_layer_is_recorded_the_others_are_graphs_and_its_stages_come_by_one_co
             log.lock().unwrap().clear();
             let mut probe = OfLayer { layer: 3, stages: 0 };
             let drawn = session.run(&[id], &mut probe).unwrap();
-            // The first passes make room and graphs.
+            // The first passes allocate memory and build graphs.
             if number > 2 {
                 let what = format!("{precision:?}, pass {number}: {:?}", log.lock().unwrap());
                 let asked = log.lock().unwrap();
@@ -385,9 +389,9 @@ fn where_a_layer_is_recorded_the_others_are_graphs_and_its_stages_come_by_one_co
                 let rest = &rest[rest.iter().map_while(launches).count()..];
                 let [Asked::Bring(_), Asked::Graph(after), looks @ ..] = rest else { panic!("{what}") };
                 assert!(looks.iter().all(|asked| matches!(asked, Asked::Look(_))), "{what}");
-                // The stages, and what was drawn.
+                // The stages, and the sampled token.
                 assert_eq!(looks.len(), probe.stages + 1, "{what}");
-                // In bfloat16 a launch does most.
+                // In bfloat16, a launch does the most work.
                 assert!(before > 15 && *after > 10 && own < 60, "{what}");
             }
             assert_eq!(plain.run(&[id], &mut NoProbe).unwrap(), drawn, "{precision:?}, pass {number}");
@@ -437,7 +441,7 @@ fn a_model_that_does_not_fit_is_an_error_that_names_the_weight() {
         let text = error.to_string();
         assert!(error.exit_code() == 4 && text.contains("there is not enough memory"), "{text}");
     }
-    // The weights fit, and a context does not.
+    // The weights fit, but a context does not.
     let cuda = Model::load(&checkpoint, Cuda::emulated(taken + 1000).unwrap()).unwrap();
     let error = Session::with_capacity(&cuda, sampler(), 64).err().unwrap();
     assert!(error.to_string().contains("the KV cache for 64 tokens"), "{error}");

@@ -7,10 +7,10 @@ use llama_trace_core::stop;
 use llama_trace_cuda::Cuda;
 use llama_trace_engine::generate::{Batch, Chat, Prompts};
 
-/// A small model on a device that is lost after so many launches, not counting those of loading.
+/// A small model on a device that is lost after this many launches. The launches of loading do not count.
 fn lost_after(launches: usize) -> Option<Model<Cuda>> {
     let checkpoint = random::of_config("random", small(0), Dtype::BF16);
-    // Each random weight takes a launch.
+    // Each random weight takes one launch.
     let made = checkpoint.tensors().filter(|(_, tensor)| tensor.shape().len() == 2).count();
     Some(Model::load(&checkpoint, Cuda::lost_after(ROOM, made.saturating_add(launches))?).unwrap())
 }
@@ -104,7 +104,7 @@ fn passes_that_were_traced_are_still_shown_when_the_device_is_lost() {
     }
     let passes = live.outline().passes.len();
     assert!((1..50).contains(&passes), "{passes}");
-    // Held stages are shown, others are errors, and no further pass runs.
+    // Stages in memory are shown, other stages are errors, and no further pass runs.
     assert_lost(&live.advance().unwrap_err());
     assert!(live.outline().passes[0].sampled.is_some());
 }

@@ -1,5 +1,5 @@
-//! A unit that sums many tokens in another order: a row's order depends on its own span, not on the other sequences of
-//! the pass.
+//! A unit that sums many tokens in another order. The order of a row depends on its own span, and not on the other
+//! sequences of the pass.
 
 use std::ops::Range;
 
@@ -32,7 +32,7 @@ impl Probe for Bits {
     }
 }
 
-/// Runs a pass over `spans`, whose caches are those of their sequences, and returns the bits of the last logits.
+/// Runs a pass over `spans` with the caches of their sequences. Returns the bits of the last logits.
 fn run(
     model: &Model<Cpu>,
     caches: &mut [KvCache<Cpu>],
@@ -63,7 +63,7 @@ fn run(
 
 #[test]
 fn a_row_is_summed_in_the_order_of_its_own_span() {
-    /// Tokens of each sequence in one pass and in the next; 16 of one sequence are many.
+    /// Tokens of each sequence in one pass and in the next; 16 tokens of one sequence count as many.
     const PASSES: [[usize; 4]; 2] = [[20, 1, 17, 9], [1, 16, 2, 15]];
     for (name, model) in models(512) {
         let cache = |_| KvCache::with_capacity(&model.config, &model.backend, 36).unwrap();

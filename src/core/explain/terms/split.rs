@@ -34,7 +34,7 @@ impl<O: Operands> Explainer<'_, O> {
         }
         match content {
             Ok(content) => {
-                let position = ("position: what turning them apart changed".to_owned(), whole - content);
+                let position = ("position: the effect of the distance".to_owned(), whole - content);
                 let content = ("content: both tokens at one position".to_owned(), content);
                 self.folded.splits.push(Split { by: "content and position", parts: vec![content, position] });
             }

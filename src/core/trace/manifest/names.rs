@@ -16,7 +16,7 @@ impl Manifest {
     }
 }
 
-/// Whether `name` has the form of [`Manifest::file_name`].
+/// Returns whether `name` has the form of [`Manifest::file_name`].
 fn is_export(name: &str) -> bool {
     let parts: Vec<_> = name.split('/').collect();
     let parts = match &parts[..] {

@@ -112,7 +112,7 @@ stages! {
     AttnNormQ8 "attn_norm_q8" Layer [Token, Dim] Quantize from [of(Stage::AttnNorm)] with []
         unit Steps, rounded Never, runs Derived, derived from [of(Stage::AttnNorm)], only Int8 else AttnNorm;
         formula "attn_norm_q8 = attn_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
-        purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
+        purpose "The int8 input of the next product, which so multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
     AttnNormScale "attn_norm_scale" Layer [Token, DimGroup] Quantize from [of(Stage::AttnNorm)] with []
         unit Step, rounded Never, runs Alone, derived from [of(Stage::AttnNorm)], only Int8 else AttnNorm;
@@ -206,12 +206,12 @@ stages! {
         with []
         unit Plain, rounded Result, runs Alone, derived from [of(Stage::Softmax), of(Stage::CacheV)];
         formula "attn_heads[t, h, c] = Σ_k softmax[h, t, k] · values[k, h, c]   (a term for each key that token t sees, {K} at most)"
-        purpose "Each head's answer: the values it attended to, mixed by weight."
+        purpose "The output of each head: the sum of the values, weighted by attention."
         aliases "input of self_attn.o_proj" "attn.hook_z" "kqv-L" "output"
     AttnHeadsQ8 "attn_heads_q8" Layer [Token, Head, HeadDim] Quantize from [of(Stage::AttnHeads)] with []
         unit Steps, rounded Never, runs Derived, derived from [of(Stage::AttnHeads)], only Int8 else AttnHeads;
         formula "attn_heads_q8 = attn_heads / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
-        purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
+        purpose "The int8 input of the next product, which so multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
     AttnHeadsScale "attn_heads_scale" Layer [Token, HeadsGroup] Quantize from [of(Stage::AttnHeads)] with []
         unit Step, rounded Never, runs Alone, derived from [of(Stage::AttnHeads)], only Int8 else AttnHeads;
@@ -222,7 +222,7 @@ stages! {
         with [weight("wo", &[A::Dim, A::HeadsMerged]), bias("bo", &[A::Dim], When::OutputBias)]
         unit Plain, rounded Result, runs Alone;
         formula "attn_output[t, d] = Σ_m attn_heads[t, m] · wo[d, m]   (all heads side by side, {HC} terms)"
-        purpose "The heads' answers together, written back in the language of the residual stream."
+        purpose "The outputs of all heads together, projected back to the residual stream."
         aliases "self_attn.o_proj" "hook_attn_out" "attn_out-L (llama graphs)" "output"
     AttnResidual "attn_residual" Layer [Token, Dim] Add from [LayerInput, of(Stage::AttnOutput)] with []
         unit Plain, rounded Result, runs Alone, derived from [LayerInput, of(Stage::AttnOutput)];
@@ -238,7 +238,7 @@ stages! {
     FfnNormQ8 "ffn_norm_q8" Layer [Token, Dim] Quantize from [of(Stage::FfnNorm)] with []
         unit Steps, rounded Never, runs Derived, derived from [of(Stage::FfnNorm)], only Int8 else FfnNorm;
         formula "ffn_norm_q8 = ffn_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
-        purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
+        purpose "The int8 input of the next product, which so multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
     FfnNormScale "ffn_norm_scale" Layer [Token, DimGroup] Quantize from [of(Stage::FfnNorm)] with []
         unit Step, rounded Never, runs Alone, derived from [of(Stage::FfnNorm)], only Int8 else FfnNorm;
@@ -270,7 +270,7 @@ stages! {
     FfnHiddenQ8 "ffn_hidden_q8" Layer [Token, Hidden] Quantize from [of(Stage::FfnHidden)] with []
         unit Steps, rounded Never, runs Derived, derived from [of(Stage::FfnHidden)], only Int8 else FfnHidden;
         formula "ffn_hidden_q8 = ffn_hidden / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
-        purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
+        purpose "The int8 input of the next product, which so multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
     FfnHiddenScale "ffn_hidden_scale" Layer [Token, HiddenGroup] Quantize from [of(Stage::FfnHidden)]
         with []
@@ -282,13 +282,13 @@ stages! {
         with [weight("w2", &[A::Dim, A::Hidden]), bias("b2", &[A::Dim], When::MlpBias)]
         unit Plain, rounded Result, runs Alone;
         formula "ffn_down[t, d] = Σ_f ffn_hidden[t, f] · w2[d, f]   ({F} terms)"
-        purpose "The units' answers written back in the language of the residual stream."
+        purpose "The outputs of the units, projected back to the residual stream."
         aliases "mlp.down_proj" "hook_mlp_out" "ffn_out-L" "ffnOutput"
     FfnResidual "ffn_residual" Layer [Token, Dim] Add from [of(Stage::AttnResidual), of(Stage::FfnDown)]
         with []
         unit Plain, rounded Result, runs Alone, derived from [of(Stage::AttnResidual), of(Stage::FfnDown)];
         formula "ffn_residual[t, d] = attn_residual[t, d] + ffn_down[t, d]"
-        purpose "What leaves the layer, and what the next one reads."
+        purpose "The output of the layer, which is the input of the next layer."
         aliases "(the layer's output)" "hook_resid_post" "l_out-L" "output"
 
     FinalNorm "final_norm" End [Token, Dim] RmsNorm from [LayerInput] with [weight("norm", &[A::Dim])]
@@ -299,7 +299,7 @@ stages! {
     FinalNormQ8 "final_norm_q8" End [Token, Dim] Quantize from [of(Stage::FinalNorm)] with []
         unit Steps, rounded Never, runs Derived, derived from [of(Stage::FinalNorm)], only Int8 else FinalNorm;
         formula "final_norm_q8 = final_norm / scale, rounded to whole numbers, halves away from zero: −127 … 127; a group of {g} shares one scale"
-        purpose "What the next product reads: int8 values, so that it multiplies whole numbers and reads a quarter of the bytes."
+        purpose "The int8 input of the next product, which so multiplies whole numbers and reads a quarter of the bytes."
         aliases "" "" "" ""
     FinalNormScale "final_norm_scale" End [Token, DimGroup] Quantize from [of(Stage::FinalNorm)] with []
         unit Step, rounded Never, runs Alone, derived from [of(Stage::FinalNorm)], only Int8 else FinalNorm;
@@ -321,11 +321,11 @@ stages! {
     Nucleus "nucleus" Sampler [Vocab] TopKTopP from [of(Stage::Probs)] with []
         unit Probability, rounded Never, runs Derived;
         formula "probs of the k most likely tokens (exactly k: of equals the lower ids), divided by their sum; of those the shortest run of most likely ones whose sum reaches p, divided by its sum; 0 outside; at temperature 0, 1 at the largest"
-        purpose "The tokens that may be drawn, and with what probability."
+        purpose "The tokens that can be sampled, with their probabilities."
         aliases "" "" "" ""
     Sampled "sampled" Sampler [One] Sample from [of(Stage::Nucleus)] with []
         unit Id, rounded Never, runs Alone;
-        formula "the id drawn from nucleus; at temperature 0 the most likely one"
+        formula "the id sampled from nucleus; at temperature 0 the most likely one"
         purpose "The next token: printed, and read by the next pass."
         aliases "" "" "" ""
 }

@@ -126,7 +126,7 @@ fn screen(metadata: &mut Metadata<'_>, prefix: &str, place: &str, ignore: &[Stri
     Ok(screen.notes)
 }
 
-/// Whether the file has a tensor for `weight`, of any dtype.
+/// Returns whether the file has a tensor for `weight`, of any dtype.
 fn has(contents: &Contents, weight: Weight) -> bool {
     let name = Naming::Gguf.name(weight);
     contents.tensors.contains_key(&name) || contents.unreadable.contains_key(&name)

@@ -73,8 +73,8 @@ fn inside(name: &str) -> Option<String> {
     (!parts.is_empty() && !name.contains('\\')).then(|| parts.join("/"))
 }
 
-/// Whether the shard at `path` is inside `folder` after its links are resolved. Links into the hub's cache, from
-/// snapshots to blobs, are allowed.
+/// Returns whether the shard at `path` is inside `folder` after its links are resolved. Links into the hub's cache,
+/// from snapshots to blobs, are allowed.
 fn stays_inside(folder: &Path, path: &Path) -> bool {
     let (Ok(folder), Ok(path)) = (full(folder), full(path)) else { return true };
     let mut folders = path.ancestors().skip(1).filter_map(|folder| folder.file_name()?.to_str());

@@ -34,7 +34,7 @@ impl<'a> Archive<'a> {
             [folder] if folder.ends_with(b"/") => folder.to_vec(),
             _ => {
                 return Err(Wrong {
-                    what: "the zip archive is no PyTorch checkpoint".into(),
+                    what: "the zip archive is not a PyTorch checkpoint".into(),
                     expected: "one entry `…/data.pkl`".into(),
                     found: format!("{} of them among {} entries", pickles.len(), entries.len()),
                 });

@@ -24,7 +24,7 @@ pub(crate) struct Header<'a> {
     pub(crate) rest: Reader<'a>,
 }
 
-/// Whether the file that begins with `bytes` is a GGUF file.
+/// Returns whether the file that begins with `bytes` is a GGUF file.
 pub fn is_gguf(bytes: &[u8]) -> bool {
     bytes.starts_with(b"GGUF")
 }

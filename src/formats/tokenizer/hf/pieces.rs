@@ -30,7 +30,7 @@ const PUBLISHED: [&str; 3] = [
 /// The blanks before which a piece may end.
 type Blanks = &'static [u8];
 
-/// Whether this is a letter or a digit in every expression.
+/// Returns whether this is a letter or a digit in every expression.
 fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '\u{4e00}'..='\u{9fa5}')
 }
@@ -70,7 +70,7 @@ impl Inside {
         Some(Self { tokens, reach: reach.max(8) + 1 })
     }
 
-    /// Whether `text` may be cut at this byte.
+    /// Returns whether `text` may be cut at this byte.
     fn allows(&self, text: &str, at: usize) -> bool {
         let bytes = text.as_bytes();
         let pair = bytes[at - 1].is_ascii_lowercase() && bytes[at].is_ascii_lowercase();
@@ -147,7 +147,7 @@ pub(super) fn blanks(inner: &Tokenizer) -> Option<Blanks> {
     }
 }
 
-/// Whether no token has a `▁` after a letter or a digit. The two are then never merged.
+/// Returns whether no token has a `▁` after a letter or a digit. The two are then never merged.
 fn never_merged(inner: &Tokenizer) -> bool {
     let ModelWrapper::BPE(model) = inner.get_model() else { return false };
     let merged = |token: &String| {
@@ -165,7 +165,7 @@ fn flatten(mut section: Value, list: &str, parts: &mut Vec<Value>) {
     }
 }
 
-/// Whether these parts of a pre-tokenizer end a word before a blank, and change nothing at the ends of a text.
+/// Returns whether these parts of a pre-tokenizer end a word before a blank, and change nothing at the ends of a text.
 fn ends_words(parts: &[Value]) -> bool {
     let mut expressions = Vec::new();
     let mut words = false;
@@ -199,7 +199,7 @@ fn known() -> impl Iterator<Item = Vec<String>> {
     cuts.chain(PUBLISHED.map(|expression| vec![expression.to_owned()]))
 }
 
-/// Whether an added token may cross the end of a piece, or depends on the characters there.
+/// Returns whether an added token may cross the end of a piece, or depends on the characters there.
 fn reaches_over(token: &AddedToken) -> bool {
     let text = token.content.as_str();
     let over = text.trim_start().contains(char::is_whitespace);

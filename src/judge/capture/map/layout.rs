@@ -24,8 +24,8 @@ pub(crate) struct Padding {
 }
 
 impl Padding {
-    /// Whether `shape` has a leading batch axis: it has one axis more than the stage, or the same number of axes if the
-    /// heads are merged into one axis.
+    /// Returns whether `shape` has a leading batch axis: it has one axis more than the stage, or the same number of
+    /// axes if the heads are merged into one axis.
     fn is_batch(self, shape: &[usize], stage: Stage, head_dim: usize) -> bool {
         let (own, rows) = (stage.axes(), self.around.into_iter().fold(self.tokens, usize::saturating_add));
         let side_by_side =
@@ -70,12 +70,12 @@ pub(crate) enum Pairs {
 }
 
 impl Layout {
-    /// Whether the file has the layout of `export`.
+    /// Returns whether the file has the layout of `export`.
     pub(crate) fn is_plain(&self) -> bool {
         *self == Self { file: self.file.clone(), layers: self.layers, ..Self::default() }
     }
 
-    /// Whether the entry covers the layer of `site`.
+    /// Returns whether the entry covers the layer of `site`.
     pub(crate) fn is_of(&self, site: Site) -> bool {
         match (self.layers, site.layer) {
             (Some([from, to]), Some(layer)) => (from..to).contains(&layer),
@@ -100,7 +100,7 @@ impl Layout {
             if let Some((_, place)) = filled.to_string_lossy().split_once('{') {
                 let place = place.split('}').next().unwrap_or_default();
                 return Err(format!(
-                    "`{{{place}}}` in `{file}` of {name} is no place for a number: use {{pass}} and {{layer}}, \
+                    "`{{{place}}}` in `{file}` of {name} is not a place for a number: use {{pass}} and {{layer}}, \
                      {{layer+1}} for numbers that begin at 1, and {{layer:02}} to {{layer:0{WIDEST}}} for leading zeros"
                 ));
             }
@@ -245,7 +245,7 @@ fn axis_of(stage: Stage, name: &str) -> Option<usize> {
 fn one_of(values: ArrayD<f32>, axis: usize, one: usize) -> Result<ArrayD<f32>, String> {
     match values.len_of(At(axis)) {
         0 => Err("its batch is empty".into()),
-        count if one >= count => Err(format!("its batch is of {count} and has no number {one}")),
+        count if one >= count => Err(format!("its batch has {count} sequences, and no number {one}")),
         _ => Ok(values.index_axis_move(At(axis), one)),
     }
 }

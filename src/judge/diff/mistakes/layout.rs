@@ -232,7 +232,7 @@ impl Reordered {
         self.sizes.shape(weight.axes(), nothing).try_into().ok()
     }
 
-    /// Whether the mistake affects the matrix.
+    /// Returns whether the mistake affects the matrix.
     fn is_of(&self, weight: Weight) -> bool {
         let chosen = self.only.is_none_or(|only| only.name() == weight.name());
         let known = |lengths: [usize; 2]| (self.order)(weight, &self.sizes, lengths, [0, 0]).is_some();

@@ -1,4 +1,4 @@
-//! The precision of a run, told by the bits of its values.
+//! The precision of a run, derived from the bits of its values.
 
 use ndarray::ArrayD;
 
@@ -71,14 +71,14 @@ impl Fits<'_> {
         name(&kinds).map_or(Bits::All, |name| Bits::Some(name, stages))
     }
 
-    /// Whether every value is a bfloat16, and whether every value is a float16; `None` without a file.
+    /// Returns whether every value is a bfloat16, and whether every value is a float16; `None` without a file.
     fn sixteen(&self, way: &Way<'_>) -> Option<[bool; 2]> {
         let read = way.places.iter().filter_map(|(site, _)| self.file(&way.pattern.name, *site));
         read.map(|values| kinds_of(&values)).reduce(both)
     }
 
-    /// Whether only the residual stream was rounded up to its first place: it is hardly further from the reference than the
-    /// rounded reference is. If all results are rounded, it is more than twice as far.
+    /// Returns whether only the residual stream was rounded up to its first place: it is hardly further from the
+    /// reference than the rounded reference is. If all results are rounded, it is more than twice as far.
     fn is_rounded_alone(&self, way: &Way<'_>, name: &str) -> bool {
         /// The largest ratio of the two distances. A layer rounds the stream twice.
         const ONCE_OR_TWICE: f64 = 1.75;
@@ -97,8 +97,8 @@ impl Fits<'_> {
         apart.error <= ONCE_OR_TWICE * (off / norm).sqrt()
     }
 
-    /// Whether the folder has int8 inputs of products: a file of the shape of such a stage, in which each row reaches ±127,
-    /// as rows scaled by their largest value do.
+    /// Returns whether the folder has int8 inputs of products: a file of the shape of such a stage, in which each row
+    /// reaches ±127, as rows scaled by their largest value do.
     pub(in crate::suggest) fn reads_int8(&self) -> bool {
         self.names.int8.iter().any(|name| {
             let site = Site::once(0, Stage::AttnNormQ8);
@@ -122,7 +122,7 @@ impl Fits<'_> {
     }
 }
 
-/// Whether every value is a bfloat16, and whether every value is a float16.
+/// Returns whether every value is a bfloat16, and whether every value is a float16.
 fn kinds_of(values: &ArrayD<f32>) -> [bool; 2] {
     let bf16 = values.iter().all(|&x| half::bf16::from_f32(x).to_f32() == x);
     [bf16, values.iter().all(|&x| half::f16::from_f32(x).to_f32() == x)]
@@ -141,7 +141,7 @@ fn name(kinds: &[[bool; 2]]) -> Option<&'static str> {
     }
 }
 
-/// Whether some 16-bit runs round this stage, and others compute it in float32.
+/// Returns whether some 16-bit runs round this stage, and others compute it in float32.
 fn may_be_rounded(stage: Stage) -> bool {
     matches!(
         stage,
@@ -155,8 +155,8 @@ fn may_be_rounded(stage: Stage) -> bool {
     )
 }
 
-/// Whether every 16-bit run rounds this stage, and no float32 run does. Embeddings have the bits of their table, RoPE's
-/// angles and probabilities are often float32, and a cache may have its own type.
+/// Returns whether every 16-bit run rounds this stage, and no float32 run does. Embeddings have the bits of their
+/// table, RoPE's angles and probabilities are often float32, and a cache may have its own type.
 fn is_rounded(stage: Stage) -> bool {
     matches!(
         stage,

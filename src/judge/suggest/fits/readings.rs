@@ -74,8 +74,8 @@ impl Fits<'_> {
         readings
     }
 
-    /// Whether a reading is likely without the evidence of its values: a whole file, or a part of a fused QKV or gate-up
-    /// tensor in the usual order. The file's rows have `whole` values.
+    /// Returns whether a reading is likely without the evidence of its values: a whole file, or a part of a fused QKV
+    /// or gate-up tensor in the usual order. The file's rows have `whole` values.
     pub(super) fn may_be(&self, stage: Stage, layout: &Layout, whole: usize) -> bool {
         let Sizes { heads, kv_heads, head_dim: c, hidden: ffn_dim, .. } = self.sizes;
         let (q, kv) = (heads * c, kv_heads * c);

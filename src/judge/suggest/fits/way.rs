@@ -59,12 +59,12 @@ impl Way<'_> {
         self.places.iter().filter(|(_, apart)| apart.error <= SURE).count()
     }
 
-    /// Whether all places of the first pass match.
+    /// Returns whether all places of the first pass match.
     pub(in crate::suggest) fn is_full(&self) -> bool {
         self.matched() == self.of_first
     }
 
-    /// Whether the first token's values match in all places of the first pass.
+    /// Returns whether the first token's values match in all places of the first pass.
     pub(in crate::suggest) fn has_first_token(&self) -> bool {
         self.first().iter().all(|(_, apart)| apart.is_near_first())
     }
@@ -84,18 +84,18 @@ impl Way<'_> {
         sines.sum::<f64>() / self.of_first as f64
     }
 
-    /// Whether it is the stage up to a factor, in all places of the first pass.
+    /// Returns whether it is the stage up to a factor, in all places of the first pass.
     pub(in crate::suggest) fn is_scaled(&self) -> bool {
         self.first().iter().all(|(_, apart)| is_scaled(apart))
     }
 
-    /// Whether a value is infinite or NaN in only one of the two.
+    /// Returns whether a value is infinite or NaN in only one of the two.
     pub(in crate::suggest) fn is_odd(&self) -> bool {
         self.errors()[1].is_infinite()
     }
 }
 
-/// Whether values are the stage's up to a factor.
+/// Returns whether values are the stage's up to a factor.
 pub(in crate::suggest) fn is_scaled(apart: &Distance) -> bool {
     /// The largest sine of the angle between the two.
     const SAME: f64 = 0.02;

@@ -1,12 +1,12 @@
-//! Passes that are queued before the host knows the token of the pass before: the texts are those of single passes,
-//! whatever ends them.
+//! Passes that are queued before the host knows the token of the previous pass. The texts are the same as with single
+//! passes, whatever ends them.
 
 use super::*;
 use llama_trace_core::error::Error;
 use llama_trace_engine::generate::{Chat, Ended};
 use llama_trace_engine::model::buffer_bytes;
 
-/// Random weights whose texts do not soon repeat themselves.
+/// Random weights whose texts repeat only late.
 fn model() -> Option<(Model<Cuda>, Model<Cpu>)> {
     both(&random::of_config("random", small(0), Dtype::BF16), Precision::F32)
 }
@@ -15,7 +15,7 @@ fn drawing(temperature: f32) -> Sampler {
     Sampler::new(Sampling { temperature, top_k: 0, top_p: 0.98, seed: 4 }).unwrap()
 }
 
-/// The texts, and why each ended.
+/// The texts, and the reason for the end of each.
 fn texts<B: Backend>(model: &Model<B>, prompts: Prompts, temperature: f32) -> Vec<(Vec<u32>, Option<Ended>)> {
     let mut texts = vec![(Vec::new(), None); prompts.ids.len()];
     let mut batch = Batch::new(model, drawing(temperature), prompts, |_| None).unwrap();
@@ -48,7 +48,7 @@ fn texts_that_end_by_themselves_leave_the_others_as_they_are() {
         let ended_early = expected.iter().filter(|(_, ended)| *ended == Some(Ended::Text)).count();
         assert!(ended_early > 0, "texts end at tokens of theirs: {ends:?}");
         assert_eq!(texts(&cuda, prompts(&ends, None), temperature), expected, "{ends:?}");
-        // Where some wait for others to end.
+        // Some texts wait for others to end.
         let some = Some(2 * buffer_bytes(&cuda.config, 6, 2) + (48 << 10));
         assert_eq!(texts(&cuda, prompts(&ends, some), temperature), expected, "{ends:?}");
     }
@@ -69,8 +69,8 @@ fn an_answer_that_ends_leaves_nothing_behind_for_the_next() {
             };
             chat.answer(&text, ends, 6, draw).unwrap();
             text.extend(&answer);
-            // What follows is one token, as the pass that was asked for ahead reads one: the same, another one, or one
-            // after some of the answer was taken back.
+            // The next pass reads one token, like the pass that was queued ahead: the same token, another one, or one
+            // after a part of the answer was removed.
             match round % 3 {
                 0 => text.push(ends.first().copied().unwrap_or(5)),
                 1 => text.push(11),

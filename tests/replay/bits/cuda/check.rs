@@ -27,7 +27,7 @@ fn check_holds_on_the_device() {
 #[test]
 fn the_float32_line_of_check_tells_of_a_stage_that_parts_from_the_processors() {
     let checkpoint = random::of_config("random", small(0), Dtype::BF16);
-    // Another epsilon in the norms, as a kernel that is wrong would have: every stage after the first norm is apart.
+    // Another epsilon in the norms, as from a wrong kernel. Every stage after the first norm differs.
     let mut other = random::of_config("random", small(0), Dtype::BF16);
     other.config.norm_eps *= 1.5;
     let Some((cuda, _)) = both(&checkpoint, Precision::F32) else { return };

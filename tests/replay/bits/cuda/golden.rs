@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::*;
 use reference::{MODELS, difference, ids, open, record_on};
 
-/// A file of `fixtures/`, or of the folder that LLAMA_TRACE_FIXTURES names.
+/// Path of a file in `fixtures/`, or in the folder that LLAMA_TRACE_FIXTURES names.
 fn fixture(path: &str) -> PathBuf {
     let folder = std::env::var_os("LLAMA_TRACE_FIXTURES").map(PathBuf::from);
     folder.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures")).join(path)

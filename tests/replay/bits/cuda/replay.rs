@@ -20,7 +20,7 @@ fn recorded_is_plain_to_the_bit_and_decode_passes_are_repeated() {
         for id in 0..8 {
             session.read(&[id], &mut NoProbe).unwrap();
         }
-        // The first passes are taken down, each way that the buffers can stand.
+        // The first passes are captured as graphs, one for each assignment of the buffers.
         assert!(cuda.backend.repeated() - before >= 4, "{} of 8", cuda.backend.repeated() - before);
     }
 }
