@@ -37,6 +37,7 @@ mod ported;
 mod recipe;
 #[path = "cli/snapshot.rs"]
 mod snapshot;
+#[cfg(unix)]
 #[path = "cli/stop.rs"]
 mod stop;
 #[path = "cli/suggested.rs"]

@@ -153,7 +153,6 @@ fn ctrl_c_while_an_exports_files_move_to_their_places_ends_it_and_what_was_there
 }
 
 /// A program that removes the remains of another process also checks the name, so it never removes a user's folder.
-#[cfg(unix)]
 #[test]
 fn only_a_folder_that_is_named_as_a_temporary_one_is_removed_for_another_process() {
     let place = tempfile::tempdir().unwrap();

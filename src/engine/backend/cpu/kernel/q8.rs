@@ -82,6 +82,7 @@ pub(super) struct Padded {
 /// A padded row. For each group: the values in order and [`Padded::crossed`], the scale, the sums of its halves, and
 /// their sum.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
 pub(super) struct PaddedRow<'a> {
     pub(super) values: &'a [[i8; GROUP]],
     pub(super) crossed: &'a [[i8; GROUP]],
@@ -176,6 +177,7 @@ impl Quantized {
     }
 
     /// The tiles, if they were built.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
     pub(super) fn tiles(&self) -> Option<&Tiles> {
         self.tiles.as_ref()
     }
@@ -236,6 +238,7 @@ impl Padded {
     }
 
     /// Row `row`.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
     pub(super) fn row(&self, row: usize) -> PaddedRow<'_> {
         let groups = row * self.groups..(row + 1) * self.groups;
         let values = |lines| &bytemuck::cast_slice::<Aligned, i8>(lines).as_chunks().0[groups.clone()];
